@@ -1,0 +1,18 @@
+"""Torana: a self-hosted gateway in front of an LLM agent.
+
+People and programs reach one agent; every accepted message is answered, once, in order. The package is
+layered, and imports point down only (``make check`` holds it)::
+
+    cli · testing                 operator's commands · the fakes we publish
+    app                           builds the object graph, once
+    config                        file + environment -> frozen values
+    api                           the edge: HTTP
+    turns                         accept · order · run · record
+    agent                         one turn: context -> model <-> tools -> events
+    tools                         what a turn may do
+    skills  models  memory  sessions  limits
+    store                         tables, migrations, SQL
+    telemetry · messages · errors vocabulary: imports nothing above
+"""
+
+__version__ = "0.1.0"

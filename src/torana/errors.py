@@ -1,0 +1,260 @@
+"""The tree of errors that Torana raises on purpose.
+
+::
+
+    GatewayError
+    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText
+    ├── Unauthorized
+    ├── Forbidden               HostNotAllowed · CrossSite
+    ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
+    ├── PayloadTooLarge         ContentTooLong · BodyTooLarge
+    ├── RequestTimeout
+    ├── RateLimited
+    ├── ModelFailed
+    ├── Unavailable             Starting · Draining · StoreUnavailable
+    ├── TimedOut                WaitExpired · TurnTimeout
+    └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseTooNew · BackupInvalid
+
+Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
+is the one table from a branch to an HTTP status; the command line prints an ``OperatorError`` as one line.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFault:
+    """One field at fault: a JSON pointer (RFC 6901) and what is wrong there."""
+
+    pointer: str
+    detail: str
+
+
+class GatewayError(Exception):
+    """Something went wrong inside the gateway; the log has the details under the request's id."""
+
+    code: ClassVar[str] = "internal_error"
+    #: True when the same request may succeed later without being changed.
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        faults: Sequence[FieldFault] = (),
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.detail = detail or " ".join((inspect.getdoc(type(self)) or "").split())
+        self.faults = tuple(faults)
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+        super().__init__(self.detail)
+
+
+class BadRequest(GatewayError):
+    """The request is not valid."""
+
+    code = "bad_request"
+
+
+class InvalidJson(BadRequest):
+    """The body is not a JSON object in UTF-8; send one such as {"content": "hello"}."""
+
+    code = "invalid_json"
+
+
+class InvalidContent(BadRequest):
+    """`content` must be a string with at least one character that is not blank."""
+
+    code = "invalid_content"
+
+
+class InvalidField(BadRequest):
+    """A field has the wrong type or value; `errors` names it."""
+
+    code = "invalid_field"
+
+
+class InvalidText(BadRequest):
+    """A text holds U+0000 or half of a surrogate pair; remove it."""
+
+    code = "invalid_text"
+
+
+class Unauthorized(GatewayError):
+    """Send the gateway's token as `Authorization: Bearer <token>`."""
+
+    code = "unauthorized"
+
+
+class Forbidden(GatewayError):
+    """This is not allowed."""
+
+    code = "forbidden"
+
+
+class HostNotAllowed(Forbidden):
+    """Without a token the gateway answers only to names of this machine; add the name to TORANA_ALLOWED_HOSTS
+    or set TORANA_GATEWAY_TOKEN.
+    """
+
+    code = "host_not_allowed"
+
+
+class CrossSite(Forbidden):
+    """Without a token the gateway refuses requests that a browser sends for another site; set
+    TORANA_GATEWAY_TOKEN, and list the site's origin in TORANA_CORS_ORIGINS.
+    """
+
+    code = "cross_site"
+
+
+class NotFound(GatewayError):
+    """There is nothing here; `GET /openapi.json` lists every path."""
+
+    code = "not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """This path does not take that method; the `Allow` header lists those it takes."""
+
+    code = "method_not_allowed"
+
+
+class NotAcceptable(GatewayError):
+    """None of the types in `Accept` can be sent; ask for application/json or text/event-stream."""
+
+    code = "not_acceptable"
+
+
+class UnsupportedMediaType(GatewayError):
+    """Send JSON with `Content-Type: application/json`, for example with
+    `curl --json '{"content": "hello"}' URL`.
+    """
+
+    code = "unsupported_media_type"
+
+
+class PayloadTooLarge(GatewayError):
+    """The request is too large."""
+
+    code = "payload_too_large"
+
+
+class ContentTooLong(PayloadTooLarge):
+    """`content` may hold at most 10,000 characters; split the message."""
+
+    code = "content_too_long"
+
+
+class BodyTooLarge(PayloadTooLarge):
+    """The body may hold at most 262,144 bytes."""
+
+    code = "body_too_large"
+
+
+class RequestTimeout(GatewayError):
+    """The body did not arrive in time; send the request again."""
+
+    code = "request_timeout"
+    retryable = True
+
+
+class RateLimited(GatewayError):
+    """Too many messages; wait as long as `Retry-After` says."""
+
+    code = "rate_limited"
+    retryable = True
+
+
+class ModelFailed(GatewayError):
+    """The language model did not answer; `torana doctor` makes one real call and tells what is wrong."""
+
+    code = "model_failed"
+    retryable = True
+
+
+class Unavailable(GatewayError):
+    """The gateway cannot take this now; try again as `Retry-After` says."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class Starting(Unavailable):
+    """The gateway is still starting; try again in a moment."""
+
+    code = "starting"
+
+
+class Draining(Unavailable):
+    """The gateway is shutting down and takes no new messages; try again when it is back."""
+
+    code = "draining"
+
+
+class StoreUnavailable(Unavailable):
+    """The database cannot be written; free disk space or repair the data directory. Nothing was accepted."""
+
+    code = "store_unavailable"
+
+
+class TimedOut(GatewayError):
+    """It took too long."""
+
+    code = "timed_out"
+    retryable = True
+
+
+class WaitExpired(TimedOut):
+    """The answer is not there yet. The turn goes on; `instance` names it."""
+
+    code = "wait_expired"
+
+
+class TurnTimeout(TimedOut):
+    """The turn reached its own time limit (TORANA_TURN_TIMEOUT) and was stopped."""
+
+    code = "turn_timeout"
+
+
+class OperatorError(GatewayError):
+    """The gateway cannot run as it is set up."""
+
+    code = "operator_error"
+
+
+class ConfigInvalid(OperatorError):
+    """A setting is wrong; `torana config check` names it."""
+
+    code = "config_invalid"
+
+
+class DataDirBusy(OperatorError):
+    """Another gateway uses this data directory; stop it, or choose another with --data-dir."""
+
+    code = "data_dir_busy"
+
+
+class DataDirUnusable(OperatorError):
+    """The data directory cannot be written; choose another with --data-dir or mend its permissions."""
+
+    code = "data_dir_unusable"
+
+
+class DatabaseTooNew(OperatorError):
+    """The database was written by a newer Torana; install that version, or restore a backup of this one."""
+
+    code = "database_too_new"
+
+
+class BackupInvalid(OperatorError):
+    """The file is not a whole backup of Torana; choose another."""
+
+    code = "backup_invalid"

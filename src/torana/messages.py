@@ -1,0 +1,132 @@
+"""The vocabulary: what enters, what runs, what comes out. Values only, no behaviour and no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from uuid_utils import uuid7
+
+#: Who owns what comes without a token of its own: the gateway itself.
+GATEWAY_OWNER = "gateway"
+
+#: The contract's bounds, in Unicode code points.
+CONTENT_LIMIT = 10_000
+ID_LIMIT = 256
+
+TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+EventType = Literal[
+    "turn.accepted",
+    "message.delta",
+    "tool.started",
+    "tool.finished",
+    "turn.resumed",
+    "message.snapshot",
+    "turn.completed",
+    "turn.failed",
+]
+#: After one of these an event stream ends.
+TERMINAL_EVENTS: frozenset[EventType] = frozenset({"turn.completed", "turn.failed"})
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as ``turn_0198…``: the prefix and a UUIDv7 (RFC 9562), so ids sort roughly by time.
+
+    Nothing may depend on that order: order comes from ``seq``.
+    """
+    return f"{prefix}_{uuid7().hex}"
+
+
+def utc_now() -> datetime:
+    """The current time, aware, in UTC. The default of every ``clock`` argument."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who holds the credential: ``operator`` (the gateway token) or ``local`` (no token is set)."""
+
+    name: str
+    owner: str = GATEWAY_OWNER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbound:
+    """A message at the gateway's door, already parsed and checked by its edge."""
+
+    owner: str
+    principal: str
+    content: str
+    #: None stands for a session of its own.
+    channel: str | None = None
+    #: Whose memory and limits; None is nobody.
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a turn consumed. ``cost_usd`` is 0 for a model whose price is not known."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a turn failed: an error's stable code and the text that may be shown to the caller."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message and its answer, as its row says."""
+
+    id: str
+    owner: str
+    session_id: str
+    channel: str
+    seq: int
+    principal: str
+    user: str | None
+    content: str
+    state: TurnState
+    attempt: int
+    created_at: datetime
+    reply: str | None = None
+    failure: Failure | None = None
+    model: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    ended_at: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing more will happen to it."""
+        return self.state in ("completed", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """One thing that happened in a turn. ``id`` is ``<attempt>-<n>``, unique and rising within the turn."""
+
+    id: str
+    type: EventType
+    data: Mapping[str, Any]
+
+    @property
+    def terminal(self) -> bool:
+        """True when the stream ends after it."""
+        return self.type in TERMINAL_EVENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What the agent made of a turn: the text, and what it cost."""
+
+    text: str
+    model: str
+    usage: Usage
