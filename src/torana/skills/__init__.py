@@ -1,0 +1,19 @@
+"""What the agent may know how to do: skill folders, found, read and checked. Their code is never run here."""
+
+from torana.skills.faults import SkillFileError, SkillInvalid
+from torana.skills.library import CORE_DIR, Catalogue, Missing, SkillRecord, Skills
+from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
+
+__all__ = [
+    "CORE_DIR",
+    "BrokenSkill",
+    "Catalogue",
+    "Missing",
+    "Skill",
+    "SkillFileError",
+    "SkillInvalid",
+    "SkillRecord",
+    "Skills",
+    "Source",
+    "parse_skill",
+]

@@ -1,0 +1,144 @@
+"""The files of a skill's folder: found within bounds, and never outside the directory that holds the skills."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+
+from torana.skills.faults import SkillFileError, SkillInvalid
+
+ENTRY_LIMIT = 2_000
+DEPTH_LIMIT = 8
+BYTES_LIMIT = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file of a skill. Equal to an earlier one when it was not touched in between."""
+
+    #: Relative to the skill's folder, with forward slashes.
+    name: str
+    #: Text, as a ``Path`` for each of thousands would be what a look at them costs.
+    path: str
+    size: int
+    #: Modified and changed, in nanoseconds; the second also moves when a file is replaced by an older one.
+    times: tuple[int, int]
+
+
+def is_hidden(name: str) -> bool:
+    """True for what is no part of a skill: dot files (version control, ``.env``) and Python's caches."""
+    return name.startswith(".") or name == "__pycache__"
+
+
+def find_files(directory: Path) -> tuple[File, ...]:
+    """Every file of the folder that is not hidden, sorted by name.
+
+    Links are followed as long as they stay inside the folder's parent, the directory of the skills. Raises
+    ``SkillInvalid`` for a link that leaves it, for what is neither file nor folder, and past a bound.
+    """
+    try:
+        root = Path(os.path.realpath(directory.parent))
+        _refuse_escape(str(directory), root=root, name=directory.name)
+        entries = list(islice(_walk(str(directory), root=root, parents=()), ENTRY_LIMIT + 1))
+    except OSError as error:
+        where = os.path.relpath(error.filename or directory, directory)
+        subject = "The folder" if where == "." else repr(where)
+        raise SkillInvalid(f"{subject} cannot be read ({error.strerror}); mend or remove it.") from error
+    if len(entries) > ENTRY_LIMIT:
+        raise SkillInvalid(f"The folder has more than {ENTRY_LIMIT:,} entries; keep what the skill needs.")
+    files = (entry for entry in entries if entry is not None)
+    return tuple(sorted(files, key=attrgetter("name")))
+
+
+def digest(files: Iterable[File]) -> str:
+    """``sha256:…`` over the names and contents of ``files``, in their order.
+
+    It hashes what ``sha256sum --zero`` prints for them, so it can be checked without Torana. Raises
+    ``SkillInvalid`` past the bound on the folder's size and for a file that cannot be read.
+    """
+    files = tuple(files)
+    if sum(file.size for file in files) > BYTES_LIMIT:
+        raise SkillInvalid(f"The folder holds more than {BYTES_LIMIT:,} bytes; keep what the skill needs.")
+    lines = hashlib.sha256()
+    for file in files:
+        lines.update(f"{_content_digest(file)}  {file.name}\0".encode())
+    return f"sha256:{lines.hexdigest()}"
+
+
+def read_text(file: File, *, limit: int) -> str:
+    """The file's text, without a byte order mark and with Unix line ends.
+
+    Raises ``SkillFileError`` when it has more than ``limit`` bytes or is not text in UTF-8.
+    """
+    try:
+        with Path(file.path).open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise SkillFileError(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error
+    if len(data) > limit:
+        raise SkillFileError(f"{file.name} has more than {limit:,} bytes; split it into smaller files.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SkillFileError(
+            f"{file.name} is not text in UTF-8 (byte {error.start + 1}); save it as UTF-8."
+        ) from error
+    if "\0" in text:
+        raise SkillFileError(f"{file.name} is not text: it holds U+0000; save it as plain text.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _walk(directory: str, *, root: Path, parents: tuple[str, ...]) -> Iterator[File | None]:
+    """The entries below ``directory``; None stands for a folder, so that folders count towards the bound."""
+    if len(parents) > DEPTH_LIMIT:
+        raise SkillInvalid(
+            f"{parents[0]!r} is nested more than {DEPTH_LIMIT} folders deep; flatten it, "
+            "or remove a link that leads back."
+        )
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not is_hidden(entry.name):
+                yield from _visit(entry, root=root, parents=parents)
+
+
+def _visit(entry: os.DirEntry[str], *, root: Path, parents: tuple[str, ...]) -> Iterator[File | None]:
+    name = "/".join((*parents, entry.name))
+    _refuse_undecodable(name)
+    if entry.is_symlink():
+        _refuse_escape(entry.path, root=root, name=name)
+    status = entry.stat()
+    if stat.S_ISDIR(status.st_mode):
+        yield None
+        yield from _walk(entry.path, root=root, parents=(*parents, entry.name))
+    elif stat.S_ISREG(status.st_mode):
+        yield File(name, entry.path, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
+    else:
+        raise SkillInvalid(f"{name!r} is neither a file nor a folder; remove it.")
+
+
+def _refuse_escape(path: str, *, root: Path, name: str) -> None:
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        raise SkillInvalid(
+            f"{name!r} is a link that leads out of the skills directory; copy what it points to."
+        )
+
+
+def _refuse_undecodable(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise SkillInvalid(f"The file name {name!r} is not UTF-8; rename the file.") from error
+
+
+def _content_digest(file: File) -> str:
+    try:
+        with Path(file.path).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error

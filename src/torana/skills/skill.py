@@ -1,0 +1,166 @@
+"""One skill: a folder with a ``SKILL.md`` in the format of agentskills.io.
+
+Strict about what Torana relies on (name, description, size, encoding, links), lenient about all the rest that
+skills written for other agents contain.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torana.skills.body import examples_of, heading_of
+from torana.skills.faults import SkillFileError, SkillInvalid
+from torana.skills.folder import File, digest, find_files, read_text
+from torana.skills.front_matter import (
+    PHRASES,
+    TOOL_NAMES,
+    Fields,
+    mapping_of,
+    names_of,
+    split,
+    text_of,
+)
+from torana.skills.requirements import requirements_of
+
+Source = Literal["core", "user"]
+
+SKILL_BYTES_LIMIT = 256 * 1024
+SLUG_LIMIT = 64
+DESCRIPTION_LIMIT = 1024
+TITLE_LIMIT = 100
+LABEL_LIMIT = 200
+
+_SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A skill as its folder says. Every text but ``instructions`` is one line."""
+
+    slug: str
+    title: str
+    source: Source
+    description: str
+    #: The Markdown below the front matter.
+    instructions: str
+    #: The skill's folder.
+    path: Path
+    version: str | None
+    license: str | None
+    tags: tuple[str, ...]
+    #: Names from ``allowed-tools``; they may be those of other agents' tools.
+    tools: tuple[str, ...]
+    #: Messages that the skill is for.
+    examples: tuple[str, ...]
+    requires_env: tuple[str, ...]
+    requires_bins: tuple[str, ...]
+    #: One of these programs is enough.
+    requires_any_bins: tuple[str, ...]
+    primary_env: str | None
+    #: ``sha256:…`` over every file of the folder.
+    digest: str
+
+    @property
+    def requires_auth(self) -> bool:
+        """True when it declares credentials that it needs."""
+        return bool(self.requires_env or self.primary_env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenSkill:
+    """A folder that could not be loaded, and why; ``slug`` is the folder's name and may be no valid one."""
+
+    slug: str
+    source: Source
+    path: Path
+    fault: str
+
+
+def parse_skill(directory: Path, *, source: Source) -> Skill:
+    """Read the skill in ``directory``; nothing in it is run.
+
+    The slug is the folder's name, also where ``name`` says otherwise. Raises ``SkillInvalid``, whatever the
+    folder holds.
+    """
+    files = find_files(directory)
+    fields, body = split(_skill_text(files))
+    metadata = mapping_of(fields.get("metadata"))
+    needs = requirements_of(metadata)
+    slug = _slug(fields, folder=directory.name)
+    return Skill(
+        slug=slug,
+        title=_cut(text_of(metadata.get("title")) or heading_of(body) or _spaced(slug), TITLE_LIMIT),
+        source=source,
+        description=_description(fields),
+        instructions=body,
+        path=directory,
+        version=_label(metadata, "version") or _label(fields, "version"),
+        license=_label(fields, "license"),
+        tags=names_of(metadata.get("tags") or fields.get("tags"), written=PHRASES),
+        tools=names_of(fields.get("allowed-tools"), written=TOOL_NAMES),
+        examples=examples_of(body),
+        requires_env=needs.env,
+        requires_bins=needs.bins,
+        requires_any_bins=needs.any_bins,
+        primary_env=needs.primary_env,
+        digest=digest(files),
+    )
+
+
+def _skill_text(files: tuple[File, ...]) -> str:
+    named = {file.name: file for file in files}
+    file = named.get("SKILL.md") or named.get("skill.md")
+    if file is None:
+        raise SkillInvalid("There is no SKILL.md in the folder; add one, or move the folder elsewhere.")
+    try:
+        return read_text(file, limit=SKILL_BYTES_LIMIT)
+    except SkillFileError as error:
+        raise SkillInvalid(str(error)) from error
+
+
+def _slug(fields: Fields, *, folder: str) -> str:
+    if text_of(fields.get("name")) is None:
+        raise SkillInvalid(f"SKILL.md has no name; add `name: {_slugged(folder)}` to its front matter.")
+    if len(folder) > SLUG_LIMIT or not _SLUG.fullmatch(folder):
+        raise SkillInvalid(
+            f"The folder's name {folder!r} cannot be a skill's; rename it to at most {SLUG_LIMIT} lowercase "
+            f"letters, digits and single hyphens, such as {_slugged(folder)!r}."
+        )
+    return folder
+
+
+def _description(fields: Fields) -> str:
+    description = text_of(fields.get("description"))
+    if description is None:
+        raise SkillInvalid(
+            "SKILL.md has no description; add `description: …` to its front matter: what the skill does and "
+            "when to use it."
+        )
+    if len(description) > DESCRIPTION_LIMIT:
+        raise SkillInvalid(
+            f"The description in SKILL.md has {len(description):,} characters; at most {DESCRIPTION_LIMIT:,} "
+            "are allowed: move details below the front matter."
+        )
+    return description
+
+
+def _label(fields: Fields, key: str) -> str | None:
+    text = text_of(fields.get(key))
+    return text and _cut(text, LABEL_LIMIT)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _spaced(slug: str) -> str:
+    return slug.replace("-", " ").capitalize()
+
+
+def _slugged(name: str) -> str:
+    """The nearest valid slug, for the messages."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return "-".join(words)[:SLUG_LIMIT].strip("-") or "my-skill"
