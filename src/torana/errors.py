@@ -12,7 +12,7 @@
     ├── RateLimited
     ├── ModelFailed
     ├── Unavailable             Starting · Draining · StoreUnavailable
-    ├── TimedOut                WaitExpired · TurnTimeout
+    ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
     └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseTooNew · BackupInvalid
 
 Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
@@ -222,6 +222,13 @@ class TurnTimeout(TimedOut):
     """The turn reached its own time limit (TORANA_TURN_TIMEOUT) and was stopped."""
 
     code = "turn_timeout"
+
+
+class TurnLimit(TimedOut):
+    """The turn called the model or its tools more often than a turn may, and was stopped."""
+
+    code = "turn_limit"
+    retryable = False
 
 
 class OperatorError(GatewayError):

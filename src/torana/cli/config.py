@@ -1,0 +1,61 @@
+"""``torana config``: what the gateway is told, where that came from, and whether it is right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
+from torana.config import SECRETS, Loaded
+
+#: What stands for a secret that is set.
+HIDDEN = "********"
+
+app = typer.Typer(help="Show and check the settings.", no_args_is_help=True)
+
+
+@app.command()
+def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Show every setting, its value, and where it came from; secrets stay hidden."""
+    loaded = settings_from(config=config)
+    if as_json:
+        typer.echo(json.dumps(_entries(loaded), indent=2))
+    else:
+        _print_table(loaded)
+
+
+@app.command()
+def check(config: ConfigFlag = None) -> None:
+    """Check the settings: each fault is a line on standard error, and the exit code is then 2."""
+    settings_from(config=config)
+    typer.echo("The settings are right.")
+
+
+def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    values = loaded.settings.model_dump(mode="json")
+    values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
+    return {name: {"value": values[name], "origin": origin} for name, origin in loaded.origins.items()}
+
+
+def _print_table(loaded: Loaded) -> None:
+    table = Table("setting", "value", "origin", box=None, pad_edge=False)
+    for name, entry in _entries(loaded).items():
+        table.add_row(name, _cell(entry["value"]), entry["origin"])
+    # Without a terminal nothing is folded, so that each setting stays on a line of its own.
+    width = None if sys.stdout.isatty() else 10_000
+    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == []:
+        return "not set"
+    if isinstance(value, list):
+        return ", ".join(cast("list[str]", value))
+    if isinstance(value, str) and value.isprintable():
+        return value
+    return json.dumps(value)

@@ -1,0 +1,31 @@
+"""Flags that several commands take, and the settings that follow from them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torana.config import Loaded, load
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", help="The settings file; torana.toml here or in the user's directory by default."),
+]
+DataDirFlag = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where the database, logs and skills are (TORANA_DATA_DIR).")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def settings_from(**flags: Any) -> Loaded:
+    """The settings of this directory and environment, with warnings told on standard error.
+
+    Raises ``ConfigInvalid``.
+    """
+    loaded = load(flags=flags, environ=os.environ, cwd=Path.cwd())
+    for line in loaded.warnings:
+        typer.echo(f"warning: {line}", err=True)
+    return loaded

@@ -1,0 +1,88 @@
+"""What is wrong with settings, one line for each fault: where, what, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from torana.config.settings import PREFIX, SECRETS, Settings, variable
+from torana.config.sources import Source
+from torana.config.wording import allowed, allowed_item, nearest, shown
+
+T = TypeVar("T")
+
+#: More faults than this are counted, not listed.
+LISTED = 20
+
+#: What Kubernetes sets in every pod for a service named ``torana``, besides ``TORANA_PORT``.
+_SERVICE_LINK = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+
+
+def fault_lines(error: ValidationError, *, sources: Sequence[Source]) -> list[str]:
+    """A line for each of the first things that validation found, in the order of the settings."""
+    found = error.errors(include_url=False, include_context=False)
+    # Where something else is wrong, pydantic does not try the defaults that depend on other settings.
+    faults = [fault for fault in found if fault["type"] != "default_factory_not_called"]
+    return _capped(faults, lambda fault: _line(fault, sources))
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """A line for each variable that looks like a setting and is none, such as ``TORANA_PROT``."""
+    known = {variable(name) for name in (*Settings.model_fields, "config")}
+    strangers = sorted(name for name in names if name.upper().startswith(PREFIX) and name not in known)
+    listed = [name for name in strangers if not _SERVICE_LINK.fullmatch(name)]
+    return _capped(listed, _unknown_variable)
+
+
+def where(name: str, *, sources: Sequence[Source]) -> str:
+    """How a message about the setting begins: the place of its value and its name there."""
+    source = source_of(name, sources=sources)
+    return f"{source.place(name)}{source.label(name)}" if source else variable(name)
+
+
+def source_of(name: str, *, sources: Sequence[Source]) -> Source | None:
+    """The strongest source that has the setting; None where the default stands."""
+    return next((source for source in sources if name in source.values), None)
+
+
+def _capped(items: Sequence[T], write: Callable[[T], str]) -> list[str]:
+    rest = len(items) - LISTED
+    return [*map(write, items[:LISTED]), *([f"and {rest} more"] if rest > 0 else [])]
+
+
+def _line(fault: ErrorDetails, sources: Sequence[Source]) -> str:
+    name = str(fault["loc"][0])
+    if fault["type"] == "extra_forbidden":
+        return _unknown(name, sources)
+    return f"{where(name, sources=sources)}: {_wrong(name, fault)}"
+
+
+def _unknown(name: str, sources: Sequence[Source]) -> str:
+    source = source_of(name, sources=sources)
+    near = _nearest_setting(name)
+    hint = f'; did you mean "{near}"?' if near else ""
+    return f"{source.place(name) if source else ''}unknown setting {shown(name)}{hint}"
+
+
+def _unknown_variable(name: str) -> str:
+    near = _nearest_setting(name)
+    hint = f'; did you mean "{variable(near)}"?' if near else ""
+    return f"unknown variable {shown(name)}{hint}"
+
+
+def _nearest_setting(name: str) -> str | None:
+    return nearest(name.lower().removeprefix(PREFIX.lower()).replace("-", "_"), Settings.model_fields)
+
+
+def _wrong(name: str, fault: ErrorDetails) -> str:
+    value: object = fault["input"]
+    if value == "":
+        return f"empty; remove it, or make it {allowed(name)}"
+    if name == "port" and isinstance(value, str) and value.startswith("tcp://"):
+        return f"{shown(value)} was set by Kubernetes for a service; set enableServiceLinks: false in the pod"
+    words = allowed(name) if len(fault["loc"]) == 1 else allowed_item(name)
+    return f"{'the value' if name in SECRETS else shown(value)} is not {words}"

@@ -1,0 +1,158 @@
+"""The kinds of values that settings hold: how each is checked, and how it is described to people."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, TypeVar
+from zoneinfo import ZoneInfo
+
+import tzlocal
+from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, SecretStr, StringConstraints
+from pydantic_settings import NoDecode
+
+_HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
+_VISIBLE = re.compile(r"[!-~]{1,512}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a value, or each item of a list, may be: words that follow "is not …"."""
+
+    words: str
+
+
+def split(value: object) -> object:
+    """The items of a list written as one text: a JSON array, or values between commas."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return tuple(item.strip() for item in value.split(",") if item.strip())
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError from None
+
+
+def lower(value: object) -> object:
+    """A text in lower case; anything else as it is."""
+    return value.lower() if isinstance(value, str) else value
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this machine reaches ``host``; of all names only ``localhost`` is believed."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def system_timezone() -> str:
+    """The system's IANA zone, or ``UTC`` where it names none that is known."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _zone(tzlocal.get_localzone_name() or "UTC")
+    except (LookupError, ValueError, OSError):
+        return "UTC"
+
+
+# The checks raise ValueError without words: the words are those of the field's `Allowed`.
+
+
+def _demand(condition: bool, value: T) -> T:
+    if not condition:
+        raise ValueError
+    return value
+
+
+def _not_bool(value: object) -> object:
+    return _demand(not isinstance(value, bool), value)
+
+
+def _host(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return _demand(_HOST_NAME.fullmatch(text) is not None, text.lower())
+
+
+def _network(text: str) -> str:
+    return str(ip_network(text, strict=False))
+
+
+def _url(text: str) -> str:
+    url = HttpUrl(text)
+    return _demand(not (url.username or url.password or url.query or url.fragment), text)
+
+
+def _origin(text: str) -> str:
+    # As browsers send it: lower case, without a default port and without a slash at the end (RFC 6454).
+    url = HttpUrl(_url(text))
+    return _demand(url.path in {None, "/"}, str(url).rstrip("/"))
+
+
+def _zone(text: str) -> str:
+    try:
+        return ZoneInfo(text).key
+    except (LookupError, OSError):
+        raise ValueError from None
+
+
+def _path(value: object) -> object:
+    if not isinstance(value, str | Path):
+        return value
+    text = str(value)
+    text.encode()  # a path that UTF-8 cannot write could be neither printed nor logged
+    try:
+        return _demand(text != "" and "\0" not in text, Path(text)).expanduser()
+    except RuntimeError:
+        raise ValueError from None
+
+
+def _visible(secret: SecretStr) -> SecretStr:
+    return _demand(_VISIBLE.fullmatch(secret.get_secret_value()) is not None, secret)
+
+
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Host = Annotated[str, AfterValidator(_host), Allowed("an IP address or a host name")]
+Directory = Annotated[Path, BeforeValidator(_path), Allowed("a path")]
+Zone = Annotated[str, AfterValidator(_zone), Allowed("an IANA time zone such as Europe/Vienna")]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=20_000), Allowed("a text of 1 to 20,000 characters")
+]
+Secret = Annotated[
+    Annotated[SecretStr, AfterValidator(_visible)] | None,
+    Allowed("visible ASCII, 1 to 512 characters without spaces"),
+]
+BaseUrl = Annotated[
+    Annotated[str, AfterValidator(_url)] | None,
+    Allowed("an http or https URL without credentials, query and fragment, such as http://127.0.0.1:8000/v1"),
+]
+
+#: NoDecode: pydantic-settings would take a list from a variable as JSON only; ``split`` takes commas too.
+ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(split), Field(max_length=100)]
+
+Hosts = Annotated[
+    ListOf[Annotated[str, AfterValidator(_host)]], Allowed("a host name or an IP address, without a port")
+]
+Networks = Annotated[
+    ListOf[Annotated[str, AfterValidator(_network)]], Allowed("an IP address or a network such as 10.0.0.0/8")
+]
+Origins = Annotated[
+    ListOf[Annotated[str, AfterValidator(_origin)]], Allowed("an origin such as https://chat.example.org")
+]
+Models = Annotated[
+    ListOf[Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]],
+    Field(min_length=1, max_length=10),
+    Allowed("a model name such as builtin or openai-chat:gpt-5"),
+]
+Functions = Annotated[
+    ListOf[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]],
+    Allowed("a function such as mytools.weather:forecast"),
+]

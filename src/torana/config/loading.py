@@ -1,0 +1,143 @@
+"""Flags, environment, ``.env`` and the settings file become one ``Settings``."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import ValidationError
+
+from torana.config import faults, safety
+from torana.config.settings import Settings
+from torana.config.sources import (
+    Source,
+    from_dotenv,
+    from_environment,
+    from_file,
+    from_flags,
+    is_file,
+    read_dotenv,
+)
+from torana.errors import ConfigInvalid
+
+#: The name of a settings file that is found without being named.
+FILE_NAME = "torana.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The settings, and what there is to tell about them."""
+
+    settings: Settings
+    #: Where each setting came from: "default", ".env", "file …", "environment TORANA_PORT", "flag --port".
+    origins: Mapping[str, str]
+    #: Lines for the operator: what was ignored, reinterpreted or is unsafe.
+    warnings: tuple[str, ...]
+    #: The process's environment over that of ``.env``, for the keys that providers look for. Never print it.
+    provider_environ: Mapping[str, str] = field(repr=False)
+
+
+def load(
+    *,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    cwd: Path,
+    user_dir: Path | None = None,
+) -> Loaded:
+    """Read the settings; of several sources that name one, the strongest counts.
+
+    From strong to weak: ``flags``, the ``TORANA_*`` variables of ``environ``, those of the ``.env`` in
+    ``cwd``, the settings file, the defaults. The settings file is the one named by the flag ``config`` or
+    by ``TORANA_CONFIG``, else ``torana.toml`` in ``cwd``, else in ``user_dir`` (the user's configuration
+    directory). A relative path starts at ``cwd``, in a settings file at the file's directory. Flags that
+    are None and variables that are empty count as not given, save an empty token, which is refused.
+
+    Raises ``ConfigInvalid`` with a line for each fault.
+    """
+    given = {name: value for name, value in flags.items() if value not in (None, (), [])}
+    dotenv = read_dotenv(cwd / ".env")
+    variables = {**dotenv.variables, **environ}
+    sources = [
+        from_flags({name: value for name, value in given.items() if name != "config"}, cwd=cwd),
+        from_environment(environ, cwd=cwd),
+        from_dotenv(dotenv, cwd=cwd),
+        *_settings_file(given.get("config"), variables=variables, cwd=cwd, user_dir=user_dir),
+    ]
+    settings = _validated(sources)
+    where = partial(faults.where, sources=sources)
+    _refuse(safety.refusals(settings, where=where))
+    return Loaded(
+        settings=settings.model_copy(update={"model": models_as_read(settings)}),
+        origins={name: _origin(name, sources) for name in Settings.model_fields},
+        warnings=(
+            *faults.unknown_variables(variables),
+            *safety.cautions(settings, where=where),
+            *_rereadings(settings, where),
+        ),
+        provider_environ=variables,
+    )
+
+
+def models_as_read(settings: Settings) -> tuple[str, ...]:
+    """The model names, ``openai:x`` as ``openai-chat:x`` where a base URL is set.
+
+    Servers that speak OpenAI's protocol offer Chat Completions; few offer the Responses API, for which
+    ``openai:`` stands otherwise.
+    """
+    if settings.model_base_url is None:
+        return settings.model
+    return tuple(
+        name.replace("openai:", "openai-chat:", 1) if name.startswith("openai:") else name
+        for name in settings.model
+    )
+
+
+def _settings_file(
+    named: object, *, variables: Mapping[str, str], cwd: Path, user_dir: Path | None
+) -> list[Source]:
+    if named:
+        return [from_file(_at(cwd, named), cwd=cwd, named_by="--config ")]
+    if variables.get("TORANA_CONFIG"):
+        return [from_file(_at(cwd, variables["TORANA_CONFIG"]), cwd=cwd, named_by="TORANA_CONFIG=")]
+    candidates = (cwd / FILE_NAME, (user_dir or platformdirs.user_config_path("torana")) / FILE_NAME)
+    return [from_file(path, cwd=cwd) for path in candidates if is_file(path)][:1]
+
+
+def _at(cwd: Path, named: object) -> Path:
+    try:
+        return cwd / Path(str(named)).expanduser()
+    except RuntimeError:  # the home of a user who does not exist: a missing file like any other
+        return cwd / str(named)
+
+
+def _validated(sources: Sequence[Source]) -> Settings:
+    values = ChainMap(*(dict(source.values) for source in sources))
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        lines = faults.fault_lines(error, sources=sources)
+    raise ConfigInvalid("\n".join(lines))
+
+
+def _refuse(lines: Sequence[str]) -> None:
+    if lines:
+        raise ConfigInvalid("\n".join(lines))
+
+
+def _origin(name: str, sources: Sequence[Source]) -> str:
+    source = faults.source_of(name, sources=sources)
+    return source.origin(name) if source else "default"
+
+
+def _rereadings(settings: Settings, where: Callable[[str], str]) -> list[str]:
+    read = zip(settings.model, models_as_read(settings), strict=True)
+    return [
+        f'{where("model")}: "{written}" is read as "{meant}", because TORANA_MODEL_BASE_URL is set'
+        for written, meant in read
+        if written != meant
+    ]

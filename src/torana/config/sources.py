@@ -1,0 +1,205 @@
+"""The places that settings come from, each read into one ``Source``."""
+
+from __future__ import annotations
+
+import io
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dotenv.parser import parse_stream
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from torana.config.settings import PREFIX, Settings, flag, variable
+from torana.config.wording import shown_path
+from torana.errors import ConfigInvalid
+
+#: Bytes that a settings file or a ``.env`` may have.
+FILE_LIMIT = 1_048_576
+
+_PATHS = frozenset(name for name, field in Settings.model_fields.items() if field.annotation is Path)
+_AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
+
+
+class _Variables(Settings, BaseSettings):
+    """The settings in the shape that pydantic-settings' sources ask for; never instantiated."""
+
+
+def _nowhere(_name: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What one place says of some settings, and how it is spoken of.
+
+    A relative path in ``values`` has become one from the place's own directory.
+    """
+
+    values: Mapping[str, Any]
+    #: Where a setting came from, for ``config show``.
+    origin: Callable[[str], str]
+    #: A setting's name as it is written in this place.
+    label: Callable[[str], str]
+    #: File and line, as the beginning of a message; empty where there is no file.
+    place: Callable[[str], str] = _nowhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotEnv:
+    """The variables of a ``.env`` file, and the line of each."""
+
+    variables: Mapping[str, str]
+    lines: Mapping[str, int]
+
+
+def from_flags(flags: Mapping[str, Any], *, cwd: Path) -> Source:
+    """The command line, by the names of the settings."""
+    return Source(
+        values=_rooted(flags, base=cwd),
+        origin=lambda name: f"flag {flag(name)}",
+        label=flag,
+    )
+
+
+def from_environment(environ: Mapping[str, str], *, cwd: Path) -> Source:
+    """The ``TORANA_*`` variables of the process."""
+    return Source(
+        values=_rooted(_settings_in(environ), base=cwd),
+        origin=lambda name: f"environment {variable(name)}",
+        label=variable,
+    )
+
+
+def from_dotenv(dotenv: DotEnv, *, cwd: Path) -> Source:
+    """The ``TORANA_*`` variables of the ``.env`` in ``cwd``."""
+    return Source(
+        values=_rooted(_settings_in(dotenv.variables), base=cwd),
+        origin=lambda _name: ".env",
+        label=variable,
+        place=lambda name: f".env:{dotenv.lines[variable(name)]}: ",
+    )
+
+
+def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
+    """The settings file at ``path``; ``named_by`` begins the message when it cannot be read.
+
+    Raises ``ConfigInvalid`` where it cannot be read, is too large, or is not TOML.
+    """
+    file = shown_path(path, within=cwd)
+    text = _read(path, called=f"{named_by}{file}")
+    return Source(
+        values=_rooted(_parse(text, file=file), base=path.parent),
+        origin=lambda _name: f"file {shown_path(path)}",
+        label=lambda name: name,
+        place=lambda name: _file_place(file, line=line_of(name, text=text)),
+    )
+
+
+def read_dotenv(path: Path) -> DotEnv:
+    """The ``.env`` at ``path``, taken literally (``${…}`` is not expanded); empty where there is none.
+
+    Raises ``ConfigInvalid`` where it cannot be read or a line cannot be understood.
+    """
+    variables: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    text = _read(path, called=path.name) if is_file(path) else ""
+    for binding in parse_stream(io.StringIO(text)):
+        # The parser counts the empty lines before a statement as its own.
+        line = binding.original.line + _leading_lines(binding.original.string)
+        if binding.error:
+            raise ConfigInvalid(f"{path.name}:{line}: not understood; write NAME=value")
+        if binding.key is not None and binding.value is not None:
+            variables[binding.key] = binding.value
+            lines[binding.key] = line
+    return DotEnv(variables=variables, lines=lines)
+
+
+def is_file(path: Path) -> bool:
+    """True where there is a file; a place that cannot be looked at has none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def line_of(key: str, *, text: str) -> int | None:
+    """The line, from 1, on which TOML ``text`` first sets ``key`` at its top level; None where it hides."""
+    pattern = re.compile(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*[=.\]]", re.MULTILINE)
+    for match in islice(pattern.finditer(text), 20):
+        if _is_whole(text[: match.start()]):
+            return text.count("\n", 0, match.start()) + 1
+    return None
+
+
+def _file_place(file: str, *, line: int | None) -> str:
+    return f"{file}:{line}: " if line else f"{file}: "
+
+
+def _is_whole(text: str) -> bool:
+    """Inside a text or an array of several lines, what comes before is no TOML by itself."""
+    try:
+        tomllib.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _leading_lines(text: str) -> int:
+    return text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _settings_in(variables: Mapping[str, str]) -> dict[str, Any]:
+    """An empty variable counts as not set, but not an empty token: that would open the gateway unseen."""
+    source = EnvSettingsSource(_Variables, env_prefix=PREFIX, case_sensitive=False)
+    source.env_vars = {
+        name.lower(): value
+        for name, value in variables.items()
+        if name.isupper() and (value or name == variable("gateway_token"))
+    }
+    return source()
+
+
+def _rooted(values: Mapping[str, Any], *, base: Path) -> dict[str, Any]:
+    return {name: _from(base, value) if name in _PATHS else value for name, value in values.items()}
+
+
+def _from(base: Path, value: object) -> object:
+    if isinstance(value, str | Path) and not str(value).startswith("~") and str(value):
+        return base / value
+    return value
+
+
+def _read(path: Path, *, called: str) -> str:
+    content = _bytes(path, called=called)
+    if len(content) > FILE_LIMIT:
+        raise ConfigInvalid(f"{called}: larger than {FILE_LIMIT} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ConfigInvalid(f"{called}: not UTF-8") from None
+
+
+def _bytes(path: Path, *, called: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_LIMIT + 1)
+    except (FileNotFoundError, ValueError):  # ValueError: a name that no file can have
+        raise ConfigInvalid(f"{called}: no such file") from None
+    except OSError as error:
+        raise ConfigInvalid(f"{called}: cannot be read ({error.strerror})") from None
+
+
+def _parse(text: str, *, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigInvalid(f"{file}: not valid TOML: nested too deeply") from None
+    except ValueError as error:
+        found = _AT_LINE.fullmatch(str(error))
+        place, what = (f"{file}:{found['line']}", found["what"]) if found else (file, str(error))
+        raise ConfigInvalid(f"{place}: not valid TOML: {what}") from None

@@ -1,0 +1,119 @@
+"""``torana config show`` and ``torana config check``, as an operator meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torana.cli import main
+from torana.config import SECRETS, Settings, variable
+
+Command = Callable[..., tuple[int, str, str]]
+
+TOKEN = "5vR2cXq0kJ8wN1yTz3uLbA7eGhM4pS6d"
+
+
+@pytest.fixture(autouse=True)
+def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory, no user directory, and none of our variables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    for name in [name for name in os.environ if name.startswith("TORANA_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def torana(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs ``torana config …`` and hands back the exit code, standard output and standard error."""
+
+    def run(*arguments: str, **environ: str) -> tuple[int, str, str]:
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["torana", "config", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_show_has_a_line_for_each_setting_with_value_and_origin(torana: Command) -> None:
+    code, out, _ = torana("show", TORANA_PORT="1234")
+    rows = {line.split()[0]: line.split() for line in out.splitlines()}
+    assert code == 0
+    assert rows.keys() == {"setting", *Settings.model_fields}
+    assert rows["port"] == ["port", "1234", "environment", "TORANA_PORT"]
+    assert rows["allowed_hosts"] == ["allowed_hosts", "not", "set", "default"]
+    assert rows["allow_open"] == ["allow_open", "false", "default"]
+
+
+def test_show_as_json_has_every_value_in_its_own_type(torana: Command) -> None:
+    Path("torana.toml").write_text('model = ["builtin", "openai-chat:x"]\nallow_open = true')
+    code, out, _ = torana("show", "--json")
+    entries = json.loads(out)
+    assert code == 0
+    assert entries["model"] == {
+        "value": ["builtin", "openai-chat:x"],
+        "origin": f"file {Path.cwd() / 'torana.toml'}",
+    }
+    assert entries["allow_open"]["value"] is True
+    assert entries["gateway_token"] == {"value": None, "origin": "default"}
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("show", "--json"), ("check",)])
+def test_a_secret_is_never_printed(torana: Command, arguments: tuple[str, ...]) -> None:
+    Path(".env").write_text(f"OPENAI_API_KEY={TOKEN}\n")
+    code, out, err = torana(*arguments, **{variable(name): TOKEN for name in SECRETS})
+    assert code == 0
+    assert TOKEN not in out + err
+
+
+def test_a_secret_that_is_set_is_shown_as_set(torana: Command) -> None:
+    _, table, _ = torana("show", TORANA_GATEWAY_TOKEN=TOKEN)
+    _, text, _ = torana("show", "--json", TORANA_GATEWAY_TOKEN=TOKEN)
+    assert ["gateway_token", "********", "environment", "TORANA_GATEWAY_TOKEN"] in [
+        line.split() for line in table.splitlines()
+    ]
+    assert json.loads(text)["gateway_token"]["value"] == "********"
+
+
+def test_a_value_with_brackets_or_line_ends_is_shown_as_it_is_on_one_line(torana: Command) -> None:
+    _, out, _ = torana("show", TORANA_PERSONA="[bold]:smile:\nsecond")
+    assert r'"[bold]:smile:\nsecond"' in out
+
+
+def test_check_says_one_line_when_all_is_right(torana: Command) -> None:
+    assert torana("check") == (0, "The settings are right.\n", "")
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_each_fault_is_a_line_on_standard_error_and_the_exit_code_is_2(torana: Command, command: str) -> None:
+    Path("torana.toml").write_text("prot = 1\n")
+    code, out, err = torana(command, TORANA_PORT="abc")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        'TORANA_PORT: "abc" is not a whole number from 1 to 65535',
+        'torana.toml:1: unknown setting "prot"; did you mean "port"?',
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_warnings_go_to_standard_error_and_do_not_fail(torana: Command, command: str) -> None:
+    code, _, err = torana(command, TORANA_PROT="1")
+    assert (code, err) == (0, 'warning: unknown variable "TORANA_PROT"; did you mean "TORANA_PORT"?\n')
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_config_names_the_file(torana: Command, command: str, tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text("wait = 0")
+    assert torana(command, "--config", "other.toml") == (
+        2,
+        "",
+        "other.toml:1: wait: 0 is not a whole number from 1 to 86400\n",
+    )

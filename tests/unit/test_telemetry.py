@@ -1,0 +1,297 @@
+"""What reaches the logs, in which form, and what never does."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana import telemetry
+from torana.telemetry import bind, configure_logging, get_logger, mask_secrets
+
+TOUCHED = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in TOUCHED]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, propagate, handlers in before:
+        for handler in [handler for handler in logger.handlers if handler not in handlers]:
+            handler.close()
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
+def configure(
+    *,
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    style: Literal["auto", "console", "json"] = "auto",
+    file: Path | None = None,
+    stream: io.StringIO | None = None,
+) -> io.StringIO:
+    stream = stream or io.StringIO()
+    configure_logging(level=level, format=style, file=file, stream=stream)
+    return stream
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def masked(**fields: Any) -> dict[str, Any]:
+    return dict(mask_secrets(None, "info", fields))
+
+
+def test_our_events_and_a_librarys_records_come_out_alike() -> None:
+    stream = configure()
+    get_logger("torana.turns").info("turn.completed", ms=12)
+    logging.getLogger("a.library").info("done in %d ms", 12, extra={"retries": 2})
+    ours, theirs = lines(stream)
+    assert (ours["logger"], ours["level"], ours["event"], ours["ms"]) == (
+        "torana.turns", "info", "turn.completed", 12,
+    )  # fmt: skip
+    assert (theirs["logger"], theirs["level"], theirs["event"], theirs["retries"]) == (
+        "a.library", "info", "done in 12 ms", 2,
+    )  # fmt: skip
+
+
+def test_a_time_is_rfc_3339_in_utc() -> None:
+    stream = configure()
+    get_logger("torana").info("x")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", lines(stream)[0]["timestamp"])
+
+
+@pytest.mark.parametrize(
+    ("style", "stream", "is_json"),
+    [
+        ("auto", io.StringIO, True),
+        ("auto", Terminal, False),
+        ("json", Terminal, True),
+        ("console", io.StringIO, False),
+    ],
+)
+def test_a_terminal_gets_readable_lines_and_everything_else_json(
+    style: Literal["auto", "console", "json"], stream: type[io.StringIO], is_json: bool
+) -> None:
+    written = configure(style=style, stream=stream())
+    get_logger("torana").info("hello")
+    assert written.getvalue().startswith("{") is is_json
+
+
+@pytest.mark.parametrize(("stream", "coloured"), [(Terminal, True), (io.StringIO, False)])
+def test_colours_appear_on_a_terminal_only(stream: type[io.StringIO], coloured: bool) -> None:
+    written = configure(style="console", stream=stream())
+    get_logger("torana").info("hello", field=1)
+    assert ("\x1b[" in written.getvalue()) is coloured
+
+
+def test_the_file_gets_json_whatever_the_terminal_gets(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "torana.log"
+    stream = configure(file=file, stream=Terminal())
+    get_logger("torana").info("hello", name_of="Zoë")
+    (line,) = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
+    assert (line["event"], line["name_of"]) == ("hello", "Zoë")
+    assert line["timestamp"] in stream.getvalue()
+
+
+def test_the_file_is_set_aside_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "FILE_BYTES", 300)
+    configure(file=tmp_path / "torana.log")
+    for number in range(20):
+        get_logger("torana").info("event", number=number)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == ["torana.log", *(f"torana.log.{number}" for number in range(1, 6))]
+
+
+def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        configure(file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"),
+    [
+        ("debug", ["debug", "info", "warning", "error"]),
+        ("info", ["info", "warning", "error"]),
+        ("warning", ["warning", "error"]),
+        ("error", ["error"]),
+    ],
+)
+def test_nothing_below_the_level_is_written(
+    level: Literal["debug", "info", "warning", "error"], seen: list[str]
+) -> None:
+    stream = configure(level=level)
+    for name in ("debug", "info", "warning", "error"):
+        getattr(get_logger("torana"), name)("event")
+    assert [line["level"] for line in lines(stream)] == seen
+
+
+def test_bound_fields_are_on_every_line_inside_and_on_none_outside() -> None:
+    stream = configure()
+    log = get_logger("torana")
+    with bind(request_id="req_1"), bind(turn_id="turn_1"):
+        log.info("ours")
+        logging.getLogger("a.library").info("theirs")
+    log.info("outside")
+    bound = [(line.get("request_id"), line.get("turn_id")) for line in lines(stream)]
+    assert bound == [("req_1", "turn_1"), ("req_1", "turn_1"), (None, None)]
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_an_exception_is_rendered_with_its_secrets_masked(style: Literal["json", "console"]) -> None:
+    stream = configure(style=style)
+    for log in (get_logger("torana"), logging.getLogger("a.library")):
+        try:
+            raise ValueError("refused Bearer geheim")
+        except ValueError:
+            log.exception("failed")
+    written = stream.getvalue()
+    assert written.count("ValueError: refused Bearer ********") == 2
+    assert "geheim" not in written.replace('"refused Bearer geheim"', "").replace(
+        r"\"refused Bearer geheim\"", ""
+    )
+
+
+def test_configuring_again_replaces_what_was_there() -> None:
+    first, second = configure(), configure()
+    get_logger("torana").info("once")
+    assert first.getvalue() == ""
+    assert len(lines(second)) == 1
+
+
+def test_a_logger_may_be_taken_before_logging_is_configured() -> None:
+    log = get_logger("torana.early")
+    stream = configure()
+    log.info("late")
+    assert lines(stream)[0]["logger"] == "torana.early"
+
+
+def test_uvicorn_takes_part_without_its_access_log() -> None:
+    for name in ("uvicorn", "uvicorn.access"):
+        logging.getLogger(name).addHandler(logging.StreamHandler(io.StringIO()))
+    logging.getLogger("uvicorn").propagate = False
+    stream = configure()
+    logging.getLogger("uvicorn.error").info("started", extra={"color_message": "\x1b[1mstarted"})
+    logging.getLogger("uvicorn.access").info("GET /health")
+    (line,) = lines(stream)
+    assert (line["event"], "color_message" in line) == ("started", False)
+
+
+@pytest.mark.parametrize(
+    ("level", "events"), [("info", ["slow"]), ("debug", ["request", "slow"]), ("error", [])]
+)
+def test_a_talkative_library_tells_its_requests_only_at_debug(
+    level: Literal["info", "debug", "error"], events: list[str]
+) -> None:
+    stream = configure(level=level)
+    logging.getLogger("httpx").info("request")
+    logging.getLogger("httpx").warning("slow")
+    assert [line["event"] for line in lines(stream)] == events
+
+
+def test_a_line_that_cannot_be_written_is_told_without_its_content(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(stream=Full())
+    get_logger("torana").info("event", token="geheim", text="also private")
+    assert capsys.readouterr().err == "torana: a log line was lost (OSError)\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["token", "gateway_token", "accessToken", "api_key", "apiKey", "x-api-key", "password", "client_secret",
+     "Authorization", "proxy-authorization", "Cookie", "set-cookie"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["geheim", 1234, ["geheim"], {"a": "geheim"}, b"geheim"])
+def test_a_value_under_a_telling_name_is_hidden(name: str, value: object) -> None:
+    assert masked(event="x", **{name: value}) == {"event": "x", name: "********"}
+    assert masked(headers={name: value}) == {"headers": {name: "********"}}
+
+
+@pytest.mark.parametrize("name", ["inputTokens", "output_tokens", "tokenizer", "key", "author", "secretary"])
+def test_a_harmless_name_is_left_alone(name: str) -> None:
+    assert masked(**{name: 7}) == {name: 7}
+
+
+def test_an_absent_secret_stays_visibly_absent() -> None:
+    assert masked(token=None) == {"token": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Authorization: Bearer abc.DEF-123~+/=", "Authorization: Bearer ********"),
+        ("bearer\tabc and more", "bearer\t******** and more"),
+        ("key sk-proj-abcdefghijklmnop refused", "key ******** refused"),
+        ("postgresql://me:geheim@db/torana", "postgresql://********@db/torana"),
+        ("http://127.0.0.1:18789/x?a=b@c", "http://127.0.0.1:18789/x?a=b@c"),
+        ("the bearer of news", "the bearer ******** news"),
+        ("ask-me-anything-you-like-today", "ask-me-anything-you-like-today"),
+    ],
+)
+def test_a_credential_inside_a_text_is_masked(text: str, kept: str) -> None:
+    assert masked(event=text, parts=[text, {"x": (text,)}]) == {
+        "event": kept,
+        "parts": [kept, {"x": [kept]}],
+    }
+
+
+def test_a_text_cannot_steer_the_terminal() -> None:
+    assert masked(event="a\x1b[2J\x9b\x00\udcff\tb\n") == {"event": r"a\x1b[2J\x9b\x00\udcff" + "\tb\n"}
+
+
+def test_long_and_deep_values_are_cut() -> None:
+    nested: Any = "deep"
+    for _ in range(20):
+        nested = [nested]
+    cut = masked(event="x" * 20_000, items=list(range(1000)), nested=nested)
+    assert cut["event"] == "x" * 10_000 + "…"
+    assert cut["items"] == list(range(100))
+    assert json.dumps(cut["nested"], ensure_ascii=False) == "[" * 6 + '"…"' + "]" * 6
+
+
+def test_an_exception_as_a_field_keeps_its_type() -> None:
+    assert masked(error=ValueError("Bearer geheim")) == {"error": "ValueError('Bearer ********')"}
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=[]))
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner),
+    max_leaves=20,
+)
+
+
+@given(fields=st.dictionaries(st.text(), VALUES))
+def test_whatever_is_logged_becomes_one_line_of_utf8(fields: dict[str, Any]) -> None:
+    line = json.dumps(masked(**{**fields, "event": "x"}), ensure_ascii=False)
+    assert len(line.encode().splitlines()) == 1
+
+
+@given(secret=st.from_regex(r"[A-Za-z0-9._~-]{12,40}", fullmatch=True), before=st.text(), after=st.text())
+def test_no_bearer_token_survives_in_any_text(secret: str, before: str, after: str) -> None:
+    text = masked(event=f"{before} Bearer {secret} {after}")["event"]
+    assert f"Bearer {secret}" not in text
