@@ -1,0 +1,270 @@
+"""Opens the language model that the settings name, at whichever provider has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import ModelRequest
+from pydantic_ai.models import Model, infer_model, known_model_names
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.providers import Provider, infer_provider_class
+
+from torana.errors import ConfigInvalid
+from torana.models.failures import MODEL_ERRORS, explain
+from torana.models.openai_chat import send_messages_as_they_are
+
+#: The name of the model that needs no provider.
+BUILTIN = "builtin"
+
+_PROBE_TIMEOUT = 60.0
+_EXCERPT_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Service:
+    """What has to be known about a provider to reach it."""
+
+    #: The variables that may hold its key; the first that is set counts.
+    keys: tuple[str, ...]
+    #: Its address where the library must be told it.
+    url: str | None = None
+    #: The variable that moves it elsewhere; None where only its own address is possible.
+    url_variable: str | None = None
+    key_needed: bool = True
+    #: Torana's extra that brings its library; None where the one for OpenAI serves, which is always there.
+    extra: str | None = None
+
+
+_OPENAI = _Service(keys=("OPENAI_API_KEY",), url="https://api.openai.com/v1", url_variable="OPENAI_BASE_URL")
+
+_SERVICES: Mapping[str, _Service] = {
+    "openai": _OPENAI,
+    "openai-chat": _OPENAI,
+    "openai-responses": _OPENAI,
+    "anthropic": _Service(
+        keys=("ANTHROPIC_API_KEY",),
+        url="https://api.anthropic.com",
+        url_variable="ANTHROPIC_BASE_URL",
+        extra="anthropic",
+    ),
+    "google": _Service(
+        keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"), url_variable="GOOGLE_GEMINI_BASE_URL", extra="google"
+    ),
+    "ollama": _Service(
+        keys=("OLLAMA_API_KEY",),
+        url="http://localhost:11434/v1",
+        url_variable="OLLAMA_BASE_URL",
+        key_needed=False,
+    ),
+    "vllm": _Service(
+        keys=("VLLM_API_KEY",), url="http://localhost:8000/v1", url_variable="VLLM_BASE_URL", key_needed=False
+    ),
+    "alibaba": _Service(keys=("ALIBABA_API_KEY", "DASHSCOPE_API_KEY")),
+    "cerebras": _Service(keys=("CEREBRAS_API_KEY",)),
+    "deepseek": _Service(keys=("DEEPSEEK_API_KEY",)),
+    "fireworks": _Service(keys=("FIREWORKS_API_KEY",)),
+    "moonshotai": _Service(keys=("MOONSHOTAI_API_KEY",)),
+    "nebius": _Service(keys=("NEBIUS_API_KEY",)),
+    "openrouter": _Service(keys=("OPENROUTER_API_KEY",)),
+    "ovhcloud": _Service(keys=("OVHCLOUD_API_KEY",)),
+    "sambanova": _Service(keys=("SAMBANOVA_API_KEY",)),
+    "together": _Service(keys=("TOGETHER_API_KEY",)),
+    "vercel": _Service(keys=("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
+    "zai": _Service(keys=("ZAI_API_KEY",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What one real call came back with."""
+
+    model: str
+    latency_ms: float
+    #: The beginning of the reply, on one line.
+    reply: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opener:
+    """Opens one model by its name."""
+
+    environ: Mapping[str, str]
+    #: The address and the key that were set for ``owner``; other services use their own variables.
+    base_url: str | None
+    api_key: str | None
+    owner: _Service | None
+    retries: int
+
+    def open(self, name: str) -> Model:
+        """The model of that name; ``ConfigInvalid`` says what is missing."""
+        service_name, _, model_name = name.partition(":")
+        service = _SERVICES.get(service_name)
+        if service is None or not model_name:
+            raise ConfigInvalid(_unknown(name))
+        url = self._url(name, service)
+        arguments = {"api_key": self._key(name, service, url_given=url is not None)}
+        if url or service.url:
+            arguments["base_url"] = url or cast("str", service.url)
+        if service_name == "openai" and url:
+            # Servers that only resemble OpenAI's seldom have the Responses API.
+            service_name = "openai-chat"
+        return self._model(service_name, model_name, service, arguments)
+
+    def _model(
+        self, service_name: str, model_name: str, service: _Service, arguments: Mapping[str, str]
+    ) -> Model:
+        try:
+            provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
+            provider = provide(**arguments)
+            model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+        except ImportError as error:
+            raise ConfigInvalid(_not_installed(service_name, service)) from error
+        # Google's client has no such attribute, and does not retry.
+        if hasattr(provider.client, "max_retries"):
+            provider.client.max_retries = self.retries
+        if service.extra is None:
+            send_messages_as_they_are(provider.client)
+        return model
+
+    def _url(self, name: str, service: _Service) -> str | None:
+        """The address that was set for the service, if any."""
+        if self.base_url and service is self.owner:
+            variable, url = "TORANA_MODEL_BASE_URL", self.base_url
+            if service.url_variable is None:
+                raise ConfigInvalid(_fixed_address(name))
+        else:
+            variable = service.url_variable or ""
+            url = self.environ.get(variable)
+        if not url:
+            return None
+        if not _is_address(url):
+            raise ConfigInvalid(
+                f"{variable}: this is not the address of a server; write for example http://localhost:8000/v1"
+            )
+        return url.removesuffix("/").removesuffix("/chat/completions")
+
+    def _key(self, name: str, service: _Service, *, url_given: bool) -> str:
+        if self.api_key and service is self.owner:
+            return _checked_key("TORANA_MODEL_API_KEY", self.api_key)
+        for variable in service.keys:
+            if key := self.environ.get(variable):
+                return _checked_key(variable, key)
+        if service.key_needed and not url_given:
+            raise ConfigInvalid(f"{name} needs a key: set {' or '.join(service.keys)}")
+        # A server of one's own often wants none, but the SDKs insist on sending one.
+        return "none"
+
+
+def open_model(
+    names: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    base_url: str | None,
+    api_key: str | None,
+    builtin: Callable[[], Model],
+) -> Model:
+    """The model with that name, or one that tries several in the given order.
+
+    A name is ``builtin`` or pydantic-ai's own ``provider:model``. Keys and addresses come from ``environ`` by
+    each provider's usual variables; ``base_url`` and ``api_key`` stand above them for the first provider in the
+    list. With an address of its own ``openai:`` means Chat Completions, and a key is optional.
+
+    Nothing is sent, and only the libraries of the named providers are imported. The model waits 5 s for a
+    connection and 600 s for each part of an answer. A single model repeats a request once when the provider
+    fails in passing; in a list the next one is tried at once instead. Enter it (``async with``) for as long as
+    it is used: leaving closes its connections.
+
+    Raises ``ConfigInvalid`` for an unknown name, a missing key or library, or an address that is none.
+    """
+    if not names:
+        raise ConfigInvalid(f"TORANA_MODEL: no model is named; write {BUILTIN} or for example openai:gpt-5")
+    services = [_SERVICES.get(name.partition(":")[0]) for name in names if name != BUILTIN]
+    opener = _Opener(
+        environ=environ,
+        base_url=base_url,
+        api_key=api_key,
+        owner=services[0] if services else None,
+        retries=0 if len(names) > 1 else 1,
+    )
+    models = [builtin() if name == BUILTIN else opener.open(name) for name in names]
+    return FallbackModel(*models) if len(models) > 1 else models[0]
+
+
+async def probe(model: Model) -> ProbeResult:
+    """Make one real, small call, for at most a minute. Raises ``ModelFailed`` with the reason."""
+    request = ModelRequest.user_text_prompt("Answer with one word: ready")
+    started = time.perf_counter()
+    try:
+        async with model:
+            response = await model_request(model, [request], model_settings={"request_timeout": _PROBE_TIMEOUT})
+    except MODEL_ERRORS as error:
+        raise explain(error) from error
+    return ProbeResult(
+        model=response.model_name or model.model_name,
+        latency_ms=(time.perf_counter() - started) * 1_000,
+        reply=" ".join((response.text or "").split())[:_EXCERPT_LIMIT],
+    )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # A port that is none is found out when it is read.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _checked_key(variable: str, key: str) -> str:
+    key = key.strip()
+    # It travels in a header: anything else would fail there, at the first message and without its name.
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigInvalid(f"{variable}: a key is plain ASCII without spaces; copy it again")
+    return key
+
+
+def _fixed_address(name: str) -> str:
+    service_name, _, model_name = name.partition(":")
+    return (
+        f"TORANA_MODEL_BASE_URL: {service_name} has an address of its own; remove the setting, or write "
+        f"openai-chat:{model_name} for another server"
+    )
+
+
+def _not_installed(service_name: str, service: _Service) -> str:
+    wanted = f"torana[{service.extra}]" if service.extra else "torana"
+    return f"the library for {service_name} is not installed; run: pip install '{wanted}'"
+
+
+def _unknown(name: str) -> str:
+    """What is wrong with a name, with the nearest right one, or with all providers where none is near."""
+    service_name, colon, model_name = name.partition(":")
+    if not colon:
+        nearest = get_close_matches(name, _known_by_short_name(), n=1)
+        hint = f'did you mean "{_known_by_short_name()[nearest[0]]}"?' if nearest else _every_service()
+        return f'TORANA_MODEL: "{name}" names no provider; {hint}'
+    if not model_name:
+        return f'TORANA_MODEL: "{name}" names no model; write for example openai:gpt-5'
+    nearest = get_close_matches(service_name.lower(), _SERVICES, n=1)
+    hint = f'did you mean "{nearest[0]}:{model_name}"?' if nearest else _every_service()
+    return f'TORANA_MODEL: unknown provider "{service_name}"; {hint}'
+
+
+def _known_by_short_name() -> dict[str, str]:
+    names = [
+        name for name in known_model_names() if name.partition(":")[0] in ("openai", "anthropic", "google")
+    ]
+    return {name.partition(":")[2]: name for name in names} | {BUILTIN: BUILTIN}
+
+
+def _every_service() -> str:
+    return (
+        f"write {BUILTIN}, or PROVIDER:MODEL with one of {', '.join(_SERVICES)}; any server that speaks "
+        "OpenAI's Chat Completions is openai-chat:MODEL with TORANA_MODEL_BASE_URL"
+    )

@@ -1,0 +1,192 @@
+"""The stand-in as a server: two endpoints, on a loopback port of its own, in a thread."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count, islice
+from types import TracebackType
+from typing import Self
+
+import anyio
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from torana.testing.openai_server.rules import Rule, fixed_phrases
+from torana.testing.openai_server.wire import ChatRequest, Completion, error_body
+
+#: The one model that the stand-in lists. It answers to any name.
+MODEL_NAME = "stand-in"
+
+_KEPT_REQUESTS = 1_000
+_EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong with one request."""
+
+    #: Answer with this status and an error instead.
+    status: int | None = None
+    message: str = "The stand-in was told to fail."
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Seconds before the first byte; over early when the client leaves.
+    delay: float = 0.0
+    #: Drop the connection after so many events of the stream.
+    cut_after: int | None = None
+    #: Send half a JSON document.
+    malformed: bool = False
+
+
+class OpenAIStandIn:
+    """A server that speaks OpenAI's Chat Completions and answers at once, by a rule.
+
+    ::
+
+        with OpenAIStandIn() as server:
+            client = openai.AsyncOpenAI(base_url=server.url, api_key="none")
+
+    It listens on 127.0.0.1 from its construction on and answers inside the ``with`` block. ``faults`` are used
+    up in order, one for each request; None among them is a request without a fault. With ``api_key`` it
+    answers 401 to any other key.
+    """
+
+    def __init__(
+        self,
+        *,
+        reply: Rule = fixed_phrases,
+        faults: Iterable[Fault | None] = (),
+        api_key: str | None = None,
+        port: int = 0,
+    ) -> None:
+        self._reply = reply
+        self._faults = iter(faults)
+        self._api_key = api_key
+        self._numbers = count(1)
+        self._requests: deque[ChatRequest] = deque(maxlen=_KEPT_REQUESTS)
+        # Listening before the thread runs means that no client can come too early.
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        self._server = uvicorn.Server(uvicorn.Config(self._app(), log_config=None, lifespan="off"))
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="openai-stand-in", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients, such as ``http://127.0.0.1:49152/v1``."""
+        return self._url
+
+    @property
+    def requests(self) -> tuple[ChatRequest, ...]:
+        """The valid chat requests so far, oldest first; the newest thousand."""
+        return tuple(self._requests)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What is still being answered is dropped: nobody is left to read it.
+        self._server.force_exit = True
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+            ]
+        )
+
+    async def _models(self, request: Request) -> Response:
+        if refusal := self._refusal(request):
+            return refusal
+        listed = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "torana"}
+        return JSONResponse({"object": "list", "data": [listed]})
+
+    async def _chat(self, request: Request) -> Response:
+        if refusal := self._refusal(request):
+            return refusal
+        try:
+            asked = ChatRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            return _error(400, str(error), code="invalid_body")
+        self._requests.append(asked)
+        fault = next(self._faults, None) or Fault()
+        await _pause(request, fault.delay)
+        if fault.status is not None:
+            return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
+        return _render(self._completion(asked), fault)
+
+    def _completion(self, asked: ChatRequest) -> Completion:
+        return Completion(
+            id=f"chatcmpl-{next(self._numbers)}",
+            created=int(time.time()),
+            request=asked,
+            answer=self._reply(asked),
+        )
+
+    def _refusal(self, request: Request) -> Response | None:
+        if self._api_key in (None, request.headers.get("authorization", "").removeprefix("Bearer ")):
+            return None
+        return _error(401, "Incorrect API key provided.", code="invalid_api_key")
+
+
+class _Cut(StreamingResponse):
+    """A response whose connection is dropped where its end should come."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self.body_iterator:
+            await send({"type": "http.response.body", "body": str(chunk).encode(), "more_body": True})
+
+
+async def _pause(request: Request, seconds: float) -> None:
+    """Wait, but no longer than the client does: after the body the next message is its leaving."""
+    with suppress(TimeoutError):
+        with anyio.fail_after(seconds):
+            await request.receive()
+
+
+def _render(completion: Completion, fault: Fault) -> Response:
+    if not completion.request.stream:
+        body = json.dumps(completion.whole())
+        return Response(body[: len(body) // 2] if fault.malformed else body, media_type="application/json")
+    events = _events(completion, malformed=fault.malformed)
+    if fault.cut_after is not None:
+        return _Cut(islice(events, fault.cut_after), media_type=_EVENT_STREAM)
+    return StreamingResponse(events, media_type=_EVENT_STREAM)
+
+
+def _events(completion: Completion, *, malformed: bool) -> Iterator[str]:
+    for chunk in completion.chunks():
+        data = json.dumps(chunk)
+        yield f"data: {data[: len(data) // 2] if malformed else data}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def _error(
+    status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    type_ = "server_error" if status >= 500 else "invalid_request_error"
+    return JSONResponse(error_body(message, type_=type_, code=code), status_code=status, headers=headers)

@@ -1,0 +1,169 @@
+"""The shapes of OpenAI's Chat Completions, as far as a client looks at them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_WORD = re.compile(r"\s*\S+|\s+")
+_ARGUMENT_PIECE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The wish to call one of the tools that the request offers."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+#: What the assistant says: a text, or the tools it calls.
+Answer = str | Sequence[Call]
+
+
+class FunctionSpec(BaseModel):
+    """A tool's name and the JSON schema of its arguments."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class ToolSpec(BaseModel):
+    """A tool as the request offers it."""
+
+    function: FunctionSpec
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """The body of ``POST /v1/chat/completions``. Fields that decide nothing here are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[ToolSpec] = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    @property
+    def text(self) -> str:
+        """What the user said last; empty when no user spoke."""
+        spoken = (message for message in reversed(self.messages) if message.get("role") == "user")
+        return next((_text(message) for message in spoken), "")
+
+    @property
+    def results(self) -> list[str]:
+        """The results of the tools that the answer before called, in their order."""
+        found: list[str] = []
+        for message in reversed(self.messages):
+            if message.get("role") != "tool":
+                break
+            found.append(_text(message))
+        return found[::-1]
+
+    @property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """The offered tools: name to the JSON schema of the arguments."""
+        return {tool.function.name: tool.function.parameters for tool in self.tools}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One answer to one request, rendered whole or as the chunks of a stream."""
+
+    id: str
+    created: int
+    request: ChatRequest
+    answer: Answer
+
+    def whole(self) -> dict[str, Any]:
+        """The ``chat.completion`` object."""
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        if isinstance(self.answer, str):
+            message["content"] = self.answer
+        else:
+            message["tool_calls"] = self._calls(self.answer)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
+        return self._object("chat.completion", [choice]) | {"usage": self._usage()}
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """The ``chat.completion.chunk`` objects: the role, the answer in pieces, its end, then the usage where
+        it was asked for.
+        """
+        yield self._chunk({"role": "assistant", "content": ""})
+        for delta in self._deltas():
+            yield self._chunk(delta)
+        yield self._chunk({}, finish_reason=self._finish_reason)
+        if self.request.stream_options.include_usage:
+            yield self._object("chat.completion.chunk", []) | {"usage": self._usage()}
+
+    @property
+    def _finish_reason(self) -> str:
+        return "stop" if isinstance(self.answer, str) else "tool_calls"
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.request.model,
+            "choices": choices,
+        }
+
+    def _chunk(self, delta: Mapping[str, Any], *, finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": dict(delta), "finish_reason": finish_reason}
+        return self._object("chat.completion.chunk", [choice])
+
+    def _deltas(self) -> Iterator[dict[str, Any]]:
+        if isinstance(self.answer, str):
+            yield from ({"content": word} for word in _WORD.findall(self.answer))
+            return
+        for index, call in enumerate(self._calls(self.answer)):
+            arguments = call["function"]["arguments"]
+            opened = {**call, "function": {**call["function"], "arguments": ""}}
+            yield {"tool_calls": [{"index": index, **opened}]}
+            for start in range(0, len(arguments), _ARGUMENT_PIECE):
+                piece = {"arguments": arguments[start : start + _ARGUMENT_PIECE]}
+                yield {"tool_calls": [{"index": index, "function": piece}]}
+
+    def _calls(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": f"{self.id}-call-{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for number, call in enumerate(calls, start=1)
+        ]
+
+    def _usage(self) -> dict[str, int]:
+        """Words stand for tokens: steady, and near enough to be plausible."""
+        asked = sum(len(_text(message).split()) for message in self.request.messages)
+        said = self.answer if isinstance(self.answer, str) else json.dumps(self._calls(self.answer))
+        answered = len(said.split())
+        return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+
+
+def error_body(message: str, *, type_: str, code: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"message": message, "type": type_, "param": None, "code": code}}
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """A message's content, which is a string, a list of parts, or missing."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts: list[Mapping[str, Any]] = content or []
+    return "".join(str(part.get("text", "")) for part in parts)

@@ -1,0 +1,76 @@
+"""A model that plays a script, for tests that stay in the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+
+#: A chunk of text, a tool call, an error to raise there, or an event to wait for before going on.
+Piece = str | ToolCallPart | Exception | asyncio.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that the model got: the messages, and the tools and settings that came with them."""
+
+    messages: tuple[ModelMessage, ...]
+    info: AgentInfo
+
+
+class ScriptedModel(FunctionModel):
+    """A model whose answers are given in advance.
+
+    Each argument answers one request: a text, or pieces that are played in their order, streamed or not::
+
+        ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", gate, "is 2."])
+
+    ``requests`` are those it got, oldest first. A request after the last answer is an AssertionError.
+    """
+
+    def __init__(self, *answers: str | Sequence[Piece]) -> None:
+        super().__init__(self._whole, stream_function=self._stream, model_name="scripted")
+        self._answers = [[answer] if isinstance(answer, str) else list(answer) for answer in answers]
+        self.requests: list[Asked] = []
+
+    async def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        response = ModelResponse(parts=[])
+        text = ""
+        async for piece in self._play(messages, info):
+            if isinstance(piece, ToolCallPart):
+                response.parts = [*response.parts, piece]
+            else:
+                text += piece
+        if text:
+            response.parts = [TextPart(text), *response.parts]
+        return response
+
+    async def _stream(
+        self, messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[str | DeltaToolCalls]:
+        calls = 0
+        async for piece in self._play(messages, info):
+            if isinstance(piece, str):
+                yield piece
+                continue
+            yield {
+                calls: DeltaToolCall(piece.tool_name, piece.args_as_json_str(), tool_call_id=piece.tool_call_id)
+            }
+            calls += 1
+
+    async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | ToolCallPart]:
+        """Yield what the next answer says, waiting and raising where it says so."""
+        number = len(self.requests)
+        self.requests.append(Asked(tuple(messages), info))
+        if number >= len(self._answers):
+            raise AssertionError(f"the script has {number} answers, and another request came")
+        for piece in self._answers[number]:
+            if isinstance(piece, asyncio.Event):
+                await piece.wait()
+            elif isinstance(piece, Exception):
+                raise piece
+            else:
+                yield piece

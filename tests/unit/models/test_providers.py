@@ -1,0 +1,410 @@
+import subprocess
+import sys
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    FallbackExceptionGroup,
+    IncompleteToolCall,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestTimeout,
+    ModelServerError,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+
+from torana.errors import ConfigInvalid, ModelFailed
+from torana.models.failures import explain
+from torana.models.providers import open_model, probe
+from torana.testing import ScriptedModel
+
+KEYS = {
+    "OPENAI_API_KEY": "key-of-openai",
+    "ANTHROPIC_API_KEY": "key-of-anthropic",
+    "GEMINI_API_KEY": "key-of-google",
+    "DEEPSEEK_API_KEY": "key-of-deepseek",
+}
+OPENAI = "https://api.openai.com/v1/"
+
+
+def opened(
+    *names: str,
+    environ: dict[str, str] | None = None,
+    base_url: str | None = None,
+    api_key: str | None = None,
+) -> Model:
+    return open_model(
+        names,
+        environ=environ or {},
+        base_url=base_url,
+        api_key=api_key,
+        builtin=lambda: ScriptedModel("ready"),
+    )
+
+
+def refusal(*names: str, environ: dict[str, str] | None = None, base_url: str | None = None) -> str:
+    with pytest.raises(ConfigInvalid) as caught:
+        opened(*names, environ=environ, base_url=base_url)
+    return caught.value.detail
+
+
+def tried_by(model: Model) -> list[Model]:
+    assert isinstance(model, FallbackModel)
+    return model.models
+
+
+def client_of(model: Model) -> Any:
+    assert model.provider is not None
+    return model.provider.client
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "base_url"),
+    [
+        ("openai:gpt-5", "OpenAIResponsesModel", OPENAI),
+        ("openai-responses:gpt-5", "OpenAIResponsesModel", OPENAI),
+        ("openai-chat:gpt-5", "OpenAIChatModel", OPENAI),
+        ("anthropic:claude-sonnet-4-5", "AnthropicModel", "https://api.anthropic.com"),
+        ("google:gemini-3-pro", "GoogleModel", "https://generativelanguage.googleapis.com/"),
+        ("ollama:qwen3:8b", "OllamaModel", "http://localhost:11434/v1/"),
+        ("vllm:qwen3", "OpenAIChatModel", "http://localhost:8000/v1/"),
+        ("deepseek:deepseek-chat", "OpenAIChatModel", "https://api.deepseek.com"),
+    ],
+)
+def test_a_name_opens_its_providers_model(name: str, kind: str, base_url: str):
+    model = opened(name, environ=KEYS)
+
+    assert type(model).__name__ == kind
+    assert model.model_name == name.partition(":")[2]
+    assert model.base_url == base_url
+
+
+@pytest.mark.parametrize(
+    ("name", "environ"),
+    [
+        ("openai:m", {"OPENAI_BASE_URL": "http://box:8000/v1"}),
+        ("ollama:m", {"OLLAMA_BASE_URL": "http://box:8000/v1"}),
+        ("vllm:m", {"VLLM_BASE_URL": "http://box:8000/v1/"}),
+        # What people paste from a page about the API.
+        ("openai-chat:m", {"OPENAI_BASE_URL": "http://box:8000/v1/chat/completions"}),
+    ],
+)
+def test_an_address_comes_from_the_providers_own_variable(name: str, environ: dict[str, str]):
+    assert opened(name, environ=environ).base_url == "http://box:8000/v1/"
+
+
+def test_with_a_base_url_openai_means_chat_completions_and_a_key_is_optional():
+    model = opened("openai:m", base_url="http://box:8000/v1")
+
+    assert type(model).__name__ == "OpenAIChatModel"
+    assert client_of(model).api_key == "none"
+
+
+def test_keys_and_addresses_come_from_the_mapping_and_not_from_the_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-process")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.invalid/v1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-process")
+    monkeypatch.setenv("GOOGLE_API_KEY", "key-of-the-process")
+
+    assert client_of(opened("openai:gpt-5", environ=KEYS)).api_key == "key-of-openai"
+    assert opened("openai:gpt-5", environ=KEYS).base_url == OPENAI
+    for name in ("openai:gpt-5", "anthropic:claude-sonnet-4-5", "google:gemini-3-pro"):
+        assert "needs a key" in refusal(name)
+
+
+def test_the_set_key_and_address_belong_to_the_first_provider_of_the_list():
+    model = opened(
+        "builtin",
+        "openai-chat:a",
+        "anthropic:b",
+        "openai-chat:c",
+        environ=KEYS,
+        base_url="http://box:8000/v1",
+        api_key="key-that-was-set",
+    )
+
+    _, first, second, third = tried_by(model)
+    assert (first.base_url, client_of(first).api_key) == ("http://box:8000/v1/", "key-that-was-set")
+    assert (second.base_url, client_of(second).api_key) == ("https://api.anthropic.com", "key-of-anthropic")
+    assert (third.base_url, client_of(third).api_key) == ("http://box:8000/v1/", "key-that-was-set")
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-5", "openai-chat:gpt-5", "anthropic:claude-sonnet-4-5"])
+def test_only_a_model_without_a_successor_repeats_requests_by_itself(name: str):
+    listed, _ = tried_by(opened(name, "builtin", environ=KEYS))
+
+    assert client_of(opened(name, environ=KEYS)).max_retries == 1
+    assert client_of(listed).max_retries == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gpt-5", 'TORANA_MODEL: "gpt-5" names no provider; did you mean "openai:gpt-5"?'),
+        ("builtin1", 'TORANA_MODEL: "builtin1" names no provider; did you mean "builtin"?'),
+        ("antropic:x", 'TORANA_MODEL: unknown provider "antropic"; did you mean "anthropic:x"?'),
+        ("OpenAI:gpt-5", 'TORANA_MODEL: unknown provider "OpenAI"; did you mean "openai:gpt-5"?'),
+        ("openai:", 'TORANA_MODEL: "openai:" names no model; write for example openai:gpt-5'),
+        ("openai:gpt-5", "openai:gpt-5 needs a key: set OPENAI_API_KEY"),
+        ("google:gemini-3-pro", "google:gemini-3-pro needs a key: set GOOGLE_API_KEY or GEMINI_API_KEY"),
+    ],
+)
+def test_a_wrong_name_or_a_missing_key_is_refused_with_the_cure(name: str, told: str):
+    assert refusal(name) == told
+
+
+def test_a_provider_like_no_other_is_refused_with_every_way_there_is():
+    told = refusal("hal9000:pod-bay")
+
+    assert 'unknown provider "hal9000"; write builtin, or PROVIDER:MODEL with one of openai, ' in told
+    assert told.endswith("openai-chat:MODEL with TORANA_MODEL_BASE_URL")
+
+
+def test_an_empty_list_is_refused():
+    assert refusal() == "TORANA_MODEL: no model is named; write builtin or for example openai:gpt-5"
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["localhost:8000", "http://", "ftp://box/v1", "box", "http:///v1", "http://[::1", "http://box:99999/v1"],
+)
+def test_an_address_that_is_none_is_refused(base_url: str):
+    cure = "this is not the address of a server; write for example http://localhost:8000/v1"
+
+    assert refusal("openai:m", base_url=base_url) == f"TORANA_MODEL_BASE_URL: {cure}"
+    assert refusal("ollama:m", environ={"OLLAMA_BASE_URL": base_url}) == f"OLLAMA_BASE_URL: {cure}"
+
+
+def test_a_provider_with_a_fixed_address_refuses_another():
+    told = refusal("deepseek:x", environ=KEYS, base_url="http://box:8000/v1")
+
+    assert told == (
+        "TORANA_MODEL_BASE_URL: deepseek has an address of its own; remove the setting, or write openai-chat:x "
+        "for another server"
+    )
+
+
+@pytest.mark.parametrize("key", ["two words", "schlüssel", "line\nbreak", "   "])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key: str):
+    told = refusal("openai:gpt-5", environ={"OPENAI_API_KEY": key})
+
+    assert told == "OPENAI_API_KEY: a key is plain ASCII without spaces; copy it again"
+
+
+def test_a_key_may_have_spaces_around_it():
+    model = opened("openai:gpt-5", environ={"OPENAI_API_KEY": " key-of-openai\n"})
+
+    assert client_of(model).api_key == "key-of-openai"
+
+
+def run_python(script: str) -> list[str]:
+    """The lines that a fresh interpreter prints."""
+    opening = """
+import sys
+from torana.errors import ConfigInvalid
+from torana.models.providers import open_model
+def opened(name):
+    keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GOOGLE_API_KEY": "k"}
+    return open_model([name], environ=keys, base_url=None, api_key=None, builtin=lambda: None)
+"""
+    command = [sys.executable, "-c", opening + script]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+
+
+def test_only_the_library_of_a_named_provider_is_imported():
+    printed = run_python("""
+for name in ("builtin", "anthropic:claude-sonnet-4-5", "google:gemini-3-pro", "openai:gpt-5"):
+    opened(name)
+    print(*(library for library in ("anthropic", "google.genai", "openai") if library in sys.modules))
+""")
+
+    assert printed == ["", "anthropic", "anthropic google.genai", "anthropic google.genai openai"]
+
+
+def test_a_missing_library_is_told_with_the_line_that_installs_it():
+    printed = run_python("""
+for library, name in (("anthropic", "anthropic:claude-sonnet-4-5"), ("google.genai", "google:gemini-3-pro")):
+    sys.modules[library] = None
+    try:
+        opened(name)
+    except ConfigInvalid as error:
+        print(error.detail)
+""")
+
+    assert printed == [
+        "the library for anthropic is not installed; run: pip install 'torana[anthropic]'",
+        "the library for google is not installed; run: pip install 'torana[google]'",
+    ]
+
+
+async def test_a_probe_tells_what_the_model_said():
+    result = await probe(ScriptedModel("  Ready,\nwilling " + "and able " * 100))
+
+    assert result.model == "scripted"
+    assert result.reply.startswith("Ready, willing and able")
+    assert len(result.reply) == 200
+    assert result.latency_ms > 0
+
+
+async def test_a_failed_probe_tells_why():
+    with pytest.raises(ModelFailed, match=r"^the provider did not answer in time$"):
+        await probe(ScriptedModel([ModelRequestTimeout("m", 60.0)]))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            ModelHTTPError.for_category(ModelServerError, status_code=500, model_name="m", body="it broke"),
+            "the provider answered 500: it broke",
+        ),
+        # Anthropic puts its message one level deeper than OpenAI.
+        (
+            ModelHTTPError(529, "m", {"type": "error", "error": {"message": "Overloaded"}}),
+            "the provider answered 529: Overloaded",
+        ),
+        # A proxy's page is of no use on one line.
+        (ModelHTTPError(502, "m", "<html><body>Bad gateway</body></html>"), "the provider answered 502"),
+        (ModelHTTPError(503, "m", {"message": 5}), "the provider answered 503"),
+        (ModelHTTPError(503, "m", None), "the provider answered 503"),
+        (
+            ModelHTTPError.for_category(
+                ModelQuotaExceededError, status_code=402, model_name="m", body={"message": "Pay first."}
+            ),
+            "the account at the provider has no quota or credit left: Pay first.",
+        ),
+        (ModelRateLimitError("m", "slow down"), "rate limited by the provider; try again later"),
+        (ModelTimeoutError("m", "timed out"), "the provider did not answer in time"),
+        (ModelConnectionError("m", "gone"), "the connection to the provider broke"),
+        (
+            ModelConnectionError("m", "gone", phase="read"),
+            "the connection to the provider broke before the answer was complete",
+        ),
+        (ModelAPIError("m", "odd"), "the provider failed: odd"),
+        (
+            ContentFilterError("no"),
+            "the provider's content filter stopped the answer; put the question differently",
+        ),
+        (
+            IncompleteToolCall("cut"),
+            "the model reached its limit of tokens while it was calling a tool; ask for less at once",
+        ),
+        (UnexpectedModelBehavior("empty answer"), "the model's answer could not be used: empty answer"),
+        (ConnectionRefusedError(), "connection refused to the provider: is the server running there?"),
+        (KeyError("x"), "the model could not be asked (KeyError); the log has the details"),
+    ],
+)
+def test_each_failure_is_told_in_one_line(error: Exception, told: str):
+    assert explain(error).detail == told
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (
+            anthropic.AnthropicError("no"),
+            "the key was refused by the provider: check ANTHROPIC_API_KEY or TORANA_MODEL_API_KEY",
+        ),
+        (
+            openai.APIConnectionError(request=httpx2.Request("POST", f"{OPENAI}responses")),
+            "the key was refused by api.openai.com: check OPENAI_API_KEY or TORANA_MODEL_API_KEY",
+        ),
+    ],
+)
+def test_a_refused_key_is_told_without_the_providers_message(cause: Exception, told: str):
+    error = ModelHTTPError.for_category(
+        ModelAuthenticationError, status_code=401, model_name="m", body={"message": "Wrong key: abc…xyz"}
+    )
+    error.__cause__ = cause
+
+    assert explain(error).detail == told
+
+
+def test_a_failure_that_was_explained_stays_as_it_is():
+    failure = ModelFailed("known")
+
+    assert explain(failure) is failure
+
+
+@pytest.mark.parametrize(
+    ("seconds", "headers"),
+    [
+        (0.2, {"Retry-After": "1"}),
+        (7.0, {"Retry-After": "7"}),
+        (None, {}),
+        (-1.0, {}),
+        (1e9, {}),
+        (float("nan"), {}),
+    ],
+)
+def test_the_providers_wait_is_passed_on_in_whole_seconds(seconds: float | None, headers: dict[str, str]):
+    assert explain(ModelRateLimitError("m", "slow down", retry_after=seconds)).headers == headers
+
+
+def test_a_failed_list_tells_of_each_model_and_of_the_shortest_wait():
+    errors = [
+        ModelRateLimitError("a", "slow down", retry_after=30),
+        ModelTimeoutError("b", "timed out"),
+        ModelRateLimitError("c", "slow down", retry_after=4),
+    ]
+
+    failure = explain(FallbackExceptionGroup("all failed", errors))
+
+    assert failure.detail == (
+        "none of the models answered. a: rate limited by the provider; try again in 30 s | "
+        "b: the provider did not answer in time | c: rate limited by the provider; try again in 4 s"
+    )
+    assert failure.headers == {"Retry-After": "4"}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-abcdefghijkl1234",
+        "AIzaSyA1234567890abcdef",
+        "gsk_abcdefghijkl1234",
+        "Bearer abc.def.ghi",
+        "https://someone:pass@host.invalid/v1",
+        "https://host.invalid/v1?key=abcdefgh",
+    ],
+)
+def test_no_secret_of_the_providers_message_is_shown(secret: str):
+    told = explain(ModelHTTPError(500, "m", {"message": f"failed with {secret} here"})).detail
+
+    assert told.startswith("the provider answered 500: failed with ")
+    assert not any(part in told for part in ("abc", "A123", "someone", "pass@"))
+    assert told.endswith(" here")
+
+
+def test_ordinary_words_of_the_providers_message_are_left_alone():
+    told = explain(ModelHTTPError(500, "m", {"message": "The skeleton-model in pkgconfiguration broke. Why?"}))
+
+    assert told.detail == "the provider answered 500: The skeleton-model in pkgconfiguration broke. Why?"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["error", "message", "code"]), inner),
+)
+
+
+@given(status=st.integers(400, 599), body=JSON)
+def test_whatever_a_provider_answers_is_told_in_one_short_line(status: int, body: object):
+    told = explain(ModelHTTPError(status, "m", body)).detail
+
+    assert len(told) < 300
+    assert told.isprintable()
+    assert told.startswith(f"the provider answered {status}")
