@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
+from torana.messages import Turn
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "__torana_idempotent__"
@@ -17,11 +19,9 @@ _ATTRIBUTE = "__torana_idempotent__"
 class ToolContext:
     """What a tool may know of the turn it runs in; it reaches a tool as ``RunContext[ToolContext].deps``."""
 
-    turn_id: str
-    owner: str
-    session_id: str
-    #: Whose memory may be read and written; None is nobody's.
-    user: str | None
+    turn: Turn
+    #: False in a room where more than one user has spoken: private memory is not read there.
+    may_recall: bool
     timezone: ZoneInfo
     clock: Callable[[], datetime]
 

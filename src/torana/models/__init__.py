@@ -1,0 +1,1 @@
+"""Which language model answers."""

@@ -1,0 +1,109 @@
+"""A tool called by its name: ``use <tool>``, ``use <tool> {"a": 1}`` or ``<tool>(a=1, "b")``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic_ai.tools import ToolDefinition
+
+from torana.models.builtin.readers.base import Arguments
+
+_USE = re.compile(r"\s*use\s+`?(?P<tool>\w+)`?\s*:?\s*(?P<arguments>\{.*\})?[\s.!]*", re.IGNORECASE | re.DOTALL)
+_CALL = re.compile(r"\s*(?:use\s+)?`?(?P<tool>\w+)\((?P<arguments>.*)\)`?[\s.!]*", re.DOTALL)
+_NAME = re.compile(r"\s*(?:(\w+)\s*=\s*)?")
+_COMMA = re.compile(r"\s*(?:,|\Z)\s*")
+_SINGLE_QUOTED = re.compile(r"'((?:\\.|[^'\\])*)'")
+_CONSTANTS = {"True": True, "False": False, "None": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool of those on offer, and what it is called with."""
+
+    tool: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """It is clear which tool is meant, but not with what; the text says what is missing."""
+
+    text: str
+
+
+def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> Call | Unclear | None:
+    """The call that a message spells out; None where it names no tool that is on offer."""
+    match = _USE.fullmatch(text) or _CALL.fullmatch(text)
+    tool = tools.get(match["tool"]) if match else None
+    if match is None or tool is None:
+        return None
+    try:
+        arguments = _arguments((match["arguments"] or "").strip(), list(_properties(tool)))
+    except (ValueError, RecursionError) as error:
+        return Unclear(f"I cannot read the arguments of {tool.name}: {error}. {_usage(tool)}")
+    missing = [name for name in required(tool) if name not in arguments]
+    if missing or not arguments.keys() <= _properties(tool).keys():
+        return Unclear(_usage(tool))
+    return Call(tool.name, arguments)
+
+
+def required(tool: ToolDefinition) -> tuple[str, ...]:
+    """The arguments that a tool cannot do without."""
+    return tuple(tool.parameters_json_schema.get("required", ()))
+
+
+def _properties(tool: ToolDefinition) -> Mapping[str, Any]:
+    return tool.parameters_json_schema.get("properties", {})
+
+
+def _usage(tool: ToolDefinition) -> str:
+    names = ", ".join(f"{name}=…" if name in required(tool) else f"[{name}=…]" for name in _properties(tool))
+    return (
+        f"Write it as {tool.name}({names}), each value as in JSON: a number, true, or a text in double quotes."
+    )
+
+
+def _arguments(text: str, positional: list[str]) -> dict[str, Any]:
+    if _UNSTORABLE.search(text):
+        raise ValueError("write a character as itself, not as an escape")
+    if text.startswith("{"):
+        return cast("dict[str, Any]", _DECODER.decode(text))
+    return _listed(text, positional)
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+# U+0000 and halves of surrogate pairs, which no database takes.
+_UNSTORABLE = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
+
+
+def _listed(text: str, positional: list[str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    position = 0
+    while position < len(text):
+        name = _NAME.match(text, position)
+        value, position = _value(text, name.end() if name else position)
+        key = name[1] if name and name[1] else next(iter(positional), "")
+        comma = _COMMA.match(text, position)
+        if not key or key in arguments or not comma:
+            raise ValueError("they are not a list of values with commas between them")
+        arguments[key] = value
+        positional = [other for other in positional if other != key]
+        position = comma.end()
+    return arguments
+
+
+def _value(text: str, position: int) -> tuple[Any, int]:
+    if quoted := _SINGLE_QUOTED.match(text, position):
+        return re.sub(r"\\(.)", r"\1", quoted[1]), quoted.end()
+    for word, value in _CONSTANTS.items():
+        if text.startswith(word, position):
+            return value, position + len(word)
+    return _DECODER.raw_decode(text, position)

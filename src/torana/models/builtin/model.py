@@ -1,0 +1,187 @@
+"""The model that pydantic-ai talks to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    ModelResponseStreamEvent,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from torana.models.base import Card
+from torana.models.builtin import answers
+from torana.models.builtin.choice import Chooser, Fit
+from torana.models.builtin.explicit import Call, Unclear
+
+#: Pieces in which a streamed answer comes at most; a longer answer has more words in each.
+PIECES_LIMIT = 200
+
+_NAME = "builtin"
+_SYSTEM = "torana"
+_WORD = re.compile(r"\s*\S+\s*|\s+")
+
+
+class BuiltinModel(Model):
+    """Answers by fixed rules, without a language model.
+
+    Looks at the last request alone: a prompt is answered with a call of one of the tools on offer or with a
+    text, and what tools returned is passed on as it is. The same request gets the same answer. Usage counts
+    words, since nothing is cut into tokens. Used in the thread of one event loop.
+    """
+
+    def __init__(self, *, cards: Callable[[], Sequence[Card]]) -> None:
+        """``cards`` gives the skills that are loaded at the moment; it is asked before every answer."""
+        super().__init__()
+        self._cards = cards
+        self._known: tuple[Sequence[Card], Sequence[ToolDefinition]] = ((), ())
+        self._chooser = Chooser(cards=(), tools={})
+
+    @property
+    def model_name(self) -> str:
+        """Always ``builtin``."""
+        return _NAME
+
+    @property
+    def system(self) -> str:
+        """Always ``torana``."""
+        return _SYSTEM
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Answer at once."""
+        _, parameters = self.prepare_request(model_settings, model_request_parameters)
+        return self._answer(messages[-1], parameters)
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Answer word by word."""
+        _, parameters = self.prepare_request(model_settings, model_request_parameters)
+        yield _Stream(model_request_parameters=parameters, response=self._answer(messages[-1], parameters))
+
+    def _answer(self, message: ModelMessage, parameters: ModelRequestParameters) -> ModelResponse:
+        returned = [part for part in message.parts if isinstance(part, ToolReturnPart)]
+        asked = answers.results(returned) if returned else "\n".join(_prompts(message.parts))
+        part = TextPart(asked) if returned else self._reply(asked, parameters.function_tools)
+        return ModelResponse(
+            parts=[part],
+            usage=RequestUsage(input_tokens=len(asked.split()), output_tokens=_words_in(part)),
+            model_name=_NAME,
+            provider_name=_SYSTEM,
+            finish_reason="tool_call" if isinstance(part, ToolCallPart) else "stop",
+        )
+
+    def _reply(self, text: str, tools: Sequence[ToolDefinition]) -> TextPart | ToolCallPart:
+        chooser = self._current_chooser(tuple(self._cards()), tuple(tools))
+        if answers.is_greeting(text):
+            return TextPart(answers.introduction(chooser.examples()))
+        match chooser.choose(text):
+            case Call(tool, arguments):
+                return ToolCallPart(tool, dict(arguments))
+            case Unclear(explanation):
+                return TextPart(explanation)
+            case Fit(card):
+                return TextPart(answers.needs_language_model(card))
+            case None:
+                return TextPart(answers.not_read(chooser.examples()))
+
+    def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
+        if (cards, tools) != self._known:
+            self._chooser.close()
+            self._chooser = Chooser(cards=cards, tools={tool.name: tool for tool in tools})
+            self._known = (cards, tools)
+        return self._chooser
+
+
+def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[str]:
+    """The texts of the user's prompt; pictures and files are passed over."""
+    for part in parts:
+        if not isinstance(part, UserPromptPart):
+            continue
+        if isinstance(part.content, str):
+            yield part.content
+            continue
+        for item in part.content:
+            if isinstance(item, str | TextContent):
+                yield item if isinstance(item, str) else item.content
+
+
+def _words_in(part: TextPart | ToolCallPart) -> int:
+    return len((part.content if isinstance(part, TextPart) else part.args_as_json_str()).split())
+
+
+@dataclass
+class _Stream(StreamedResponse):
+    """A finished answer, handed out in pieces."""
+
+    response: ModelResponse
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        self._usage = self.response.usage
+        self.finish_reason = self.response.finish_reason
+        for index, part in enumerate(self.response.parts):
+            if isinstance(part, ToolCallPart):
+                yield self._parts_manager.handle_tool_call_part(
+                    vendor_part_id=index,
+                    tool_name=part.tool_name,
+                    args=part.args_as_dict(),
+                    tool_call_id=part.tool_call_id,
+                )
+            elif isinstance(part, TextPart):
+                for piece in _pieces(part.content):
+                    for event in self._parts_manager.handle_text_delta(vendor_part_id=index, content=piece):
+                        yield event
+
+    async def close_stream(self) -> None:
+        """There is no connection to close."""
+
+    @property
+    def model_name(self) -> str:
+        return _NAME
+
+    @property
+    def provider_name(self) -> str:
+        return _SYSTEM
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self.response.timestamp
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text word by word, or so many words at a time that the pieces stay within their limit."""
+    found = _WORD.findall(text)
+    step = -(-len(found) // PIECES_LIMIT)
+    for start in range(0, len(found), step or 1):
+        yield "".join(found[start : start + step])

@@ -1,0 +1,37 @@
+"""One rule per tool. A rule reads a message precisely or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torana.models.builtin.readers.arithmetic import calculate
+from torana.models.builtin.readers.base import Reader
+from torana.models.builtin.readers.conversation import earlier_messages
+from torana.models.builtin.readers.dates import current_time, days_between, shift_date
+from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
+from torana.models.builtin.readers.memory import forget, recall, remember
+from torana.models.builtin.readers.skills import list_skills, load_skill
+from torana.models.builtin.readers.tables import query_csv, query_json
+from torana.models.builtin.readers.units import convert_units
+
+_RULES: tuple[Reader, ...] = (
+    list_skills,
+    load_skill,
+    calculate,
+    convert_units,
+    current_time,
+    days_between,
+    shift_date,
+    count_text,
+    sort_lines,
+    unique_lines,
+    query_json,
+    query_csv,
+    earlier_messages,
+    remember,
+    forget,
+    recall,
+)
+
+#: By the name of the tool; the order decides where the ranking of the skills does not.
+READERS: Mapping[str, Reader] = {rule.__name__: rule for rule in _RULES}

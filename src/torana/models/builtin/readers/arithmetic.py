@@ -1,0 +1,67 @@
+"""Sums."""
+
+from __future__ import annotations
+
+import re
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import Arguments, wordings
+
+_NUMBER = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+_LIST = rf"(?P<list>{_NUMBER}(?:(?:, and |, | and ){_NUMBER})+)"
+
+_ASKING = wordings(
+    r"\A(?:(?:what(?:'s|s| is| are)|how much (?:is|are)|calculate|compute|work out|evaluate|solve) )+"
+)
+_SIGNS = wordings(
+    r"(?:%|\bper ?cent) ?(?:of|off)\b",
+    r"[-+*/^%×÷·−–√²³]",
+    r"\b(?:plus|minus|times|multiplied by|divided by|to the power of|squared|cubed|per ?cent|mod|modulo)\b",
+    r"(?<=\d) ?x ?(?=[\d.(])",
+    r"\b(?:abs|ceil|exp|floor|ln|log10|max|mean|median|min|round|sqrt|sum) ?(?=\()",
+)
+_OPERANDS = wordings(_NUMBER, r"[(),]", r"\bpi\b", r"\s")
+# Dates, telephone numbers and an idiom that look like a sum, and a lone number with its sign.
+_NO_SUM = wordings(r"\d+([-/.])\d+\1\d+", r".*\d{4}-\d\d-\d\d.*", r"\d{3}-\d{4}", r"24/7", r"[-+]?[\d.,]+ ?%?")
+
+_TOLD = (
+    (wordings(rf"(?:the )?square root of (?P<a>{_NUMBER})"), "sqrt({a})"),
+    (wordings(rf"add (?P<a>{_NUMBER}) to (?P<b>{_NUMBER})"), "{b} + {a}"),
+    (wordings(rf"subtract (?P<a>{_NUMBER}) from (?P<b>{_NUMBER})"), "{b} - {a}"),
+    (wordings(rf"multiply (?P<a>{_NUMBER}) (?:by|and|with) (?P<b>{_NUMBER})"), "{a} * {b}"),
+    (wordings(rf"divide (?P<a>{_NUMBER}) by (?P<b>{_NUMBER})"), "{a} / {b}"),
+    (wordings(rf"half of (?P<a>{_NUMBER})"), "{a} / 2"),
+)
+_TOTAL = wordings(rf"(?:the )?(?:sum of|total of|add(?: up)?) {_LIST}")
+_MEAN = wordings(rf"(?:the )?(?:average|mean) of {_LIST}")
+
+
+def calculate(message: Message) -> Arguments | None:
+    """A sum in figures and operators, or one of a few told in words; nothing else in the message."""
+    said = _ASKING.sub("", message.phrase).rstrip("= ")
+    expression = _told(said) or (said if _is_sum(said) else "")
+    return {"expression": expression} if expression else None
+
+
+def _is_sum(said: str) -> bool:
+    if _NO_SUM.fullmatch(said) or not re.search(r"\d", said):
+        return False
+    operands, signs = _SIGNS.subn(" ", said)
+    return signs > 0 and not _OPERANDS.sub("", operands)
+
+
+def _told(said: str) -> str:
+    for pattern, expression in _TOLD:
+        if match := pattern.fullmatch(said):
+            return expression.format(
+                **{name: number.replace(",", "") for name, number in match.groupdict().items()}
+            )
+    if match := _TOTAL.fullmatch(said):
+        return " + ".join(_numbers(match["list"]))
+    if match := _MEAN.fullmatch(said):
+        return f"mean({', '.join(_numbers(match['list']))})"
+    return ""
+
+
+def _numbers(listed: str) -> list[str]:
+    return [number.replace(",", "") for number in re.split(r",? and |, ", listed)]

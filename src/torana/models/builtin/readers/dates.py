@@ -1,0 +1,114 @@
+"""The time in places, and dates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
+
+_IN_PLACE = r"(?: (?:in|at) (?P<place>.+?))?(?: right)?(?: now)?"
+_NOW = (
+    wordings(
+        r"(?:what(?:'s| is)? )?(?:the )?(?:current |local )?time(?: is it| it is| is)?(?: right)?(?: now)?"
+        + _IN_PLACE
+    ),
+    wordings(r"what(?:'s| is) (?:the date|today's date|the date today|today)" + _IN_PLACE),
+    wordings(r"what (?:date|day)(?: is it| it is| is today)(?: today)?" + _IN_PLACE),
+    wordings(r"(?:today's|the current) date"),
+)
+_BARE = wordings("(?:the )?time")
+_PLACE = re.compile(
+    r"(?!(?:my|your|our|his|her|its|their|an?|this|that|which|what|total|real|general) )"
+    r"(?!.* (?:and|or|in|at|is) )(?:the (?=[A-Z]))?(?!the )[^\W\d_][\w .,'/+:-]{1,58}"
+)
+
+
+def current_time(message: Message) -> Arguments | None:
+    """The time or the date now, here or in what looks like the name of a place."""
+    match = first_match(_NOW, message.phrase)
+    if not match or _BARE.fullmatch(message.phrase):
+        return None
+    place = match.groupdict().get("place")
+    if place is None:
+        return {}
+    return {"place": place} if _PLACE.fullmatch(place) else None
+
+
+# All that a date in words may consist of.
+_DATE_WORDS = wordings(
+    r"\b\d{4}-\d\d-\d\d\b",
+    r"\b\d{1,2}[./]\d{1,2}[./]\d{4}\b",
+    r"\b(?:\d{4}|\d{1,2}(?:st|nd|rd|th)?)\b",
+    r"\b(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|may)\b",
+    r"\b(?:january|february|march|april|june|july|august|september|october|november|december)\b",
+    r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
+    r"\b(?:today|tomorrow|yesterday|now|christmas(?: eve| day)?|new year(?:'s (?:eve|day))?)\b",
+    r"\b(?:the day after tomorrow|the day before yesterday)\b",
+    r"\b(?:in|ago|days?|weeks?|months?|years?|the|of|next|last|this|on)\b",
+    r"[,\s]",
+)
+_FILLERS = wordings(r"\b(?:the|of|on)\s+(?!day )")
+
+_SPANS = (
+    wordings(r"(?:how many |the number of )?days (?:are )?(?:there )?between (?P<start>.+) and (?P<end>.+)"),
+    wordings(r"(?:how many )?days (?:are )?(?:there )?from (?P<start>.+?) (?:to|until|till) (?P<end>.+)"),
+    wordings(
+        r"(?:how many )?days (?:are |is it )?(?:there |left |remain )?(?:until|till|to|before) (?P<end>.+)"
+    ),
+    wordings(r"how long (?:is it )?(?:until|till) (?P<end>.+)"),
+    # Without a year a date is the coming one, and no days have passed since then.
+    wordings(r"(?:how many )?days (?:is it |are there )?since (?P<start>.*(?:\d{4}|\bago|yesterday|last ).*)"),
+)
+
+
+def days_between(message: Message) -> Arguments | None:
+    """The days until, since or between dates; each must be a date and nothing else."""
+    match = first_match(_SPANS, message.phrase)
+    if not match:
+        return None
+    said = {"start": "today", "end": "today"} | match.groupdict()
+    return {name: _date(text) for name, text in said.items()} if all(map(_is_date, said.values())) else None
+
+
+_AMOUNT = rf"(?P<amount>\d{{1,5}}|an?|{'|'.join(NUMBERS)}) (?P<unit>day|week|month|year)s?"
+_WHICH = r"(?:what|which) (?:date|day|weekday|day of the week)"
+_SHIFTS = (
+    wordings(rf"(?:{_WHICH} (?:is|was|comes|(?:is|will) it(?: be)?|will be) |(?:what(?:'s| is) )?the date )?"
+             rf"{_AMOUNT} (?P<way>after|from|before) (?P<start>.+)"),
+    wordings(rf"(?:{_WHICH} (?:is it|will it be|will be|is) |(?:what(?:'s| is) )?the date )in {_AMOUNT}"),
+    wordings(rf"(?:{_WHICH} was (?:it )?|(?:what was )?the date ){_AMOUNT} (?P<way>ago)"),
+    wordings(rf"(?P<way>add) {_AMOUNT} to (?P<start>.+)"),
+    wordings(rf"(?P<way>subtract) {_AMOUNT} from (?P<start>.+)"),
+)  # fmt: skip
+_WEEKDAY = (
+    wordings(rf"{_WHICH} (?:is|was|will be|falls on) (?P<start>.+)"),
+    wordings(r"(?:what|which) (?:week)?day (?:does|will|did) (?P<start>.+) (?:fall on|be)"),
+)
+
+
+def shift_date(message: Message) -> Arguments | None:
+    """A date some days, weeks, months or years from another, or the weekday of a date."""
+    if match := first_match(_SHIFTS, message.phrase):
+        return _shift(match.groupdict())
+    match = first_match(_WEEKDAY, message.phrase)
+    return {"start": _date(match["start"])} if match and _is_date(match["start"]) else None
+
+
+def _shift(said: Mapping[str, str]) -> Arguments | None:
+    start = said.get("start", "today")
+    if not _is_date(start):
+        return None
+    amount = said["amount"].lower()
+    number = int(amount) if amount.isdecimal() else NUMBERS.get(amount, 1)
+    back = said.get("way", "").lower() in ("before", "ago", "subtract")
+    return {"start": _date(start), f"{said['unit'].lower()}s": -number if back else number}
+
+
+def _is_date(text: str) -> bool:
+    return bool(re.search(r"\w", text)) and not _DATE_WORDS.sub("", text)
+
+
+def _date(text: str) -> str:
+    return _FILLERS.sub("", text).strip()

@@ -1,0 +1,36 @@
+"""Which skills there are, and what one says."""
+
+from __future__ import annotations
+
+import re
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import Arguments, first_match, wordings
+
+_LIST = wordings(
+    r"what can you do(?: for me)?",
+    r"what are you able to do",
+    r"what are your (?:skills|capabilities)",
+    r"(?:list|show(?: me)?|name) (?:all )?(?:the |your )?(?:skills|capabilities)",
+    r"(?:what|which) (?:skills|capabilities) (?:do you have|can you use)",
+    r"(?:what|which) (?:skills|capabilities) are (?:there|installed|loaded|available)",
+)
+_NAME = r"(?P<name>[\w -]{1,64}?)"
+_LOAD = (
+    wordings(rf"(?:show(?: me)?|what are) the instructions (?:of|for) the {_NAME} skill"),
+    wordings(rf"(?:explain|describe|load|open|show(?: me)?|tell me about|what is|what's) the {_NAME} skill"),
+    wordings(rf"(?:explain|describe|load|open|show(?: me)?)(?: the)? skill {_NAME}"),
+    wordings(rf"how (?:does|do i use|can i use) the {_NAME} skill(?: work)?"),
+    wordings(rf"what does the {_NAME} skill do"),
+)
+
+
+def list_skills(message: Message) -> Arguments | None:
+    """A question for the skills as a whole."""
+    return {} if _LIST.fullmatch(message.phrase) else None
+
+
+def load_skill(message: Message) -> Arguments | None:
+    """A question for one skill; "unit converter" stands for the slug ``unit-converter``."""
+    match = first_match(_LOAD, message.phrase)
+    return {"slug": re.sub(r"[\s_]+", "-", match["name"].strip().lower())} if match else None

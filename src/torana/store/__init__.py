@@ -1,0 +1,1 @@
+"""Tables, transactions and SQL. What is kept here is decided elsewhere."""

@@ -1,0 +1,187 @@
+"""Questions to a table in CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Literal
+
+from torana.tools.base import ToolError, tool
+
+Aggregate = Literal["", "count", "sum", "mean", "min", "max"]
+Row = Mapping[str, str]
+
+#: Characters of a table and of a condition, and rows of an answer.
+CSV_LIMIT = 100_000
+CONDITION_LIMIT = 500
+ROWS_LIMIT = 200
+#: Significant digits of a mean.
+MEAN_DIGITS = 15
+
+_SEPARATORS = (",", ";", "\t", "|")
+_CONDITION = re.compile(r"(?P<column>.+?)\s*(?P<sign>!=|<=|>=|=|<|>|\bcontains\b)\s*(?P<value>.*)", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)")
+# How the left side may stand to the right one: below it (-1), equal (0), above (1).
+_ORDERS = {"=": {0}, "!=": {-1, 1}, "<": {-1}, "<=": {-1, 0}, ">": {1}, ">=": {0, 1}}
+
+
+@tool(idempotent=True)
+def query_csv(
+    text: str,
+    select: list[str] | None = None,
+    where: str = "",
+    aggregate: Aggregate = "",
+    column: str = "",
+    group_by: str = "",
+) -> str:
+    """Pick rows and columns of a CSV table, or count, sum, average them or find the smallest or largest value.
+
+    The first line names the columns; comma, semicolon, tab or | separates them. Numbers are added exactly.
+
+    Args:
+        text: The table, at most 100,000 characters.
+        select: Columns of the answer; all when left out.
+        where: One condition, such as "city = Paris", "price >= 10" or "name contains an". Compared are numbers
+            where both sides are numbers, otherwise letters regardless of case.
+        aggregate: What to work out instead of showing rows.
+        column: The column to work it out of; not needed for "count".
+        group_by: A column; the answer has one line for each of its values.
+    """
+    table = _table(text)
+    rows = _chosen(table, where)
+    if aggregate:
+        return _aggregated(table, rows, aggregate, column, group_by)
+    if column or group_by:
+        raise ToolError("`column` and `group_by` need an `aggregate`: count, sum, mean, min or max.")
+    return _shown([table.column(name) for name in select or table.header], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def column(self, name: str) -> str:
+        """The column's own spelling. Raises ``ToolError`` for one that is not there."""
+        wanted = name.strip().strip("\"'`").casefold()
+        for known in self.header:
+            if known.casefold() == wanted:
+                return known
+        raise ToolError(f"There is no column “{name.strip()[:60]}”; the columns are {_listed(self.header)}.")
+
+
+def _listed(header: Sequence[str]) -> str:
+    return ", ".join(header[:20]) + ("…" if len(header) > 20 else "")
+
+
+def _table(text: str) -> _Table:
+    if len(text) > CSV_LIMIT:
+        raise ToolError(f"The table has {len(text):,} characters; send at most {CSV_LIMIT:,}.")
+    source = text.lstrip("\ufeff").strip("\r\n")
+    separator = max(_SEPARATORS, key=source.partition("\n")[0].count)
+    lines = csv.reader(io.StringIO(source, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    try:
+        header, *rows = [[cell.strip() for cell in line] for line in lines if any(map(str.strip, line))]
+    except csv.Error as error:
+        raise ToolError(f"This is not CSV: {error}. Close every quote.") from None
+    except ValueError:
+        raise ToolError("The table is empty; its first line must name the columns.") from None
+    _refuse_ragged(header, rows)
+    return _Table(tuple(header), tuple(dict(zip(header, row, strict=True)) for row in rows))
+
+
+def _refuse_ragged(header: list[str], rows: list[list[str]]) -> None:
+    if len({name.casefold() for name in header}) < len(header):
+        raise ToolError(f"Two columns have the same name: {_listed(header)}; rename one.")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise ToolError(
+                f"Row {number} has {len(row)} cells but the first line names {len(header)} columns; "
+                "quote cells that contain the separator."
+            )
+
+
+def _chosen(table: _Table, where: str) -> list[Row]:
+    if not where.strip():
+        return list(table.rows)
+    match = _CONDITION.fullmatch(where.strip())
+    if match is None or len(where) > CONDITION_LIMIT:
+        raise ToolError("A condition reads “column = value”, with =, !=, <, <=, >, >= or contains.")
+    column, sign, value = table.column(match["column"]), match["sign"], match["value"].strip("\"'")
+    return [row for row in table.rows if _holds(row[column], sign, value)]
+
+
+def _holds(cell: str, sign: str, value: str) -> bool:
+    left, right = cell.casefold(), value.casefold()
+    if sign == "contains":
+        return right in left
+    numbers = _number(cell), _number(value)
+    if numbers[0] is not None and numbers[1] is not None:
+        order = (numbers[0] > numbers[1]) - (numbers[0] < numbers[1])
+    else:
+        order = (left > right) - (left < right)
+    return order in _ORDERS[sign]
+
+
+def _number(cell: str) -> Decimal | None:
+    """A plain decimal number; commas may separate thousands."""
+    return Decimal(cell.replace(",", "")) if _NUMBER.fullmatch(cell) else None
+
+
+def _aggregated(table: _Table, rows: list[Row], aggregate: Aggregate, column: str, group_by: str) -> str:
+    source = table.column(column) if column or aggregate != "count" else ""
+    label = f"{aggregate} of {source}" if source else "count"
+    if not group_by:
+        return f"{label} = {_worked_out(rows, aggregate, source)} ({_count(rows)})"
+    key = table.column(group_by)
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    lines = [{key: value, label: _worked_out(group, aggregate, source)} for value, group in groups.items()]
+    return _shown([key, label], lines)
+
+
+def _worked_out(rows: list[Row], aggregate: Aggregate, column: str) -> str:
+    if aggregate == "count":
+        return str(sum(1 for row in rows if not column or row[column]))
+    numbers = [_required_number(row[column], column) for row in rows if row[column]]
+    if not numbers:
+        return "0" if aggregate == "sum" else "nothing"
+    match aggregate:
+        case "min":
+            result = min(numbers)
+        case "max":
+            result = max(numbers)
+        case "mean":
+            result = Context(prec=MEAN_DIGITS).divide(sum(numbers, Decimal(0)), Decimal(len(numbers)))
+        case _:
+            result = sum(numbers, Decimal(0))
+    return format(result, "f")
+
+
+def _required_number(cell: str, column: str) -> Decimal:
+    number = _number(cell)
+    if number is None:
+        raise ToolError(
+            f"“{cell[:60]}” in the column {column} is not a number; leave such rows out with `where`."
+        )
+    return number
+
+
+def _shown(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    if not rows:
+        return "No row fits."
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row[column] for column in columns] for row in rows[:ROWS_LIMIT])
+    left = len(rows) - ROWS_LIMIT
+    return out.getvalue() + (f"(and {left:,} more rows)" if left > 0 else f"({_count(rows)})")
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f"{len(rows):,} row{'' if len(rows) == 1 else 's'}"

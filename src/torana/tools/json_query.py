@@ -1,0 +1,110 @@
+"""Values picked out of JSON by a path."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import Any
+
+import jsonpath_rfc9535 as jsonpath
+
+from torana.tools.base import ToolError, tool
+
+#: Characters of the JSON, of a path, and of the answer.
+JSON_LIMIT = 100_000
+PATH_LIMIT = 200
+ANSWER_LIMIT = 8_000
+#: Values that are shown.
+VALUES_LIMIT = 100
+
+_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
+# A filter, up to one pair of brackets deep: deeper ones are refused below.
+_FILTER = re.compile(r"\?[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*")
+_LIST = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
+
+
+@tool(idempotent=True)
+def query_json(text: str, path: str) -> str:
+    """Pick values out of JSON with a JSONPath (RFC 9535).
+
+    One value is given as it is, several as a JSON array in the order of the document. A path may hold one ".."
+    and one list such as [0, 2]; a filter such as [?@.price < 10] compares plain paths.
+
+    Args:
+        text: The JSON, at most 100,000 characters.
+        path: The path, for example "$.items[0].name" or "items[*].price"; "$." may be left out.
+    """
+    if len(text) > JSON_LIMIT:
+        raise ToolError(f"The JSON has {len(text):,} characters; send at most {JSON_LIMIT:,}.")
+    query = _rooted(path)
+    _refuse_costly(query)
+    try:
+        values = [node.value for node in islice(jsonpath.finditer(query, _parsed(text)), VALUES_LIMIT + 1)]
+    except (jsonpath.JSONPathRecursionError, RecursionError):
+        raise ToolError("The path or the JSON is nested too deeply; ask for a smaller part.") from None
+    except jsonpath.JSONPathError as error:
+        raise ToolError(f"The path “{query}” does not work: {error.args[0]}.") from None
+    if not values:
+        raise ToolError(f"Nothing is at “{query}”; check the names and indexes, which start at 0.")
+    return _rendered(values)
+
+
+def _rooted(path: str) -> str:
+    trimmed = path.strip()
+    if not trimmed or len(trimmed) > PATH_LIMIT:
+        raise ToolError(f"A path has 1 to {PATH_LIMIT} characters, for example $.items[0].name.")
+    if trimmed.startswith("$"):
+        return trimmed
+    return f"${trimmed}" if trimmed.startswith(("[", ".")) else f"$.{trimmed}"
+
+
+def _refuse_costly(query: str) -> None:
+    """Refuse paths that take more steps than the document has values times the path has parts.
+
+    The library follows every path to its end, and match() and search() run regular expressions from the query:
+    both could keep a thread busy for hours.
+    """
+    plain = _QUOTED.sub("''", query)
+    outside, filters = _FILTER.sub("", plain), _FILTER.findall(plain)
+    if re.search(r"\b(?:match|search)\(", plain):
+        raise ToolError("match() and search() are not offered here; compare with == or pick the values first.")
+    if any(part in inside[1:] for inside in filters for part in ("?", "..", "*", ",", ":")):
+        raise ToolError("A filter compares plain paths, as in [?@.price < 10]; nest nothing inside it.")
+    if outside.count("..") > 1 or len(_LIST.findall(outside)) > 1:
+        raise ToolError("A path may hold one “..” and one list such as [0, 2]; name the steps in between.")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ToolError(
+            f"This is not JSON: {error.msg} in line {error.lineno}, column {error.colno}; mend it there."
+        ) from None
+    except ValueError as error:
+        raise ToolError(f"This is not JSON: {error}.") from None
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _rendered(values: list[object]) -> str:
+    shown = values[:VALUES_LIMIT]
+    text = _json(shown) if len(shown) > 1 else shown[0] if isinstance(shown[0], str) else _json(shown[0])
+    note = ""
+    if len(values) > VALUES_LIMIT:
+        note = f"\n(There are more; these are the first {VALUES_LIMIT}.)"
+    if len(text) > ANSWER_LIMIT:
+        note = f"\n(Cut after {ANSWER_LIMIT:,} characters; ask for a smaller part.)"
+    return _storable(text[:ANSWER_LIMIT]) + note
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _storable(text: str) -> str:
+    """JSON escapes can spell U+0000 and halves of surrogate pairs, which no database or socket takes."""
+    return text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,103 @@
+"""Tools without a rule of their own: called by name, or named by the message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.tools import ToolDefinition
+
+from torana.models.builtin.choice import Chooser
+from torana.models.builtin.explicit import Call, Unclear, read_call
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("use deploy_status", Call("deploy_status", {})),
+        ("Use `deploy_status`.", Call("deploy_status", {})),
+        ("deploy_status()", Call("deploy_status", {})),
+        ('use find_customer {"name": "Ann"}', Call("find_customer", {"name": "Ann"})),
+        ('find_customer("Ann, \\"the\\" Lee")', Call("find_customer", {"name": 'Ann, "the" Lee'})),
+        (r"find_customer(name='O\'Hara')", Call("find_customer", {"name": "O'Hara"})),
+        ('open_ticket("Printer", 2)', Call("open_ticket", {"title": "Printer", "priority": 2})),
+        ('open_ticket(priority = 2, "Printer")', Call("open_ticket", {"priority": 2, "title": "Printer"})),
+        ('use open_ticket {"title": "x", "priority": 1}', Call("open_ticket", {"title": "x", "priority": 1})),
+    ],
+)
+def test_a_call_is_read(tools: Mapping[str, ToolDefinition], text: str, call: Call) -> None:
+    assert read_call(text, tools) == call
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("find_customer()", "find_customer(name=…)"),
+        ("use find_customer", "find_customer(name=…)"),
+        ('open_ticket("x")', "open_ticket(title=…, priority=…)"),
+        ('open_ticket("x", 1, 2)', "not a list of values"),
+        ('open_ticket("x", title="y", priority=1)', "not a list of values"),
+        ('open_ticket(title="x", priority=1, colour="red")', "Write it as"),
+        ("find_customer(Ann)", "in double quotes"),
+        ('find_customer("Ann" "Lee")', "not a list of values"),
+        (r'find_customer("\ud800")', "as itself"),
+        ("open_ticket('x', NaN)", "NaN is no number"),
+        ('use find_customer {"name": }', "cannot read the arguments"),
+        ("find_customer(" + "[" * 9000 + ")", "cannot read the arguments"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_explained(
+    tools: Mapping[str, ToolDefinition], text: str, why: str
+) -> None:
+    answer = read_call(text, tools)
+    assert isinstance(answer, Unclear)
+    assert why in answer.text
+
+
+def test_a_call_goes_before_every_rule(chooser: Chooser) -> None:
+    assert chooser.choose('find_customer("2+2")') == Call("find_customer", {"name": "2+2"})
+
+
+@pytest.mark.parametrize(
+    "text", ["use nosuch", "nosuch(1)", "use", "find_customer", "use find_customer or not"]
+)
+def test_what_names_no_tool_on_offer_is_no_call(tools: Mapping[str, ToolDefinition], text: str) -> None:
+    assert read_call(text, tools) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("show the deploy status", Call("deploy_status", {})),
+        ('find the customer "Ann Lee"', Call("find_customer", {"name": "Ann Lee"})),
+        ("Find the customer “Ann Lee”, please", Call("find_customer", {"name": "Ann Lee"})),
+    ],
+)
+def test_a_message_that_says_a_tools_whole_name_calls_it(chooser: Chooser, text: str, call: Call) -> None:
+    assert chooser.choose(text) == call
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "find customer Ann",  # which words are the name?
+        'find the customer "Ann" or "Bob"',
+        'open a ticket "Printer"',  # needs a number too
+        'send the invoice "7"',  # needs a number, not a text
+        "how do I see the deploy status?",
+        "don't show the deploy status",
+        "never deploy; status?",
+        "what is the status",
+        "the deploy status of my garden furniture is a matter of taste and weather",
+    ],
+)
+def test_arguments_are_never_guessed(chooser: Chooser, text: str) -> None:
+    assert chooser.choose(text) is None
+
+
+@given(st.text("use deploy_status find_customer(){}[]\"'=,:1 ", max_size=60))
+def test_any_call_is_read_or_refused(tools: Mapping[str, ToolDefinition], text: str) -> None:
+    call = read_call(text, tools)
+    assert not isinstance(call, Call) or call.tool in tools

@@ -1,0 +1,217 @@
+"""The whole way: an agent, its loop, real tools."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_ai import Agent, ModelRetry, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta, ToolFailed
+from pydantic_ai.messages import (
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+
+from torana.models.base import Card
+from torana.models.builtin import BuiltinModel
+from torana.models.builtin.model import PIECES_LIMIT
+from torana.models.builtin.readers import READERS
+
+
+def calculate(expression: str) -> str:
+    """Work out a sum."""
+    if "/ 0" in expression:
+        raise ToolFailed("That divides by zero.")
+    return f"{expression} = 42"
+
+
+def recall(query: str) -> dict[str, str]:
+    """Find a memory."""
+    return {"query": query}
+
+
+def query_csv(text: str) -> str:
+    """Ask a table."""
+    return text
+
+
+def list_skills() -> str:
+    """List the skills."""
+    return "word  " * 1000
+
+
+def forget(query: str) -> str:
+    """Forget a memory."""
+    raise ModelRetry(f"{query}: which one?")
+
+
+@pytest.fixture
+def model(cards: tuple[Card, ...]) -> BuiltinModel:
+    return BuiltinModel(cards=lambda: cards)
+
+
+@pytest.fixture
+def agent(model: BuiltinModel) -> Agent[None, str]:
+    return Agent(model, tools=[calculate, recall, list_skills, forget])
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("what is 6 * 7?", "6 * 7 = 42"),
+        ("1 / 0", "That divides by zero."),
+        ("what is my name?", '{"query":"name"}'),
+        ("forget my name", "forget could not be completed: name: which one?"),
+    ],
+)
+async def test_what_a_tool_returns_is_the_answer(agent: Agent[None, str], text: str, answer: str) -> None:
+    result = await agent.run(text)
+    assert result.output.startswith(answer)
+
+
+async def test_a_streamed_answer_comes_word_by_word_and_whole(agent: Agent[None, str]) -> None:
+    pieces: list[str] = []
+    async with agent.run_stream_events("what is the meaning of life") as events:
+        async for event in events:
+            match event:
+                case (
+                    PartStartEvent(part=TextPart(content=text))
+                    | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+                ):
+                    pieces.append(text)
+                case _:
+                    pass
+    assert "".join(pieces) == (await agent.run("what is the meaning of life")).output
+    assert len(pieces) > 20
+
+
+async def test_a_long_answer_is_streamed_in_a_bounded_number_of_pieces(agent: Agent[None, str]) -> None:
+    async with agent.run_stream_events("list your skills") as events:
+        pieces = [event async for event in events if isinstance(event, PartDeltaEvent | PartStartEvent)]
+    assert 2 < len(pieces) <= PIECES_LIMIT + 1
+
+
+async def test_streamed_tool_calls_run(agent: Agent[None, str]) -> None:
+    async with agent.run_stream("6 * 7") as stream:
+        assert await stream.get_output() == "6 * 7 = 42"
+
+
+async def test_the_history_has_no_say(agent: Agent[None, str]) -> None:
+    first = await agent.run("what is 6 * 7?")
+    second = await agent.run("what is my name?", message_history=first.all_messages())
+    assert second.output == '{"query":"name"}'
+
+
+async def test_it_names_itself_and_counts_words(agent: Agent[None, str]) -> None:
+    result = await agent.run("what is 6 * 7?")
+    call, answer = (message for message in result.all_messages() if isinstance(message, ModelResponse))
+    assert (call.model_name, call.provider_name, call.finish_reason) == ("builtin", "torana", "tool_call")
+    assert answer.finish_reason == "stop"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["hello", "Hi there!", "thank you", "help", "Who are you?", "Good morning, Torana"]
+)
+async def test_a_greeting_is_answered_with_an_introduction(agent: Agent[None, str], text: str) -> None:
+    answer = (await agent.run(text)).output
+    assert answer.startswith(
+        "I am Torana's builtin model: I follow fixed rules and do not understand language."
+    )
+    assert "fits none" not in answer
+    assert "- Calculator: “What is 17 % of 2,340?”" in answer
+    assert "TORANA_MODEL=openai:gpt-5" in answer
+
+
+@pytest.mark.parametrize(
+    "text", ["what is love", "Quanto fa due più due?", "你好吗？", "🙂", "  ", "x" * 10_000]
+)
+async def test_what_fits_no_rule_is_said_plainly(agent: Agent[None, str], text: str) -> None:
+    answer = (await agent.run(text)).output
+    assert "Your message fits none of my rules." in answer
+    assert "do not understand language" in answer
+
+
+async def test_a_skill_without_tools_is_named_with_what_it_takes(agent: Agent[None, str]) -> None:
+    answer = (await agent.run("Write the weekly report for the support team")).output
+    assert "“Weekly report”" in answer
+    assert "takes a language model" in answer
+
+
+async def test_a_text_that_is_missing_is_asked_for(model: BuiltinModel) -> None:
+    agent = Agent(model, tools=[query_csv])
+    assert "with the text below it" in (await agent.run("hello")).output
+    assert "I need the text" in (await agent.run("sum of amount in this CSV")).output
+
+
+async def test_only_what_is_on_offer_is_promised_and_called(model: BuiltinModel) -> None:
+    agent = Agent(model, tools=[recall])
+    assert "Calculator" not in (await agent.run("hello")).output
+    assert "fits none" in (await agent.run("6 * 7")).output
+
+
+async def test_without_skills_it_says_so() -> None:
+    agent = Agent(BuiltinModel(cards=lambda: ()))
+    assert "No skill is loaded that I can use." in (await agent.run("hello")).output
+
+
+async def test_a_skill_added_while_running_is_noticed(agent: Agent[None, str], cards: tuple[Card, ...]) -> None:
+    loaded: list[Card] = []
+    agent = Agent(BuiltinModel(cards=lambda: loaded), tools=[calculate])
+    before = (await agent.run("hello")).output
+    loaded.extend(cards)
+    assert before != (await agent.run("hello")).output
+
+
+async def test_pictures_are_passed_over(agent: Agent[None, str]) -> None:
+    result = await agent.run([ImageUrl("https://example.org/cat.png"), "6 * 7"])
+    assert result.output == "6 * 7 = 42"
+
+
+def ask(model: BuiltinModel, text: str, tools: Sequence[str]) -> ModelResponse:
+    messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart(text)])]
+    parameters = ModelRequestParameters(function_tools=[ToolDefinition(name=name) for name in tools])
+    request = model.request(messages, None, parameters)
+    try:
+        request.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the model waited for something")
+
+
+VOCABULARY = (
+    "what is my the of in days until remember that forget 12 km miles use skill sort lines count words said "
+    'first last sum csv a,b\n1,2 today 24 december 3 weeks from name called { } [ ] : , " ` $ % ( )'
+)
+WORDS = st.lists(st.sampled_from(VOCABULARY.split(" ")), max_size=12).map(" ".join)
+
+
+@settings(max_examples=300)
+@given(text=st.text(max_size=80) | WORDS, tools=st.sets(st.sampled_from(sorted(READERS))))
+def test_any_text_is_answered_and_only_tools_on_offer_are_called(text: str, tools: set[str]) -> None:
+    response = ask(BuiltinModel(cards=lambda: ()), text, sorted(tools))
+    part = response.parts[0]
+    if isinstance(part, ToolCallPart):
+        assert part.tool_name in tools
+    else:
+        assert isinstance(part, TextPart)
+        assert part.content
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, torana.models.builtin;"
+        "heavy = {'openai', 'anthropic', 'pint', 'dateparser', 'sqlalchemy', 'fastapi', 'jsonpath_rfc9535'};"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.tools.arithmetic import calculate
+from torana.tools.base import ToolError, is_idempotent
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("17 % of 2,340", "17 % of 2,340 = 397.8"),
+        ("0.1 + 0.2", "0.1 + 0.2 = 0.3"),
+        ("  2 +   2 ", "2 + 2 = 4"),
+        ("1,234,567.5 * 2", "1,234,567.5 * 2 = 2469135"),
+        ("20 % off 50", "20 % off 50 = 40"),
+        ("15 percent of 15 per cent of 1000", "15 percent of 15 per cent of 1000 = 22.5"),
+        ("200 * 15%", "200 * 15% = 30"),
+        ("10% + 5%", "10% + 5% = 0.15"),
+        ("7 % 3", "7 % 3 = 1"),
+        ("-7 % 3", "-7 % 3 = 2"),
+        ("-7 // 2", "-7 // 2 = -4"),
+        ("2^10", "2^10 = 1024"),
+        ("2 to the power of 0.5", "2 to the power of 0.5 ≈ 1.4142135623731"),
+        ("5² + 2³", "5² + 2³ = 33"),
+        ("3 × 4 ÷ 2 − 1", "3 × 4 ÷ 2 − 1 = 5"),
+        ("3x4", "3x4 = 12"),
+        ("12 plus 3 times 2 minus 4 divided by 2", "12 plus 3 times 2 minus 4 divided by 2 = 16"),
+        ("1/3", "1/3 ≈ 0.333333333333333"),
+        ("sqrt(1764)", "sqrt(1764) = 42"),
+        ("√(2)", "√(2) ≈ 1.4142135623731"),
+        ("max(1, 2.5, -3) + min(4, 5)", "max(1, 2.5, -3) + min(4, 5) = 6.5"),
+        (
+            "mean(1, 2, 4.5) + median(3, 1, 2) + sum(1, 1)",
+            "mean(1, 2, 4.5) + median(3, 1, 2) + sum(1, 1) = 6.5",
+        ),
+        ("round(2.5) + round(2.345, 2)", "round(2.5) + round(2.345, 2) = 5.35"),
+        ("floor(-1.5) + ceil(1.2) + abs(-3)", "floor(-1.5) + ceil(1.2) + abs(-3) = 3"),
+        ("pi", "pi ≈ 3.14159265358979"),
+        ("0 * -5", "0 * -5 = 0"),
+        ("2**300", "2**300 = " + str(2**300)),
+        ("2**400", "2**400 ≈ 2.58224987808691e+120"),
+        ("1e3", "1e3 = 1000"),
+    ],
+)
+def test_an_expression_is_worked_out(expression: str, answer: str) -> None:
+    assert calculate(expression) == answer
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("", "1 to 500 characters"),
+        ("1+" * 300 + "1", "1 to 500 characters"),
+        ("9**9**9", "too many"),
+        ("9^9^9^9", "too many"),
+        ("1e9999", "too many"),
+        ("exp(5000)", "too many"),
+        ("1/0", "divides by zero"),
+        ("0/0", "no real result"),
+        ("sqrt(-1)", "no real result"),
+        ("ln(0)", "no real result"),
+        ("round(1, 1e900)", "no real result"),
+        ("50 + 10 %", "50 + 10 % of 50"),
+        ("2(3)", "operator is missing"),
+        ("(2", "not a complete expression"),
+        ("1,5", "decimals with a point"),
+        ("sqrt(2,340)", "without commas"),
+        ("sqrt", "not a complete expression"),
+        ("sqrt + 1", "not a complete expression"),
+        ("max()", "not a complete expression"),
+        ("max(**1)", "not a complete expression"),
+        ("(" * 240 + "1" + ")" * 240, "not a complete expression"),
+        ("3 of 4", "cannot read “of”"),
+        ("__import__('os')", "cannot read “_”"),
+        ("(1).real", "cannot read"),
+        ("2 if 1 else 3", "cannot read “if”"),
+        ("a := 1", "cannot read “a”"),
+        ("'a' * 9", "cannot read"),
+        ("[1]", "cannot read"),
+        ("1; 2", "cannot read"),
+        ("seven + 1", "cannot read “seven”"),
+    ],
+)
+def test_what_cannot_be_worked_out_is_refused_with_a_reason(expression: str, why: str) -> None:
+    with pytest.raises(ToolError, match=r".") as refused:
+        calculate(expression)
+    assert why in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+numbers = st.decimals(min_value=-(10**9), max_value=10**9, places=4)
+
+
+@given(left=numbers, right=numbers, sign=st.sampled_from("+-*"))
+def test_sums_and_products_are_exact(left: Decimal, right: Decimal, sign: str) -> None:
+    exact = {"+": left + right, "-": left - right, "*": left * right}[sign]
+    answer = calculate(f"({left:f}) {sign} ({right:f})")
+    assert Decimal(answer.rpartition(" = ")[2]) == exact
+
+
+@given(left=st.integers(-1000, 1000), right=st.integers(-50, 50).filter(bool))
+def test_remainders_and_quotients_are_those_of_python(left: int, right: int) -> None:
+    assert calculate(f"({left}) % ({right})").endswith(f" = {left % right}")
+    assert calculate(f"({left}) // ({right})").endswith(f" = {left // right}")
+
+
+@given(st.text(max_size=60) | st.text("0123456789+-*/%^(),. sqrtmax", max_size=60))
+def test_any_text_gives_an_answer_or_a_reason(expression: str) -> None:
+    with suppress(ToolError):
+        assert re.search("[=≈]", calculate(expression))
+
+
+def test_it_may_be_run_twice() -> None:
+    assert is_idempotent(calculate)

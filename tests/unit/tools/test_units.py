@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.tools.base import ToolError
+from torana.tools.units import convert_units
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target", "answer"),
+    [
+        (12, "km", "miles", "12 km = 7.45645 miles"),
+        (1, "mile", "feet", "1 mile = 5280 feet"),
+        (100, "F", "C", "100 F = 37.7778 C"),
+        (-40, "°C", "°F", "-40 °C = -40 °F"),
+        (1, "℃", "K", "1 ℃ = 274.15 K"),
+        (20, "degrees Celsius", "degrees fahrenheit", "20 degrees Celsius = 68 degrees fahrenheit"),
+        (65, "mph", "km/h", "65 mph = 104.60736 km/h"),
+        (5, "miles per hour", "m/s", "5 miles per hour = 2.2352 m/s"),
+        (9.8, "m/s^2", "ft/s/s", "9.8 m/s^2 = 32.1522 ft/s/s"),
+        (100, "sq ft", "m²", "100 sq ft = 9.290304 m²"),
+        (2, "square feet", "sq. inches", "2 square feet = 288 sq. inches"),
+        (1, "m3", "litres", "1 m3 = 1000 litres"),
+        (1, "cubic metre", "l", "1 cubic metre = 1000 l"),
+        (3, "fl oz", "ml", "3 fl oz = 88.7206 ml"),
+        (1, "imperial gallon", "litres", "1 imperial gallon = 4.54609 litres"),
+        (1, "GB", "mb", "1 GB = 1000 mb"),
+        (2, "KILOMETRES", "m", "2 KILOMETRES = 2000 m"),
+        (11, "stone", "kilos", "11 stone = 69.85322498 kilos"),
+        (1, "week", "minutes", "1 week = 10080 minutes"),
+        (12345678, "cm", "m", "12345678 cm = 123456.78 m"),
+        (0, "m", "km", "0 m = 0 km"),
+        (1e300, "m", "km", "1e+300 m = 1e+297 km"),
+        (6, "′", '"', '6 ′ = 72 "'),
+    ],
+)
+def test_a_value_is_converted(value: float, source: str, target: str, answer: str) -> None:
+    assert convert_units(value, source, target) == answer
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target", "why"),
+    [
+        (1, "kg", "miles", "do not measure the same"),
+        (1, "C/h", "F/h", "do not measure the same"),
+        (1, "killometer", "m", "did you mean kilometer"),
+        (5, "USD", "EUR", "do not know the unit “USD”"),
+        (1, "9**9**9 m", "km", "do not know the unit"),
+        (1, "m**9**9**9", "km", "do not know the unit"),
+        (1, "(m)", "km", "do not know the unit"),
+        (1, "__class__", "km", "do not know the unit"),
+        (1, "", "km", "do not know the unit “”"),
+        (1, "km/", "m", "do not know the unit"),
+        (1, "m" * 61, "km", "at most 60 characters"),
+        (float("nan"), "m", "km", "finite"),
+        (float("inf"), "m", "km", "finite"),
+        (1e308, "km", "nm", "too large"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_a_reason(
+    value: float, source: str, target: str, why: str
+) -> None:
+    with pytest.raises(ToolError) as refused:
+        convert_units(value, source, target)
+    assert why in str(refused.value)
+
+
+@given(st.floats(-1e6, 1e6), st.sampled_from([("km", "miles"), ("C", "F"), ("kg", "lb"), ("l", "us gallon")]))
+def test_there_and_back_is_the_same_value(value: float, units: tuple[str, str]) -> None:
+    there = float(convert_units(value, *units).split(" = ")[1].split()[0])
+    back = float(convert_units(there, *reversed(units)).split(" = ")[1].split()[0])
+    assert back == pytest.approx(value, rel=1e-4, abs=1e-3)
+
+
+@given(st.text(max_size=70), st.text("mkft /^*23sqcubi.", max_size=30))
+def test_any_name_is_a_unit_or_refused(source: str, target: str) -> None:
+    with suppress(ToolError):
+        assert convert_units(1.0, source, target)
+
+
+def test_the_library_is_loaded_by_the_first_conversion_only() -> None:
+    program = (
+        "import sys, torana.tools.units as units; assert 'pint' not in sys.modules;"
+        "units.convert_units(1, 'm', 'cm'); assert 'pint' in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
