@@ -206,4 +206,5 @@ def _adopt_uvicorn() -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
         logger.propagate = name != "uvicorn.access"

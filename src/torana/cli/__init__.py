@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
+import logging
+import os
 import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from torana import __version__
 from torana.errors import ConfigInvalid, OperatorError
@@ -15,13 +18,16 @@ from torana.errors import ConfigInvalid, OperatorError
 #: In the order of the help page; each is the module of that name in this package.
 COMMANDS = ("serve", "chat", "doctor", "config", "skills", "backup", "restore")
 
+_COMPLETION = ("install_completion", "show_completion")
+
 
 class _Commands(TyperGroup):
     """Finds a command by importing its module."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Every command's name."""
-        return list(COMMANDS)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Only for their names, which Typer lists, and of which it suggests the nearest to a mistyped one.
+        self.commands = {name: TyperCommand(name) for name in COMMANDS}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or None where there is no such one."""
@@ -29,6 +35,8 @@ class _Commands(TyperGroup):
             return None
         command = typer.main.get_command(importlib.import_module(f"torana.cli.{cmd_name}").app)
         command.name = cmd_name
+        # Typer adds these to every app; here each app is but a part of one.
+        command.params = [param for param in command.params if param.name not in _COMPLETION]
         return command
 
 
@@ -38,21 +46,41 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
-@app.callback()
-def options(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
-    """Torana: a self-hosted gateway in front of an LLM agent."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
 
 
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Torana: a self-hosted gateway in front of an LLM agent."""
+
+
 def main() -> None:
     """Run a command. What the operator has to mend is a line on standard error, and the exit code is 1 or 2."""
+    # What a terminal or a pipe cannot show becomes a question mark.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    # The agent's library greets whoever runs it on a terminal; what is printed here is ours to choose.
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
+    # A command that sets up no log says itself what is wrong.
+    logging.getLogger("torana").addHandler(logging.NullHandler())
     try:
-        app()
+        app(prog_name="torana")
     except OperatorError as error:
         typer.echo(error.detail, err=True)
         sys.exit(2 if isinstance(error, ConfigInvalid) else 1)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"{place}{error.strerror or error}", err=True)
+        sys.exit(1)

@@ -109,6 +109,11 @@ class Settings(BaseModel):
         description="How many of a session's newest messages the model sees; fewer cost less, more remember "
         "more.",
     )
+    recall_in_rooms: bool = Field(
+        default=False,
+        description="Recall a user's private memory also in a channel where more than one user has spoken; the "
+        "others there read the answer.",
+    )
     rate_per_user: Whole = Field(
         default=20,
         ge=0,

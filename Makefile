@@ -1,0 +1,70 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+T ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run chat test check format gen lock cov dist clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Torana needs Python 3.11 or newer; name it with: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "This Python cannot make virtual environments. On Debian: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	$(PIP) install --quiet --no-deps --editable .
+	@touch $@
+
+setup: $(VENV)/.dev ## the virtual environment with all that tests and checks need
+
+run: $(VENV)/.run ## the gateway on 127.0.0.1:18789 with its builtin model: no key, no other service
+	@$(BIN)/torana serve
+
+chat: $(VENV)/.run ## talk with the agent in the terminal
+	@$(BIN)/torana chat
+
+test: $(VENV)/.dev ## every test; `make test T=tests/unit/api` for some
+	$(BIN)/python -m pytest $(T)
+
+check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs scripts *.md
+	$(BIN)/python scripts/gen_docs.py --check
+
+format: $(VENV)/.dev ## format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+gen: $(VENV)/.dev ## rewrite the generated documents
+	$(BIN)/python scripts/gen_docs.py
+
+lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
+	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-dev.lock
+
+cov: $(VENV)/.dev ## coverage of the tests
+	$(BIN)/coverage run -m pytest $(T)
+	$(BIN)/coverage combine
+	$(BIN)/coverage report
+
+dist: $(VENV)/.dev ## the wheel and the source archive, in dist/
+	$(BIN)/python -m build
+
+clean: ## remove the virtual environment and everything made
+	rm -rf $(VENV) dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache

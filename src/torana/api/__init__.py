@@ -1,0 +1,108 @@
+"""The HTTP edge: the contract, what is added to it, and what every request passes on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from torana import __version__
+from torana.api.auth import Authentication
+from torana.api.cors import Cors
+from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.openapi import openapi_document
+from torana.api.pages import add_pages, closed_door
+from torana.api.problems import problem
+from torana.api.routes import Services, add_contract, add_turns
+from torana.api.site import OpenGateway
+from torana.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound
+
+__all__ = ["Access", "Services", "create_api"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may reach the gateway."""
+
+    token: str | None
+    allowed_hosts: Sequence[str]
+    cors_origins: Sequence[str]
+
+
+def create_api(services: Services, access: Access) -> ASGIApp:
+    """The whole HTTP application."""
+    router = _router(services, guarded=access.token is not None)
+    app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
+    app = Authentication(app, token=access.token, closed_door=closed_door())
+    if access.token is None:
+        app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
+    app = RequestScope(UnreadBody(ApiPrefix(app)))
+    return Cors(app, origins=access.cors_origins) if access.cors_origins else app
+
+
+def _router(services: Services, *, guarded: bool) -> FastAPI:
+    app = FastAPI(
+        title="Torana",
+        version=__version__,
+        description="A gateway in front of an LLM agent: every accepted message is answered, once, in order. "
+        "Every path answers under `/api/` too; HEAD wherever GET does; OPTIONS tells the methods in `Allow`.",
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        generate_unique_id_function=lambda route: route.name,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
+    add_contract(app.router, services)
+    add_turns(app.router, services)
+    add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
+    allowed = _allowed_methods(app.routes)
+
+    @app.exception_handler(HTTPException)
+    async def framework_error(request: Request, error: HTTPException) -> Response:
+        return problem(_translated(error, allowed(request.scope["path"])), request)
+
+    @app.exception_handler(RequestValidationError)
+    async def unfitting_path(request: Request, _error: RequestValidationError) -> Response:
+        return problem(NotFound(), request)  # the framework parses nothing else
+
+    @app.exception_handler(GatewayError)
+    async def gateway_error(request: Request, error: GatewayError) -> Response:
+        return problem(error, request)
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, _error: Exception) -> Response:
+        return problem(GatewayError(), request)
+
+    return app
+
+
+def _translated(error: HTTPException, allowed: list[str]) -> GatewayError:
+    """What the framework raises, as one of ours."""
+    if error.status_code == 404:
+        return NotFound()
+    if error.status_code == 405:
+        return MethodNotAllowed(headers={"Allow": ", ".join(allowed)})
+    return BadRequest(str(error.detail))
+
+
+def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
+    """A function from a path to the methods it takes."""
+
+    def allowed(path: str) -> list[str]:
+        methods: set[str] = set()
+        for route in routes:
+            if isinstance(route, Route) and route.path_regex.match(path):
+                methods |= route.methods or set()
+        if "GET" in methods:
+            methods.add("HEAD")
+        return sorted(methods | {"OPTIONS"}) if methods else []
+
+    return allowed

@@ -1,0 +1,140 @@
+"""The OpenAPI 3.1 document, with what FastAPI cannot know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from torana.api.negotiation import EVENTS
+from torana.api.problems import MEDIA_TYPE, body_of, status_of
+from torana.api.wire import MessageBody, ProblemBody
+from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
+
+_SCHEMA = "#/components/schemas/{model}"
+_EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"
+
+#: Every header of an answer that a caller may rely on, with an example.
+_HEADERS = {
+    "ETag": ("The version of what was sent, for `If-None-Match`.", '"9f86d081884c7d65"'),
+    "RateLimit": (
+        "The limit nearest to its end: what is left of it, and in how many seconds it is whole again.",
+        '"user";r=19;t=42',
+    ),
+    "RateLimit-Policy": (
+        "The limits that apply: messages (`q`) in so many seconds (`w`); absent where none does.",
+        '"user";q=20;w=60, "global";q=100;w=60',
+    ),
+    "Retry-After": ("Seconds after which to try again.", "5"),
+    "WWW-Authenticate": ("What to send (RFC 6750).", 'Bearer realm="torana"'),
+    "X-Request-Id": ("The request's id, by which the log knows it.", _EXAMPLE_ID),
+}
+_OF_PROBLEMS = {
+    401: ("WWW-Authenticate",),
+    429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
+    503: ("Retry-After",),
+}
+#: What every endpoint but `/health` may answer.
+COMMON = (Unauthorized, Forbidden, GatewayError, Unavailable)
+
+_EVENTS_EXAMPLE = """\
+event: turn.accepted
+id: 1-1
+data: {"id":"turn_0198","channelId":"ana"}
+
+event: message.delta
+id: 1-2
+data: {"text":"Hello"}
+
+event: turn.completed
+id: 1-3
+data: {"reply":"Hello","id":"turn_0198"}
+
+"""
+
+
+def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
+    """The document of an application that has a token or has none; made once, then kept by it."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _document(app, guarded=guarded)
+    return app.openapi_schema
+
+
+def documented(*kinds: type[GatewayError]) -> dict[int | str, dict[str, Any]]:
+    """The responses of an endpoint that answers with these problems."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        status = int(status_of(kind()))
+        example = body_of(kind(), request_id=_EXAMPLE_ID)
+        schema = {"$ref": _SCHEMA.format(model="ProblemBody")}
+        responses[status] = {
+            "description": kind().detail,
+            "headers": with_headers(*_OF_PROBLEMS.get(status, ())),
+            "content": {MEDIA_TYPE: {"schema": schema, "example": example}},
+        }
+    return responses
+
+
+def with_headers(*names: str) -> dict[str, Any]:
+    """The headers of a response, by reference."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def message_body() -> dict[str, Any]:
+    """The body of ``POST /message``, which FastAPI does not know because it does not parse it."""
+    schema = {"$ref": _SCHEMA.format(model="MessageBody")}
+    example = {"content": "what is 17 % of 2,340", "channelId": "ana"}
+    return {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
+
+
+def message_answer() -> dict[str, Any]:
+    """What is more to say of the answer to a message: its other form, and where its turn is found."""
+    turn = {"operationId": "turn", "parameters": {"turn_id": "$response.body#/id"}}
+    return {
+        "headers": with_headers("RateLimit", "RateLimit-Policy"),
+        "content": {EVENTS: {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE}},
+        "links": {"turn": turn | {"description": "The turn that the message made."}},
+    }
+
+
+def _document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        license_info=app.license_info,
+        routes=app.routes,
+        # Relative to where the document was found, so that it holds under any prefix.
+        servers=[{"url": ".", "description": "This gateway."}],
+    )
+    _complete(document["components"])
+    document["security"] = [{"token": []}] if guarded else []
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # a faulty body is 400 here, a faulty path 404
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+            for response in operation["responses"].values():
+                response.setdefault("headers", {}).update(with_headers("X-Request-Id"))
+    return document
+
+
+def _complete(components: dict[str, Any]) -> None:
+    _, ours = models_json_schema(
+        [(MessageBody, "validation"), (ProblemBody, "validation")], by_alias=True, ref_template=_SCHEMA
+    )
+    components["schemas"] |= ours["$defs"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(unused, None)
+    components["headers"] = {
+        name: {"description": description, "schema": {"type": "string"}, "example": example}
+        for name, (description, example) in _HEADERS.items()
+    }
+    components["securitySchemes"] = {
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "TORANA_GATEWAY_TOKEN, where it is set. `GET /health` never needs it.",
+        }
+    }

@@ -1,0 +1,107 @@
+"""The one table from an error to an HTTP answer: RFC 9457 problems with a stable code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from torana.errors import (
+    BadRequest,
+    Forbidden,
+    GatewayError,
+    InvalidContent,
+    MethodNotAllowed,
+    ModelFailed,
+    NotAcceptable,
+    NotFound,
+    OperatorError,
+    PayloadTooLarge,
+    RateLimited,
+    RequestTimeout,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from torana.messages import Failure
+
+MEDIA_TYPE = "application/problem+json"
+
+#: Seconds after which a caller may try again where the error itself does not know better.
+_RETRY_AFTER = "5"
+
+#: A branch of the tree, its status, and the short wording of ``error``. The most special class wins.
+TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
+    GatewayError: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error"),
+    BadRequest: (HTTPStatus.BAD_REQUEST, "Bad request"),
+    InvalidContent: (HTTPStatus.BAD_REQUEST, "Missing or invalid content field"),
+    Unauthorized: (HTTPStatus.UNAUTHORIZED, "Unauthorized"),
+    Forbidden: (HTTPStatus.FORBIDDEN, "Forbidden"),
+    NotFound: (HTTPStatus.NOT_FOUND, "Not found"),
+    MethodNotAllowed: (HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed"),
+    NotAcceptable: (HTTPStatus.NOT_ACCEPTABLE, "Not acceptable"),
+    RequestTimeout: (HTTPStatus.REQUEST_TIMEOUT, "Request timeout"),
+    PayloadTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Payload too large"),
+    UnsupportedMediaType: (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Unsupported media type"),
+    RateLimited: (HTTPStatus.TOO_MANY_REQUESTS, "Rate limited"),
+    ModelFailed: (HTTPStatus.BAD_GATEWAY, "Model failed"),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable"),
+    TimedOut: (HTTPStatus.GATEWAY_TIMEOUT, "Timed out"),
+    OperatorError: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error"),
+}
+
+
+def status_of(error: GatewayError) -> HTTPStatus:
+    """The status an error is answered with."""
+    return _entry(type(error))[0]
+
+
+def body_of(error: GatewayError, *, request_id: str) -> dict[str, Any]:
+    """The problem object of an error."""
+    status, wording = _entry(type(error))
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": error.detail,
+        "instance": f"urn:uuid:{request_id}",
+        "error": wording,
+        "code": error.code,
+        "requestId": request_id,
+    }
+    if error.faults:
+        body["errors"] = [{"pointer": fault.pointer, "detail": fault.detail} for fault in error.faults]
+    return body | error.extra
+
+
+def problem(error: GatewayError, request: Request) -> JSONResponse:
+    """The answer to a request that ended in an error."""
+    headers = {"Cache-Control": "no-store"}
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = _RETRY_AFTER
+    return JSONResponse(
+        body_of(error, request_id=request.state.request_id),
+        status_code=status_of(error),
+        headers=headers | error.headers,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def error_from(failure: Failure) -> GatewayError:
+    """The error that a recorded failure was; one of an unknown code is an internal error."""
+    kinds = {kind.code: kind for kind in _tree(GatewayError)}
+    return kinds.get(failure.code, GatewayError)(failure.detail)
+
+
+def _entry(kind: type[GatewayError]) -> tuple[HTTPStatus, str]:
+    return next(TABLE[base] for base in kind.__mro__ if base in TABLE)
+
+
+def _tree(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _tree(child)

@@ -1,0 +1,51 @@
+"""``torana backup``: everything in one file, also while the gateway runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from torana import __version__
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.errors import DataDirUnusable
+from torana.store.backup import DATABASE_NAME, write_backup
+
+app = typer.Typer()
+
+
+@app.command()
+def backup(
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="The file to write, or the directory for it; torana-<time>.zip here by default."),
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write the database and your skills into one zip file; a running gateway is not disturbed."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    now = datetime.now(UTC)
+    file = _file(target or Path(), now)
+    if not (settings.data_dir / DATABASE_NAME).exists():
+        raise DataDirUnusable(f"there is no database in {settings.data_dir} yet; name another with --data-dir")
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("copying the database", total=None)
+        write_backup(
+            data_dir=settings.data_dir,
+            skills_dir=settings.skills_dir,
+            target=file,
+            version=__version__,
+            at=now,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+
+
+def _file(target: Path, now: datetime) -> Path:
+    return target / f"torana-{now:%Y%m%dT%H%M%SZ}.zip" if target.is_dir() else target

@@ -1,0 +1,239 @@
+"""``torana chat``: talk in the terminal, over HTTP like everyone else."""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import takewhile
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.gateway import Gateway, listen
+from torana.cli.terminal import printable
+from torana.config import Loaded
+from torana.store.lock import DataDirLock, read_address
+from torana.telemetry import configure_logging
+
+app = typer.Typer()
+
+_HELP = "/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer."
+
+#: Seconds. Between two events the gateway sends a comment every 15.
+_TIMEOUT = httpx.Timeout(60, connect=10)
+
+
+@app.command()
+def chat(
+    message: Annotated[list[str] | None, typer.Argument(help="Send only this, and print the answer.")] = None,
+    channel: Annotated[
+        str | None, typer.Option(help="The channel to continue; one per user by default.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Who speaks; your name on this machine by default.")] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Talk with the agent. Uses the running gateway, or one of its own for as long as the talk lasts."""
+    loaded = settings_from(config=config, data_dir=data_dir)
+    user = user or _login()
+    with _gateway(loaded) as client:
+        talk = _Talk(client, channel=channel or f"terminal:{user}", user=user)
+        if message:
+            answered = talk.say(" ".join(message))
+        elif sys.stdin.isatty():
+            answered = _converse(talk)
+        else:
+            answered = _read_out(talk)
+    if not answered:
+        raise typer.Exit(1)
+
+
+class _Talk:
+    """One conversation: sends lines, prints what comes."""
+
+    def __init__(self, client: httpx.Client, *, channel: str, user: str) -> None:
+        self._client = client
+        self._channel = channel
+        self._user = user
+        self._in_line = False
+
+    def take(self, line: str) -> bool:
+        """Do what a line asks for; False for a message without an answer."""
+        if line == "/new":
+            self._channel = f"terminal:{self._user}:{secrets.token_hex(4)}"
+            typer.echo("A new conversation.")
+        elif line == "/help":
+            typer.echo(_HELP)
+        elif line:
+            return self.say(line)
+        return True
+
+    def say(self, content: str) -> bool:
+        """Send a message and print the answer as it comes; whether it came whole."""
+        # A terminal in another encoding than UTF-8 gives half surrogates, which JSON cannot carry.
+        content = content.encode(errors="replace").decode()
+        body = {"content": content, "channelId": self._channel, "userId": self._user}
+        headers = {"Accept": "text/event-stream"}
+        try:
+            with self._client.stream("POST", "message", json=body, headers=headers) as response:
+                if response.status_code != 200:
+                    response.read()
+                    return self._refused(response.json())
+                return self._follow(response)
+        except httpx.TransportError as error:
+            return self._complain(f"no gateway answers at {self._client.base_url}: {error}")
+
+    def leave(self) -> None:
+        """Say what becomes of an answer that is not waited for."""
+        self._end_line()
+        typer.echo("No longer waiting. The answer will be part of the conversation.")
+
+    def _follow(self, response: httpx.Response) -> bool:
+        with suppress(httpx.TransportError):  # the same as an end before the end
+            for event, data in _events(response):
+                match event:
+                    case "message.delta" | "message.snapshot":
+                        self._print(data["text"])
+                    case "turn.completed":
+                        typer.echo()
+                        self._in_line = False
+                        return True
+                    case "turn.failed":
+                        return self._refused(data)
+                    case _:
+                        pass
+        return self._complain("The gateway stopped. The message is kept, and answered after its next start.")
+
+    def _print(self, text: str) -> None:
+        typer.echo(printable(text), nl=False)
+        sys.stdout.flush()
+        self._in_line = True
+
+    def _refused(self, problem: dict[str, Any]) -> bool:
+        if problem["code"] == "unauthorized":
+            return self._complain(
+                f"the gateway at {self._client.base_url} has another token; set TORANA_GATEWAY_TOKEN to it"
+            )
+        return self._complain(f"{problem['error']}: {problem['detail']}")
+
+    def _complain(self, why: str) -> bool:
+        self._end_line()
+        typer.echo(printable(why), err=True)
+        return False
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            typer.echo()
+            self._in_line = False
+
+
+def _converse(talk: _Talk) -> bool:
+    """Talk with a person until they have enough."""
+    with suppress(ImportError):
+        importlib.import_module("readline")  # being there, it gives input() its line editing
+    typer.echo(_HELP)
+    for line in _until_quit(_typed()):
+        try:
+            talk.take(line)
+        except KeyboardInterrupt:
+            talk.leave()
+    return True
+
+
+def _read_out(talk: _Talk) -> bool:
+    """Send what comes through a pipe, a line at a time; whether everything was answered."""
+    lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
+    outcomes = [talk.take(line) for line in _until_quit(lines)]
+    return all(outcomes)
+
+
+def _typed() -> Iterator[str]:
+    while True:
+        try:
+            yield input("> ")
+        except (EOFError, KeyboardInterrupt):
+            typer.echo()
+            return
+
+
+def _until_quit(lines: Iterable[str]) -> Iterator[str]:
+    stripped = (line.strip() for line in lines)
+    return takewhile(lambda line: line not in ("/quit", "/exit"), stripped)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as in many containers
+        return "local"
+
+
+@contextmanager
+def _gateway(loaded: Loaded) -> Generator[httpx.Client]:
+    """A client of the gateway that runs on this data directory, or of one that runs only here."""
+    address = read_address(loaded.settings.data_dir) or ""
+    if address.startswith("http"):
+        with _client(address, loaded) as client:
+            yield client
+    else:
+        with _own_gateway(loaded) as address, _client(address, loaded) as client:
+            yield client
+
+
+@contextmanager
+def _own_gateway(loaded: Loaded) -> Generator[str]:
+    """A whole gateway in a thread, on a free port of this machine; gives its address.
+
+    It takes the token of the settings, so that a second ``torana chat`` can use it as well.
+    """
+    local = replace(loaded, settings=loaded.settings.model_copy(update={"host": "127.0.0.1"}))
+    with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(1, "torana-gateway") as thread:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with DataDirLock(data_dir=loaded.settings.data_dir, address=address):
+            configure_logging(level="error", format="console", file=None, stream=sys.stderr)
+            up_or_failed = threading.Event()
+            gateway = Gateway(loaded=local, on_ready=up_or_failed.set)
+            running = thread.submit(gateway.run, listener)
+            running.add_done_callback(lambda _: up_or_failed.set())
+            try:
+                up_or_failed.wait()
+                if not running.done():
+                    yield address
+            finally:
+                gateway.stop()
+                running.result()  # raises what made it fail
+
+
+def _client(address: str, loaded: Loaded) -> httpx.Client:
+    token = loaded.settings.gateway_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    return httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT, trust_env=False)
+
+
+def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The server-sent events of a response: their type and their data."""
+    event = ""
+    for line in _lines(response):
+        name, _, value = line.partition(": ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            yield event, json.loads(value)
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """The lines of a stream; httpx's own also end at U+2028 and the like, which JSON may hold as they are."""
+    rest = ""
+    for text in response.iter_text():
+        *lines, rest = (rest + text).split("\n")
+        yield from lines

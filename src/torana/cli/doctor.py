@@ -1,0 +1,129 @@
+"""``torana doctor``: is everything right, and if not, what would mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import httpx
+import typer
+
+from torana.app import choose_model, open_skills
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.gateway import listen
+from torana.cli.terminal import printable
+from torana.config import Loaded
+from torana.errors import DatabaseTooNew, DataDirUnusable, GatewayError, OperatorError
+from torana.models.providers import probe
+from torana.store.backup import DATABASE_NAME
+from torana.store.check import check_database
+from torana.store.lock import read_address
+from torana.store.migrate import HEAD
+from torana.tools.operator import load_tools
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: in ``detail`` how it is, or what is wrong and the cure."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+@app.command()
+def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Check the settings, the data, the skills, your tools and the model, which gets one real call."""
+    loaded = settings_from(config=config, data_dir=data_dir)
+    findings = [Finding("settings", True, "right"), *(_found(name, check, loaded) for name, check in _CHECKS)]
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:10} {printable(finding.detail)}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def _found(name: str, check: Callable[[Loaded], str], loaded: Loaded) -> Finding:
+    try:
+        return Finding(name, True, check(loaded))
+    except GatewayError as error:
+        return Finding(name, False, error.detail)
+    except OSError as error:
+        cure = "mend its permissions, or choose another with --data-dir"
+        return Finding(name, False, f"{error.filename}: {error.strerror}; {cure}")
+
+
+def _data(loaded: Loaded) -> str:
+    directory = loaded.settings.data_dir
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise DataDirUnusable(
+            f"{there} is no directory that can be written; mend its permissions, or choose another with "
+            "--data-dir"
+        )
+    return str(directory) if there == directory else f"{directory} is made at the first start"
+
+
+def _gateway(loaded: Loaded) -> str:
+    settings = loaded.settings
+    address = read_address(settings.data_dir)
+    if address is None:
+        with listen(settings.host, settings.port):
+            return f"not running; {settings.host}:{settings.port} is free"
+    try:
+        health = httpx.get(f"{address}/health", timeout=10, trust_env=False).json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise OperatorError(
+            f"{address} holds the data directory but does not answer ({error}); stop it"
+        ) from None
+    if health["status"] in ("degraded", "draining"):
+        raise OperatorError(f"running at {address}, but {health['status']}; its log tells why")
+    return f"running at {address}"
+
+
+def _database(loaded: Loaded) -> str:
+    path = loaded.settings.data_dir / DATABASE_NAME
+    if not path.exists():
+        return "made at the first start"
+    at, verdict = check_database(path)
+    if verdict != "ok":
+        raise OperatorError(f"{path}: {verdict}; restore a backup with `torana restore`")
+    if at is not None and at > HEAD:
+        raise DatabaseTooNew
+    return f"whole, at revision {at}" if at == HEAD else f"whole; the next start brings it to revision {HEAD}"
+
+
+def _skills(loaded: Loaded) -> str:
+    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    if catalogue.broken:
+        raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
+    counts = catalogue.counts()
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+
+
+def _tools(loaded: Loaded) -> str:
+    names = [getattr(function, "__name__", repr(function)) for function in load_tools(loaded.settings.tools)]
+    return ", ".join(names) or "none of your own"
+
+
+def _model(loaded: Loaded) -> str:
+    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    result = asyncio.run(probe(model))
+    return f"{result.model} answered in {result.latency_ms:.0f} ms"
+
+
+_CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
+    ("data", _data),
+    ("gateway", _gateway),
+    ("database", _database),
+    ("skills", _skills),
+    ("tools", _tools),
+    ("model", _model),
+)

@@ -1,0 +1,41 @@
+"""``torana restore``: go back to a backup."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.terminal import printable
+from torana.store.backup import restore_backup
+from torana.store.lock import DataDirLock
+
+app = typer.Typer()
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="The file that `torana backup` wrote.")],
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Put a backup in the place of what is there; what was there is kept beside it. Stop the gateway first."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    with (
+        DataDirLock(data_dir=settings.data_dir, address="torana restore"),
+        Console(stderr=True).status("checking the backup, and putting it in place"),
+    ):
+        restored = restore_backup(
+            source=source, data_dir=settings.data_dir, skills_dir=settings.skills_dir, at=datetime.now(UTC)
+        )
+    typer.echo(
+        printable(
+            f"restored the backup of {restored.created_at} (Torana {restored.version}, "
+            f"skill files: {restored.skill_files}) into {settings.data_dir}; "
+            "what was there is kept as *.replaced-*"
+        )
+    )

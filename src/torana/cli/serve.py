@@ -1,0 +1,82 @@
+"""``torana serve``: the gateway."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torana import __version__
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.gateway import Gateway, listen
+from torana.config import Loaded, Settings
+from torana.errors import DataDirUnusable
+from torana.store.lock import DataDirLock
+from torana.telemetry import configure_logging
+
+app = typer.Typer()
+
+_TO_A_REAL_MODEL = """\
+  The builtin model follows fixed rules. For a language model, put these lines into .env and start again:
+    OPENAI_API_KEY=...
+    TORANA_MODEL=openai:gpt-5"""
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="The address to listen on (TORANA_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on (TORANA_PORT).")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that answers (TORANA_MODEL).")] = None,
+    data_dir: DataDirFlag = None,
+    skills_dir: Annotated[
+        str | None, typer.Option("--skills-dir", help="Where your own skills are (TORANA_SKILLS_DIR).")
+    ] = None,
+    config: ConfigFlag = None,
+) -> None:
+    """Run the gateway until Ctrl-C or SIGTERM."""
+    loaded = settings_from(
+        host=host, port=port, model=model, data_dir=data_dir, skills_dir=skills_dir, config=config
+    )
+    settings = loaded.settings
+    with DataDirLock(data_dir=settings.data_dir, address=_address(settings)):
+        _log_to(_log_file(settings), settings)
+        listener = listen(settings.host, settings.port)
+        Gateway(loaded=loaded, on_ready=lambda: _tell(loaded)).run(listener)
+
+
+def _log_file(settings: Settings) -> Path:
+    return settings.data_dir / "logs" / "torana.log"
+
+
+def _log_to(file: Path, settings: Settings) -> None:
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        configure_logging(level=settings.log_level, format=settings.log_format, file=file, stream=sys.stderr)
+    except OSError as error:
+        raise DataDirUnusable(
+            f"cannot write {file}: {error.strerror or error}; mend its permissions or choose another --data-dir"
+        ) from error
+
+
+def _tell(loaded: Loaded) -> None:
+    """Say where everything is."""
+    settings = loaded.settings
+    address = _address(settings)
+    token = " -H 'Authorization: Bearer '$TORANA_GATEWAY_TOKEN" if settings.gateway_token else ""
+    lines = [
+        f"Torana {__version__} listens on {address}",
+        f"  data   {settings.data_dir}",
+        f"  log    {_log_file(settings)}",
+        f"  model  {', then '.join(settings.model)}",
+        '  try    curl --json \'{"content": "what is 17 % of 2,340"}\'' + f"{token} {address}/message",
+    ]
+    if settings.model == ("builtin",):
+        lines.append(_TO_A_REAL_MODEL)
+    typer.echo("\n".join(lines))
+
+
+def _address(settings: Settings) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"

@@ -1,0 +1,208 @@
+"""SQLite in one thread: a transaction is one hop, and what waits together commits together.
+
+Every store is plain synchronous functions of a connection. ``Database.run`` executes one of them as a
+transaction in the thread that alone owns the connection, so nothing in this process ever waits for a lock of
+SQLite's. While a commit waits for the disk, others queue up; the thread takes all of them into its next
+transaction, each in a savepoint of its own, and pays for one more sync instead of many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
+
+from torana.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+#: At most so many transactions share one commit: a bound on how long the first of them waits.
+_BATCH = 64
+
+_PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "busy_timeout=5000",
+    "temp_store=MEMORY",
+)
+
+_log = logging.getLogger(__name__)
+
+
+def sqlite_engine(path: Path, *, read_only: bool = False) -> Engine:
+    """An engine for a database file whose transactions begin as they should.
+
+    Writers begin IMMEDIATE: SQLite refuses at once to turn a reader's transaction into a writer's when
+    another wrote in between, whatever the busy timeout says. A read-only engine never creates the file.
+    """
+
+    def connect() -> sqlite3.Connection:
+        mode = "ro" if read_only else "rwc"
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode={mode}",
+            uri=True,
+            isolation_level=None,  # the driver issues no BEGIN of its own
+            check_same_thread=False,
+        )
+        for pragma in ("busy_timeout=5000",) if read_only else _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}").close()
+        return connection
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=1)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    """One transaction that waits, and the loop that waits for it."""
+
+    work: Callable[[Connection], T]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[T]
+
+    def settle(self, outcome: T | BaseException) -> None:
+        """Hand the outcome over to the waiting task, in its own thread."""
+        try:
+            self.loop.call_soon_threadsafe(self._set, outcome)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            _log.debug("a transaction ended after its loop")
+
+    def _set(self, outcome: T | BaseException) -> None:
+        if self.future.done():  # its task was cancelled meanwhile
+            return
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+class Database:
+    """The one connection to a SQLite file, in a thread of its own; ``monotonic`` counts seconds."""
+
+    def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._monotonic = monotonic
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._failed_at: float | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="torana-store", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Execute ``work`` as one transaction and return what it returns, after the commit.
+
+        Transactions run in the order of the calls. An exception of ``work`` undoes what it did and is raised
+        here; a database that cannot be read or written, or is closed, raises ``StoreUnavailable``, and nothing
+        was kept. Cancelling the call does not undo it: the transaction may still commit.
+        """
+        if self._closed:
+            raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop, loop.create_future())
+        self._jobs.put(job)
+        return await job.future
+
+    async def writable(self) -> bool:
+        """Whether the last transaction could be kept; after a failure it tries again, once a second at most."""
+        if self._failed_at is not None and self._monotonic() - self._failed_at >= 1:
+            try:
+                await self.run(_touch)
+            except StoreUnavailable:
+                return False
+        return self._failed_at is None
+
+    def close(self) -> None:
+        """Finish what waits and close the file. Call it in the thread that calls ``run``; twice is a no-op."""
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        engine = sqlite_engine(self._path)
+        while (job := self._jobs.get()) is not None:
+            batch, closing = self._take(job)
+            for member, outcome in zip(batch, self._commit(engine, batch), strict=True):
+                member.settle(outcome)
+            if closing:
+                break
+        engine.dispose()
+
+    def _take(self, first: _Job[Any]) -> tuple[list[_Job[Any]], bool]:
+        """The first job and those that wait behind it, and whether the database is to be closed after them."""
+        batch = [first]
+        while len(batch) < _BATCH:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                return batch, True
+            batch.append(job)
+        return batch, False
+
+    def _commit(self, engine: Engine, batch: list[_Job[Any]]) -> list[Any]:
+        """Run the batch as one transaction: an outcome per job, a result or an exception."""
+        try:
+            with engine.begin() as connection:
+                outcomes = (
+                    [batch[0].work(connection)]
+                    if len(batch) == 1
+                    else [_attempt(connection, job.work) for job in batch]
+                )
+        except DBAPIError as error:
+            return [self._unavailable(error) if _is_broken(error) else error for _ in batch]
+        except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
+            return [error] * len(batch)
+        self._failed_at = None
+        return outcomes
+
+    def _unavailable(self, error: DBAPIError) -> StoreUnavailable:
+        if self._failed_at is None:
+            _log.error("the database failed: %s", error.orig)
+        self._failed_at = self._monotonic()
+        unavailable = StoreUnavailable(headers={"Retry-After": "5"})
+        unavailable.__cause__ = error
+        return unavailable
+
+
+def _is_broken(error: DBAPIError) -> bool:
+    """Whether the database itself failed (locked, full, unreadable), and not a statement of ours."""
+    return isinstance(error, OperationalError) or type(error) is DatabaseError
+
+
+def _attempt(connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
+    """Run one job of several in a savepoint: its own exception undoes it alone, a broken database all."""
+    try:
+        with connection.begin_nested():
+            return work(connection)
+    except DBAPIError as error:
+        if _is_broken(error):
+            raise
+        return error
+    except Exception as error:  # noqa: BLE001 - as above
+        return error
+
+
+def _touch(connection: Connection) -> None:
+    """Write for certain: a page of the file is changed, whatever is in it."""
+    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    connection.exec_driver_sql(f"PRAGMA user_version = {(int(version) + 1) % 1_000_000}")

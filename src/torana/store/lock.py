@@ -1,0 +1,93 @@
+"""One running gateway per data directory, held by the kernel."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from torana.errors import DataDirBusy, DataDirUnusable
+
+LOCK_NAME = "torana.lock"
+
+#: ``read_address`` holds the lock for a moment, which must not keep a gateway from starting.
+_TRIES = 5
+
+
+class DataDirLock:
+    """A ``flock`` on ``<data-dir>/torana.lock``; any death of the process frees it."""
+
+    def __init__(self, *, data_dir: Path, address: str) -> None:
+        """Take the lock and write ``address`` (where this gateway answers) into the file.
+
+        Makes the directory, readable by its owner alone, where it is missing. Raises ``DataDirBusy`` with the
+        holder's address, or ``DataDirUnusable``.
+        """
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = _locked(data_dir / LOCK_NAME, address)
+        except BlockingIOError:
+            raise DataDirBusy(
+                f"already running at {read_address(data_dir) or 'another process'} with the data directory "
+                f"{data_dir}; stop it, or choose another with --data-dir"
+            ) from None
+        except OSError as error:
+            raise DataDirUnusable(
+                f"cannot use the data directory {data_dir}: {error.strerror or error}; "
+                "choose another with --data-dir or mend its permissions"
+            ) from error
+
+    def release(self) -> None:
+        """Let the next gateway in. Releasing twice is a no-op."""
+        if self._file >= 0:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _locked(path: Path, address: str) -> int:
+    """The file, opened, locked and with the address in it. Raises ``OSError``; nothing is left open then."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _take(file, path.parent)
+        os.ftruncate(file, 0)
+        os.pwrite(file, address.encode(), 0)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _take(file: int, data_dir: Path) -> None:
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if read_address(data_dir) is not None:
+                raise
+        else:
+            return
+    raise BlockingIOError
+
+
+def read_address(data_dir: Path) -> str | None:
+    """The address of the gateway that holds the directory now; None where none runs."""
+    try:
+        file = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(file, 1024, 0).decode(errors="replace") or None
+    else:
+        return None  # nobody held it: whatever is written there is left from a dead process
+    finally:
+        os.close(file)

@@ -1,0 +1,15 @@
+"""Alembic's entry: migrate on the connection that ``torana.store.migrate`` hands over."""
+
+from alembic import context
+
+from torana.store.tables import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    render_as_batch=connection.dialect.name == "sqlite",
+    transaction_per_migration=False,
+)
+with context.begin_transaction():
+    context.run_migrations()

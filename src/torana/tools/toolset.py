@@ -1,0 +1,70 @@
+"""All tools of the gateway as one toolset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic_ai import FunctionToolset
+from pydantic_ai.exceptions import UserError
+
+from torana.errors import ConfigInvalid
+from torana.tools.arithmetic import calculate
+from torana.tools.base import ToolContext, is_idempotent
+from torana.tools.conversation import ConversationTools
+from torana.tools.csv_query import query_csv
+from torana.tools.dates import current_time, days_between, shift_date
+from torana.tools.json_query import query_json
+from torana.tools.memory import MemoryTools
+from torana.tools.skills import SkillTools
+from torana.tools.text import count_text, sort_lines, unique_lines
+from torana.tools.units import convert_units
+
+#: Seconds a tool may take.
+_TIMEOUT = 60.0
+
+
+def build_toolset(
+    *,
+    memory: MemoryTools,
+    conversation: ConversationTools,
+    skills: SkillTools,
+    own: Iterable[Callable[..., Any]],
+) -> FunctionToolset[ToolContext]:
+    """The core tools, and the operator's own behind them.
+
+    A tool's metadata has ``idempotent``. Raises ``ConfigInvalid`` for an operator's function that cannot be a
+    tool: of a name that is taken, or with a signature that is no JSON schema.
+    """
+    core: list[Callable[..., Any]] = [
+        calculate,
+        convert_units,
+        current_time,
+        days_between,
+        shift_date,
+        memory.remember,
+        memory.recall,
+        memory.forget,
+        count_text,
+        sort_lines,
+        unique_lines,
+        query_json,
+        query_csv,
+        conversation.earlier_messages,
+        skills.list_skills,
+        skills.load_skill,
+        skills.read_skill_file,
+    ]
+    toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
+    for function in core:
+        toolset.add_function(function, metadata={"idempotent": is_idempotent(function)})
+    for function in own:
+        _add_own(toolset, function)
+    return toolset
+
+
+def _add_own(toolset: FunctionToolset[ToolContext], function: Callable[..., Any]) -> None:
+    try:
+        toolset.add_function(function, metadata={"idempotent": is_idempotent(function)})
+    except (UserError, ValueError, TypeError, NameError) as error:
+        raise ConfigInvalid(f"TORANA_TOOLS: {function.__name__} cannot be a tool: {error}") from error

@@ -1,0 +1,1 @@
+"""What happens in turns, for whoever watches: ``base`` is the interface, one file per place it is kept."""

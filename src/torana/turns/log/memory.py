@@ -1,0 +1,130 @@
+"""The event log in this process's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator
+
+from torana.messages import TurnEvent
+from torana.turns.log.base import EventLog
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+class _Channel:
+    """The events of one turn: a bounded tail of them, and all of the text.
+
+    A position counts the events before it; the event at position ``p`` has the id ``<attempt>-<p + 1>``.
+    """
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._events: deque[TurnEvent] = deque()
+        self._text: list[str] = []
+        self._size = 0
+        self._more = asyncio.Event()
+        self.first = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self._events)
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._events) and self._events[-1].terminal
+
+    def append(self, event: TurnEvent) -> None:
+        self._events.append(event)
+        self._size += _size(event)
+        if event.type == "message.delta":
+            self._text.append(event.data["text"])
+        while self._size > self._limit and len(self._events) > 1:
+            self._size -= _size(self._events.popleft())
+            self.first += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def at(self, position: int) -> TurnEvent:
+        return self._events[position - self.first]
+
+    def snapshot(self) -> tuple[int, TurnEvent]:
+        """All text so far in one event that stands for every other but a terminal one, and where to go on."""
+        position = self.end - 1 if self.closed else self.end
+        event_id = f"{self._attempt}-{position}"
+        return position, TurnEvent(event_id, "message.snapshot", {"text": "".join(self._text)})
+
+    def after(self, event_id: str | None) -> int:
+        """The position behind an event; 0 for one that this log never had."""
+        attempt, _, number = (event_id or "").partition("-")
+        if attempt != self._attempt or not _NUMBER.fullmatch(number):
+            return 0
+        return int(number) if int(number) <= self.end else 0
+
+    async def more(self) -> None:
+        await self._more.wait()
+
+    @property
+    def _attempt(self) -> str:
+        return self._events[-1].id.partition("-")[0] if self._events else ""
+
+
+class MemoryEventLog(EventLog):
+    """Bounded in bytes for each turn, and in the number of ended turns kept for late readers."""
+
+    def __init__(self, *, turn_bytes: int = 1_000_000, ended_turns: int = 256) -> None:
+        self._turn_bytes = turn_bytes
+        self._ended_turns = ended_turns
+        self._closed = False
+        self._live: dict[str, _Channel] = {}
+        self._ended: OrderedDict[str, _Channel] = OrderedDict()
+
+    def append(self, turn_id: str, event: TurnEvent) -> None:
+        """See ``EventLog``."""
+        channel = self._live.get(turn_id)
+        if channel is None:
+            channel = self._live[turn_id] = _Channel(limit=self._turn_bytes)
+        channel.append(event)
+        if channel.closed:
+            self._ended[turn_id] = self._live.pop(turn_id)
+            while len(self._ended) > self._ended_turns:
+                self._ended.popitem(last=False)
+
+    def knows(self, turn_id: str) -> bool:
+        """See ``EventLog``."""
+        return turn_id in self._live or turn_id in self._ended
+
+    async def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """See ``EventLog``."""
+        channel = self._live.get(turn_id) or self._ended.get(turn_id)
+        if channel is None:
+            return
+        position = channel.after(after)
+        while True:
+            if position < channel.first:
+                position, event = channel.snapshot()
+                yield event
+            elif position < channel.end:
+                event = channel.at(position)
+                position += 1
+                yield event
+            elif channel.closed or self._closed:
+                return
+            else:
+                await channel.more()
+
+    def close(self) -> None:
+        """See ``EventLog``."""
+        self._closed = True
+        for channel in self._live.values():
+            channel.wake()
+
+
+def _size(event: TurnEvent) -> int:
+    """About how much memory an event takes: its text, and a little for the rest."""
+    return 200 + sum(len(value) for value in event.data.values() if isinstance(value, str))

@@ -1,0 +1,283 @@
+"""The wheel, installed as a user installs it, far from the source tree; and what runs it.
+
+With ``TORANA_FULL_INSTALL=1`` its dependencies come from the lock file too, otherwise they are those of the
+environment that runs the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Seconds for anything that is waited for.
+PATIENCE = 30.0
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None]) -> T:
+    """What ``look`` gives as soon as it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {PATIENCE:g} s in vain")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return listener.getsockname()[1]
+
+
+def require(command: str, package: str) -> str:
+    """The path of a system's command; without it the test is skipped, or fails where all tests must run."""
+    path = shutil.which(command, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if path is None:
+        reason = f"{command} is missing; install it with: apt install {package}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an environment's commands in which the wheel is installed."""
+    base = tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)]
+    _run(build)
+    (wheel,) = base.glob("*.whl")
+    venv.create(base / "venv", symlinks=True)
+    commands = base / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "install", "--quiet"]
+    _run([*pip, "--no-deps", "--no-index", str(wheel)])
+    if os.environ.get("TORANA_FULL_INSTALL") == "1":
+        _run([*pip, "--require-hashes", "-r", str(ROOT / "requirements.lock")])
+    else:
+        (packages,) = (base / "venv" / "lib").glob("python*/site-packages")
+        # A directory named here is searched without its own .pth files: our editable source is not seen.
+        (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return commands
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class Gateway:
+    """``torana serve`` in an empty home directory, as often as it is started."""
+
+    def __init__(self, *, commands: Path, home: Path, settings: Mapping[str, str]) -> None:
+        self.home = home
+        self.data_dir = home / "data"
+        self.skills_dir = self.data_dir / "skills"
+        self.log_file = self.data_dir / "logs" / "torana.log"
+        self.stderr = home / "stderr"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self._command = [str(commands / "torana"), "serve", "--port", str(self.port)]
+        self._environ = {
+            "PATH": f"{commands}:/usr/bin:/bin",
+            "HOME": str(home),
+            "PYTHONWARNINGS": "default",  # what is warned of stands in the way of a clean standard error
+            "TORANA_DATA_DIR": str(self.data_dir),
+            "TORANA_TIMEZONE": "UTC",
+            "TORANA_RATE_PER_USER": "0",
+            **settings,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it says that all is well."""
+        assert self._process is None
+        with self.stderr.open("ab") as stderr, (self.home / "stdout").open("ab") as stdout:
+            self._process = subprocess.Popen(
+                self._command, cwd=self.home, env=self._environ, stdout=stdout, stderr=stderr
+            )
+        eventually(self._is_up)
+
+    def stop(self, signal_: int = signal.SIGTERM) -> int:
+        """Send a signal and give the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(signal_)
+        try:
+            return process.wait(PATIENCE)
+        finally:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self._process is not None:
+            self.stop(signal.SIGKILL)
+
+    def told(self) -> str:
+        """All that it wrote anywhere."""
+        files = (self.stderr, self.home / "stdout", self.log_file)
+        return "\n".join(file.read_text() for file in files if file.exists())
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.stderr.read_text()
+        return answers_ok(f"{self.url}health")
+
+
+def answers_ok(url: str) -> bool:
+    """Whether a gateway says there that all is well."""
+    try:
+        return httpx.get(url, trust_env=False).json()["status"] == "ok"
+    except (httpx.TransportError, ValueError):
+        return False
+
+
+@pytest.fixture
+def new_gateway(installed: Path, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+    """Makes gateways, not yet started, with settings of their own; each in a home of its own."""
+    with ExitStack() as made:
+
+        def make(**settings: str) -> Gateway:
+            home = tmp_path / "home"
+            home.mkdir()
+            gateway = Gateway(commands=installed, home=home, settings=settings)
+            made.callback(gateway.close)
+            return gateway
+
+        yield make
+
+
+@pytest.fixture
+def publish(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Publishes a gateway under ``/api/`` by a real nginx, and gives the new address."""
+    with ExitStack() as running:
+
+        def start(gateway: Gateway, *, strips_prefix: bool) -> str:
+            nginx = require("nginx", "nginx-light")
+            port = free_port()
+            configuration = tmp_path / "nginx.conf"
+            target = f"http://127.0.0.1:{gateway.port}{'/' if strips_prefix else ''}"
+            configuration.write_text(_nginx(tmp_path, port=port, target=target))
+            command = [nginx, "-p", str(tmp_path), "-c", str(configuration), "-e", str(tmp_path / "nginx.log")]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            running.callback(process.wait, PATIENCE)
+            running.callback(process.terminate)
+            url = f"http://127.0.0.1:{port}/api/"
+            eventually(lambda: answers_ok(f"{url}health"))
+            return url
+
+        yield start
+
+
+def _nginx(place: Path, *, port: int, target: str) -> str:
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "\n".join(f"{kind}_temp_path {place}/{kind};" for kind in kinds)
+    user = "user root;" if os.geteuid() == 0 else ""  # a worker of another user could not enter the place
+    return f"""
+        daemon off;
+        pid {place}/nginx.pid;
+        {user}
+        events {{}}
+        http {{
+          access_log off;
+          {temporary}
+          server {{
+            listen 127.0.0.1:{port};
+            location /api/ {{
+              proxy_pass {target};
+              proxy_http_version 1.1;
+              proxy_buffering off;
+            }}
+          }}
+        }}
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """Someone who talks with the gateway at an address."""
+
+    url: str
+    token: str | None = None
+    #: Whether the answer is watched as it comes.
+    streams: bool = False
+    user: str = "ana"
+    channel: str = "kitchen"
+
+    def client(self) -> httpx.Client:
+        """An HTTP client that authenticates."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path."""
+        with self.client() as client:
+            return client.get(path).raise_for_status().json()
+
+    def say(self, content: str) -> str:
+        """Send a message, and give the answer."""
+        if self.streams:
+            return self._streamed(content)
+        with self.client() as client:
+            answer = client.post("message", json=self.body(content)).raise_for_status().json()
+        assert answer["channelId"] == self.channel
+        assert answer["userId"] == self.user
+        return answer["reply"]
+
+    def body(self, content: str) -> dict[str, str]:
+        """What is posted for a message."""
+        return {"content": content, "channelId": self.channel, "userId": self.user}
+
+    def events(self, content: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Send a message, and give the events of its turn as they come."""
+        headers = {"Accept": "text/event-stream"}
+        with (
+            self.client() as client,
+            client.stream("POST", "message", json=self.body(content), headers=headers) as response,
+        ):
+            response.raise_for_status()
+            event = ""
+            for line in response.iter_lines():
+                name, _, value = line.partition(": ")
+                event = value if name == "event" else event
+                if name == "data":
+                    yield event, json.loads(value)
+
+    def _streamed(self, content: str) -> str:
+        events = list(self.events(content))
+        assert events[0][0] == "turn.accepted"
+        assert events[-1][0] == "turn.completed", events[-1]
+        text = "".join(data["text"] for name, data in events if name == "message.delta")
+        assert text == events[-1][1]["reply"]
+        return text
+
+
+@pytest.fixture
+def person() -> type[Person]:
+    """For the tests, which cannot import from here."""
+    return Person
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[[Callable[[], Any]], Any]:
+    return eventually

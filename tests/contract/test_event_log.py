@@ -1,0 +1,245 @@
+"""What every event log promises, whatever keeps the events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from torana.messages import TurnEvent
+from torana.turns.log.base import EventLog
+from torana.turns.log.memory import MemoryEventLog
+
+#: Makes a log that keeps about so many characters of a turn, and so many ended turns.
+OpenLog = Callable[[int, int], EventLog]
+
+
+def open_memory_log(turn_bytes: int, ended_turns: int) -> EventLog:
+    return MemoryEventLog(turn_bytes=turn_bytes, ended_turns=ended_turns)
+
+
+@pytest.fixture(params=[open_memory_log], ids=["memory"])
+def open_log(request: pytest.FixtureRequest) -> OpenLog:
+    return request.param
+
+
+@pytest.fixture
+def log(open_log: OpenLog) -> EventLog:
+    return open_log(1_000_000, 256)
+
+
+def accepted(attempt: int = 1) -> TurnEvent:
+    return TurnEvent(f"{attempt}-1", "turn.accepted", {"id": "t"})
+
+
+def delta(number: int, text: str, attempt: int = 1) -> TurnEvent:
+    return TurnEvent(f"{attempt}-{number}", "message.delta", {"text": text})
+
+
+def completed(number: int, attempt: int = 1) -> TurnEvent:
+    return TurnEvent(f"{attempt}-{number}", "turn.completed", {})
+
+
+def fill(log: EventLog, *events: TurnEvent, turn_id: str = "t") -> list[TurnEvent]:
+    for event in events:
+        log.append(turn_id, event)
+    return list(events)
+
+
+async def told(log: EventLog, after: str | None = None, turn_id: str = "t") -> list[TurnEvent]:
+    return [event async for event in log.follow(turn_id, after=after)]
+
+
+async def test_what_was_appended_is_replayed(log: EventLog) -> None:
+    events = fill(log, accepted(), delta(2, "a"), completed(3))
+
+    assert await told(log) == events
+    assert await told(log) == events
+
+
+async def test_a_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
+    fill(log, accepted())
+    follower = log.follow("t")
+    assert await anext(follower) == accepted()
+    upcoming = asyncio.ensure_future(anext(follower))
+    await asyncio.sleep(0)
+    assert not upcoming.done()
+
+    log.append("t", delta(2, "a"))
+
+    assert await upcoming == delta(2, "a")
+    await follower.aclose()
+
+
+async def test_followers_do_not_disturb_each_other(log: EventLog) -> None:
+    fill(log, accepted())
+    followers = [asyncio.ensure_future(told(log)) for _ in range(3)]
+    await asyncio.sleep(0)
+    followers[0].cancel()
+    fill(log, delta(2, "a"), completed(3))
+
+    assert await followers[1] == await followers[2] == [accepted(), delta(2, "a"), completed(3)]
+
+
+async def test_following_goes_on_behind_a_known_event(log: EventLog) -> None:
+    events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
+
+    for number, event in enumerate(events, start=1):
+        assert await told(log, after=event.id) == events[number:]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        "1-5",
+        "2-1",
+        "0-1",
+        "",
+        "-",
+        "1-",
+        "1",
+        "1--1",
+        "1-1.0",
+        "1- 1",
+        "1-١",
+        "one-1",
+        "1-" + "9" * 5000,
+        "1-+1",
+    ],
+    ids=lambda unknown: unknown[:8],
+)
+async def test_behind_an_unknown_event_everything_is_told(log: EventLog, unknown: str) -> None:
+    events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
+
+    assert await told(log, after=unknown) == events
+
+
+async def test_the_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
+    events = fill(log, TurnEvent("2-1", "turn.resumed", {}), delta(2, "a", attempt=2), completed(3, attempt=2))
+
+    assert await told(log, after="1-2") == events
+    assert await told(log, after="2-2") == events[2:]
+
+
+async def test_the_end_closes_the_log_of_its_turn_alone(log: EventLog) -> None:
+    fill(log, accepted(), completed(2))
+    fill(log, accepted(), turn_id="other")
+
+    assert await told(log) == [accepted(), completed(2)]
+    other = log.follow("other")
+    assert await anext(other) == accepted()
+    waiting = asyncio.ensure_future(anext(other))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.append("other", completed(2))
+    assert await waiting == completed(2)
+
+
+async def test_an_unknown_turn_has_no_events(log: EventLog) -> None:
+    assert not log.knows("t")
+    assert await told(log) == []
+    fill(log, accepted())
+    assert log.knows("t")
+
+
+async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog) -> None:
+    log = open_log(1000, 8)
+    events = fill(log, accepted(), *(delta(number, f"{number} " * 50) for number in range(2, 12)))
+    follower = log.follow("t")
+
+    snapshot = await anext(follower)
+
+    text = "".join(event.data["text"] for event in events[1:])
+    assert (snapshot.type, snapshot.data, snapshot.id) == ("message.snapshot", {"text": text}, "1-11")
+    fill(log, delta(12, "last"), completed(13))
+    assert [event async for event in follower] == [delta(12, "last"), completed(13)]
+
+
+async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> None:
+    log = open_log(1000, 8)
+    fill(log, accepted(), delta(2, "a"))
+    follower = log.follow("t")
+    seen = [await anext(follower), await anext(follower)]
+
+    fill(log, *(delta(number, "b" * 300) for number in range(3, 12)), completed(12))
+    rest = [event async for event in follower]
+
+    assert seen == [accepted(), delta(2, "a")]
+    assert [event.type for event in rest] == ["message.snapshot", "turn.completed"]
+    assert rest[0].data == {"text": "a" + "b" * 300 * 9}
+
+
+async def test_only_the_newest_ended_turns_are_kept(open_log: OpenLog) -> None:
+    log = open_log(1000, 2)
+    for turn_id in ("a", "b", "c"):
+        fill(log, accepted(), completed(2), turn_id=turn_id)
+    fill(log, accepted(), turn_id="live")
+
+    assert [log.knows(turn_id) for turn_id in ("a", "b", "c", "live")] == [False, True, True, True]
+
+
+async def test_closing_ends_every_follower(log: EventLog) -> None:
+    fill(log, accepted())
+    followers = [asyncio.ensure_future(told(log)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    log.close()
+
+    assert [await follower for follower in followers] == [[accepted()], [accepted()]]
+    assert await told(log) == [accepted()]
+
+
+@given(
+    texts=some.lists(some.text(max_size=400), max_size=30),
+    size=some.integers(1, 5000),
+    cut=some.integers(0, 40),
+)
+def test_what_a_watcher_shows_in_the_end_is_the_whole_text(texts: list[str], size: int, cut: int) -> None:
+    """However much of the log was lost, and wherever the watcher was cut off."""
+
+    async def check() -> None:
+        log = open_memory_log(size, 8)
+        fill(log, accepted())
+        shown = Shown()
+        for number, text in enumerate(texts, start=2):
+            log.append("t", delta(number, text))
+            if number == cut:
+                await shown.watch(log.follow("t", after=shown.last), limit=number // 2)
+        log.append("t", completed(len(texts) + 2))
+        await shown.watch(log.follow("t", after=shown.last))
+        assert shown.text == "".join(texts)
+        assert shown.last == f"1-{len(texts) + 2}"
+
+    asyncio.run(check())
+
+
+class Shown:
+    """What a watcher has on its screen."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.last: str | None = None
+
+    async def watch(self, events: AsyncGenerator[TurnEvent], *, limit: int = 1_000) -> None:
+        """Look at what is there already, at most ``limit`` events of it."""
+        for _ in range(limit):
+            upcoming = asyncio.ensure_future(anext(events, None))
+            await asyncio.sleep(0)
+            if not upcoming.done():
+                upcoming.cancel()
+                await asyncio.sleep(0)
+                break
+            if (event := upcoming.result()) is None:
+                break
+            self._show(event)
+        await events.aclose()
+
+    def _show(self, event: TurnEvent) -> None:
+        self.last = event.id
+        if event.type == "message.snapshot":
+            self.text = event.data["text"]
+        elif event.type == "message.delta":
+            self.text += event.data["text"]

@@ -1,0 +1,249 @@
+"""How an answer comes: as events, too late, or not at all."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+import httpx
+import pytest
+from pydantic_ai.messages import ToolCallPart
+from starlette.exceptions import HTTPException
+
+from torana.api import Access, Services, create_api
+from torana.api.health import Health
+from torana.app import App
+from torana.errors import ModelFailed
+from torana.limits import MessageRates
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+EVENTS = {"Accept": "text/event-stream"}
+Event = tuple[str, str, dict[str, Any]]
+
+
+def events_of(answer: httpx.Response) -> list[Event]:
+    """The events of a whole stream: type, id and data."""
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events: list[Event] = []
+    for frame in answer.text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+        events.append((fields["event"], fields["id"], json.loads(fields["data"])))
+    return events
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
+        await asyncio.sleep(0)
+
+
+# --- as events
+
+
+async def test_events_tell_of_a_turn_from_its_acceptance_to_its_answer(start: Start):
+    model = ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", "is 2."])
+    _, client = await start(model, rate_global=100)
+    answer = await client.post("/message", json={"content": "1+1?", "channelId": "c"}, headers=EVENTS)
+    events = events_of(answer)
+    assert [type_ for type_, _, _ in events] == [
+        "turn.accepted",
+        "tool.started",
+        "tool.finished",
+        "message.delta",
+        "message.delta",
+        "turn.completed",
+    ]
+    assert [id_ for _, id_, _ in events] == [f"1-{number}" for number in range(1, 7)]
+    assert events[0][2]["channelId"] == "c"
+    assert answer.headers["ratelimit"].startswith('"global";r=99')
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_the_last_event_is_what_a_plain_request_gets(start: Start):
+    _, client = await start(ScriptedModel(["It ", "is 2."], "It is 2."))
+    body = {"content": "1+1?", "channelId": "c", "userId": "ana"}
+    last = events_of(await client.post("/message", json=body, headers=EVENTS))[-1][2]
+    plain = (await client.post("/message", json=body)).json()
+    assert set(last) == set(plain)
+    assert {name: last[name] for name in last if name not in ("id", "createdAt", "usage")} == {
+        name: plain[name] for name in plain if name not in ("id", "createdAt", "usage")
+    }
+    turn = (await client.get(f"/v1/turns/{last['id']}")).json()
+    assert last == {name: turn[name] for name in last}
+
+
+async def test_the_text_of_the_deltas_is_the_reply(start: Start):
+    _, client = await start(ScriptedModel(["a\n\n", "b: é\u2028", "\ndata: c", "😀"]))
+    events = events_of(await client.post("/message", json={"content": "hi"}, headers=EVENTS))
+    deltas = [data["text"] for type_, _, data in events if type_ == "message.delta"]
+    assert "".join(deltas) == events[-1][2]["reply"] == "a\n\nb: é\u2028\ndata: c😀"
+
+
+async def test_a_failure_is_a_last_event_with_a_problem(start: Start):
+    _, client = await start(ScriptedModel(["It ", ModelFailed("no credit")]))
+    answer = await client.post("/message", json={"content": "hi"}, headers=EVENTS)
+    assert answer.status_code == 200
+    type_, _, problem = events_of(answer)[-1]
+    assert type_ == "turn.failed"
+    assert (problem["status"], problem["code"], problem["detail"]) == (502, "model_failed", "no credit")
+    assert problem["requestId"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("body", "status"), [({"content": " "}, 400), ({"content": "x" * 10_001}, 413)])
+async def test_what_is_refused_before_the_first_event_has_its_own_status(
+    client: httpx.AsyncClient, body: dict[str, Any], status: int
+):
+    answer = await client.post("/message", json=body, headers=EVENTS)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+
+
+# --- too late
+
+
+async def test_an_answer_that_takes_too_long_is_504_and_names_its_turn(start: Start):
+    gate = asyncio.Event()
+    app, _ = await start(ScriptedModel([gate, "late"]))
+    async with over(app, wait=0) as client:
+        answer = await client.post("/message", json={"content": "hi"})
+        problem = answer.json()
+        assert (answer.status_code, problem["code"], problem["error"]) == (504, "wait_expired", "Timed out")
+        assert problem["instance"].startswith("v1/turns/turn_")
+        for path in ("/message", "/api/message"):
+            place = httpx.URL(f"http://localhost{path}").join(problem["instance"]).path
+            turn = (await client.get(place)).json()
+            assert (turn["status"], turn["reply"], turn["error"], turn["endedAt"]) == (
+                "running",
+                None,
+                None,
+                None,
+            )
+        gate.set()
+        found = await app.turns.get("gateway", turn["id"])
+        await app.turns.ended(found)
+        turn = (await client.get(place)).json()
+        assert (turn["status"], turn["reply"]) == ("completed", "late")
+
+
+async def test_a_turn_over_its_own_limit_is_504(start: Start):
+    _, client = await start(ScriptedModel([asyncio.Event(), "never"]), turn_timeout=1)
+    answer = await client.post("/message", json={"content": "hi"})
+    assert (answer.status_code, answer.json()["code"]) == (504, "turn_timeout")
+    assert "TORANA_TURN_TIMEOUT" in answer.json()["detail"]
+
+
+async def test_a_failed_turn_can_be_looked_up(start: Start):
+    _, client = await start(ScriptedModel([ModelFailed("no credit")]))
+    events = events_of(await client.post("/message", json={"content": "hi"}, headers=EVENTS))
+    turn = (await client.get(f"/v1/turns/{events[0][2]['id']}")).json()
+    assert (turn["status"], turn["error"]) == ("failed", {"code": "model_failed", "detail": "no credit"})
+
+
+async def test_a_gateway_that_stops_says_so_to_who_waits_and_names_the_turn(start: Start):
+    model = ScriptedModel([asyncio.Event(), "never"])
+    app, client = await start(model)
+    waiting = asyncio.create_task(client.post("/message", json={"content": "hi"}))
+    await until(lambda: model.requests)
+    await app.turns.stop(grace=0)
+    answer = await waiting
+    assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+    assert answer.json()["instance"].startswith("v1/turns/turn_")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_gateway_that_stops_ends_event_streams(start: Start):
+    model = ScriptedModel([asyncio.Event(), "never"])
+    app, client = await start(model)
+    watching = asyncio.create_task(client.post("/message", json={"content": "hi"}, headers=EVENTS))
+    await until(lambda: model.requests)
+    await app.turns.stop(grace=0)
+    assert [type_ for type_, _, _ in events_of(await watching)] == ["turn.accepted"]
+
+
+# --- not at all: a bug, a slow body
+
+
+def over(
+    app: App,
+    *,
+    wait: float = 60,
+    body_timeout: float = 60,
+    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]] = lambda: ('"x"', []),
+) -> httpx.AsyncClient:
+    """A client of another edge in front of the same turns."""
+    services = Services(
+        turns=app.turns,
+        rates=MessageRates(per_user=0, overall=0),
+        health=Health(
+            started=time.monotonic(),
+            skills=lambda: {"core": 0, "user": 0},
+            draining=lambda: False,
+            writable=app.database.writable,
+        ),
+        skills=skills,
+        wait=wait,
+        body_timeout=body_timeout,
+    )
+    asgi = create_api(services, Access(token=None, allowed_hosts=(), cors_origins=()))
+    transport = httpx.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+):
+    def broken() -> tuple[str, Sequence[Mapping[str, Any]]]:
+        raise ZeroDivisionError("a secret place")
+
+    async with over(gateway[0], skills=broken) as client:
+        answer = await client.get("/skills")
+    problem = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, problem["error"], problem["code"]) == (500, "Internal error", "internal_error")
+    assert problem["requestId"] == answer.headers["x-request-id"]
+    assert "secret" not in answer.text
+    assert "ZeroDivisionError: a secret place" in caplog.text
+
+
+async def test_what_the_framework_raises_is_a_problem_too(gateway: Gateway):
+    def refusing() -> tuple[str, Sequence[Mapping[str, Any]]]:
+        raise HTTPException(418, "no coffee")
+
+    async with over(gateway[0], skills=refusing) as client:
+        answer = await client.get("/skills")
+    problem = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, problem["code"], problem["detail"]) == (400, "bad_request", "no coffee")
+
+
+async def test_a_body_that_stalls_is_408_and_nothing_is_stored(
+    gateway: Gateway, stored: Callable[[App], Awaitable[int]]
+):
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b'{"content": '
+        await asyncio.Event().wait()
+
+    app, _ = gateway
+    async with over(app, body_timeout=0) as client:
+        headers = {"Content-Type": "application/json"}
+        answer = await client.post("/message", content=stalling(), headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (408, "request_timeout")
+    assert answer.headers["connection"] == "close"
+    assert await stored(app) == 0
+
+
+async def test_a_document_that_cannot_be_written_is_503_and_says_when_to_try_again(gateway: Gateway):
+    app, client = gateway
+
+    def fail(connection: Any) -> None:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+
+    await app.database.run(fail)
+    answer = await client.post("/message", json={"content": "hi"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    health = await client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "degraded")

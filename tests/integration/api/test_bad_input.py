@@ -1,0 +1,346 @@
+"""Whatever comes in, the answer is a clear problem, and what was refused is not stored."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torana.app import App
+
+Gateway = tuple[App, httpx.AsyncClient]
+Stored = Callable[[App], Awaitable[int]]
+
+ROOT = "http://localhost:18789"
+JSON = {"Content-Type": "application/json"}
+EMOJI = "\\ud83d\\ude00"  # one character of four bytes, escaped as a pair
+MEMBERS = {"type", "title", "status", "detail", "instance", "error", "code", "requestId"}
+
+
+def checked(answer: httpx.Response) -> dict[str, Any]:
+    """The problem of an answer, having all that every problem has."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["cache-control"] == "no-store"
+    problem = answer.json()
+    assert set(problem) >= MEMBERS
+    assert problem["status"] == answer.status_code
+    assert problem["requestId"] == answer.headers["x-request-id"]
+    assert problem["detail"].strip()
+    assert "Traceback" not in answer.text
+    return problem
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"content": "hi"} | fields).encode()
+
+
+NOT_JSON = {
+    "nothing": b"",
+    "a word": b"hello",
+    "an open object": b'{"content": "hi"',
+    "an array": b'["content"]',
+    "null": b"null",
+    "a string": b'"hi"',
+    "a number": b"1",
+    "two documents": b'{"content": "hi"}{}',
+    "single quotes": b"{'content': 'hi'}",
+    "a comma too much": b'{"content": "hi",}',
+    "NaN": b'{"content": "hi", "x": NaN}',
+    "-Infinity": b'{"content": "hi", "x": [-Infinity]}',
+    "invalid UTF-8": b'{"content": "\xff\xfe"}',
+    "UTF-16": '{"content": "hi"}'.encode("utf-16"),
+    "a byte order mark": b'\xef\xbb\xbf{"content": "hi"}',
+    "Latin-1": b'{"content": "\xe9t\xe9"}',
+    "an unescaped NUL": b'{"content": "a\0b"}',
+    "an unescaped line end": b'{"content": "a\nb"}',
+    "deep arrays": b'{"content":' + b"[" * 100_000,
+    "deep objects": b'{"content":' + b'{"a":' * 40_000,
+    "deep but whole": b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "a form": b"content=hi",
+}
+CONTENT = {
+    "missing": b"{}",
+    "null": body(content=None),
+    "a number": body(content=1),
+    "a boolean": body(content=True),
+    "an array": body(content=["hi"]),
+    "an object": body(content={"text": "hi"}),
+    "empty": body(content=""),
+    "spaces": body(content=" \t\r\n"),
+    "other blanks": body(content="\u2003\u00a0\u3000"),
+    "of another case": b'{"Content": "hi"}',
+    "the last of two": b'{"content": "hi", "content": null}',
+}
+TEXT = {
+    "half a pair": b'{"content": "a\\ud83d"}',
+    "the other half": b'{"content": "\\ude00a"}',
+    "a pair the wrong way round": b'{"content": "\\ude00\\ud83d"}',
+    "NUL": b'{"content": "a\\u0000b"}',
+    "NUL in the channel": body(channelId="a\0"),
+    "half a pair in the user": b'{"content": "hi", "userId": "\\ud800"}',
+    "NUL in an unknown field": body(unknown="\0"),
+    "half a pair in a field's name, too": b'{"content": "hi", "\\ud800": "\\ud800"}',
+}
+TOO_LONG = {
+    "letters": body(content="x" * 10_001),
+    "escaped emoji": f'{{"content": "{EMOJI * 10_001}"}}'.encode(),
+    "blanks": body(content=" " * 10_001),
+}
+
+
+@pytest.mark.parametrize("raw", NOT_JSON.values(), ids=NOT_JSON.keys())
+async def test_what_is_not_a_json_object_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
+    app, client = gateway
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["error"]) == (400, "Bad request")
+    assert problem["code"] in ("invalid_json", "invalid_content")
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("raw", CONTENT.values(), ids=CONTENT.keys())
+async def test_content_must_be_a_string_that_is_not_blank(gateway: Gateway, stored: Stored, raw: bytes):
+    app, client = gateway
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["code"]) == (400, "invalid_content")
+    assert problem["error"] == "Missing or invalid content field"
+    assert [fault["pointer"] for fault in problem["errors"]] == ["/content"]
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("raw", TEXT.values(), ids=TEXT.keys())
+async def test_text_that_cannot_be_kept_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
+    app, client = gateway
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["code"]) == (400, "invalid_text")
+    assert problem["errors"][0]["pointer"].startswith("/")
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("raw", TOO_LONG.values(), ids=TOO_LONG.keys())
+async def test_content_over_10_000_characters_is_too_large(gateway: Gateway, stored: Stored, raw: bytes):
+    app, client = gateway
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["error"], problem["code"]) == (
+        413,
+        "Payload too large",
+        "content_too_long",
+    )
+    assert "10,000" in problem["detail"]
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("content", ["x" * 10_000, EMOJI * 10_000, "\\u00e4" * 10_000])
+async def test_10_000_characters_are_taken_however_they_are_escaped(client: httpx.AsyncClient, content: str):
+    raw = f'{{"content": "{content}"}}'.encode()
+    assert (await client.post("/message", content=raw, headers=JSON)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 257, "x" * 300, 10**300, 1.5, 1e400, True, False, [], ["a"], {}, {"id": 1}]
+)
+@pytest.mark.parametrize("name", ["channelId", "userId"])
+async def test_an_id_of_another_type_or_size_is_refused_by_name(
+    gateway: Gateway, stored: Stored, name: str, value: object
+):
+    app, client = gateway
+    raw = json.dumps({"content": "hi", name: value}).replace("Infinity", "1e400").encode()
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["error"], problem["code"]) == (400, "Bad request", "invalid_field")
+    assert [fault["pointer"] for fault in problem["errors"]] == [f"/{name}"]
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        None,
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "text/json",
+        "json",
+        ";",
+    ],
+)
+async def test_another_content_type_is_refused_with_a_way_to_do_it(
+    gateway: Gateway, stored: Stored, media_type: str | None
+):
+    app, client = gateway
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    problem = checked(await client.post("/message", content=body(), headers=headers))
+    assert (problem["status"], problem["code"]) == (415, "unsupported_media_type")
+    assert "curl --json" in problem["detail"]
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("accept", ["text/html", "image/*", "application/json;q=0"])
+async def test_what_cannot_be_sent_is_406(gateway: Gateway, stored: Stored, accept: str):
+    app, client = gateway
+    problem = checked(await client.post("/message", content=body(), headers=JSON | {"Accept": accept}))
+    assert (problem["status"], problem["code"]) == (406, "not_acceptable")
+    assert await stored(app) == 0
+
+
+@pytest.mark.parametrize("extra", [1, 10_000_000])
+async def test_a_body_over_the_limit_is_too_large(gateway: Gateway, stored: Stored, extra: int):
+    app, client = gateway
+    raw = body().ljust(256 * 1024 + extra)
+    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    assert (problem["status"], problem["code"]) == (413, "body_too_large")
+    assert await stored(app) == 0
+
+
+async def test_a_body_of_just_the_limit_is_taken(client: httpx.AsyncClient):
+    answer = await client.post("/message", content=body().ljust(256 * 1024), headers=JSON)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope",
+        "/health/",
+        "/skills/",
+        "/message/",
+        "//",
+        "//health",
+        "/api//health",
+        "/api/api/health",
+        "/Health",
+        "/health%2F",
+        "/%2Fhealth",
+        "/health%00",
+        "/%ff%fe",
+        "/" + "x" * 60_000,
+        "/v1/turns/",
+        "/v1/turns/a%2Fb",
+        "/v1/turns/..%2f..%2fetc",
+        "/v1/turns/turn_x",
+        "/v1/turns/%00",
+        "/v1/turns/" + "x" * 101,
+        "/v1/turns/" + quote("😀'\";--"),
+        "/openapi.json/",
+        "/docs/x",
+        "/favicon.ico",
+    ],
+    ids=lambda path: path[:30],
+)
+async def test_what_is_not_there_is_404(client: httpx.AsyncClient, path: str):
+    problem = checked(await client.get(f"{ROOT}{path}"))
+    assert (problem["status"], problem["error"], problem["code"]) == (404, "Not found", "not_found")
+    assert len(problem["detail"]) < 300
+
+
+async def test_an_encoded_slash_is_a_slash(client: httpx.AsyncClient):
+    assert (await client.get("/api%2Fhealth")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/health", "GET, HEAD, OPTIONS"),
+        ("/skills", "GET, HEAD, OPTIONS"),
+        ("/message", "OPTIONS, POST"),
+        ("/v1/turns/turn_x", "GET, HEAD, OPTIONS"),
+        ("/openapi.json", "GET, HEAD, OPTIONS"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
+async def test_another_method_is_405_and_told_which_there_are(
+    client: httpx.AsyncClient, path: str, allow: str, method: str
+):
+    answer = await client.request(method, path)
+    problem = checked(answer)
+    assert (problem["status"], problem["code"], answer.headers["allow"]) == (405, "method_not_allowed", allow)
+    options = await client.options(path)
+    assert (options.status_code, options.headers["allow"], options.content) == (204, allow, b"")
+
+
+async def test_get_and_head_of_message_are_405(client: httpx.AsyncClient):
+    assert [(await client.request(method, "/message")).status_code for method in ("GET", "HEAD")] == [405, 405]
+
+
+@pytest.mark.parametrize("path", ["/health", "/skills", "/", "/docs", "/openapi.json"])
+async def test_head_has_the_headers_of_get_and_no_body(client: httpx.AsyncClient, path: str):
+    got, headed = await client.get(path), await client.head(path)
+    assert (headed.status_code, headed.content) == (200, b"")
+    assert headed.headers["content-type"] == got.headers["content-type"]
+
+
+# --- any bytes at all
+
+_TEXT = st.text(st.characters())  # halves of surrogate pairs among them
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+_FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(("content", "channelId", "userId"), _VALUES))
+_BODIES = (
+    st.binary(max_size=400)
+    | _VALUES.map(lambda value: json.dumps(value).encode())
+    | _FIELDS.map(lambda value: json.dumps(value).encode())
+)
+_HEADER = st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=60).map(
+    lambda text: text.encode("latin-1")
+)
+_NAMES = [
+    b"Accept",
+    b"Authorization",
+    b"Connection",
+    b"Content-Encoding",
+    b"Content-Type",
+    b"Host",
+    b"If-None-Match",
+    b"Origin",
+    b"Sec-Fetch-Site",
+    b"X-Forwarded-For",
+    b"Access-Control-Request-Method",
+]
+_HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _HEADER), max_size=4)
+_PATHS = st.sampled_from(
+    ["/message", "/api/message", "/skills", "/health", "/v1/turns/x", "/", "/api", "/nope"]
+)
+#: Fixtures of a test function live for all of its examples; each of them is one request.
+_ONE_GATEWAY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+
+
+def is_clean(answer: httpx.Response) -> bool:
+    if answer.status_code in (200, 204, 304, 307):
+        return True
+    return bool(checked(answer)) and answer.status_code < 500
+
+
+@_ONE_GATEWAY
+@given(raw=_BODIES)
+async def test_any_body_is_answered_or_refused_clearly(gateway: Gateway, stored: Stored, raw: bytes):
+    app, client = gateway
+    before = await stored(app)
+    answer = await client.post("/message", content=raw, headers=JSON)
+    assert is_clean(answer)
+    if answer.status_code != 200:
+        assert await stored(app) == before
+
+
+@_ONE_GATEWAY
+@given(method=st.sampled_from(["GET", "POST", "OPTIONS", "HEAD"]), path=_PATHS, headers=_HEADERS)
+async def test_any_headers_are_answered_or_refused_clearly(
+    client: httpx.AsyncClient, method: str, path: str, headers: list[tuple[bytes, bytes]]
+):
+    answer = await client.request(method, path, headers=headers, content=body())
+    if method != "HEAD":
+        assert is_clean(answer)
+    assert answer.status_code < 500
+
+
+@_ONE_GATEWAY
+@given(path=st.text(max_size=40))
+async def test_any_path_is_answered_or_refused_clearly(client: httpx.AsyncClient, path: str):
+    assert is_clean(await client.get(f"{ROOT}/{quote(path, safe='/%')}"))

@@ -1,0 +1,155 @@
+"""What web pages can and cannot do with a gateway."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from torana.app import App
+
+Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Stored = Callable[[App], Awaitable[int]]
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+LISTED = {"Origin": "https://app.example"}
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+
+@pytest.mark.parametrize("path", ["/", "/skills", "/message", "/nope", "/openapi.json", "/v1/turns/x"])
+async def test_an_open_gateway_answers_no_foreign_name(start: Start, stored: Stored, path: str):
+    app, client = await start()
+    answer = await client.post(path, json={"content": "hi"}, headers={"Host": "evil.example"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
+    assert answer.json()["error"] == "Forbidden"
+    assert "TORANA_ALLOWED_HOSTS" in answer.json()["detail"]
+    assert await stored(app) == 0
+
+
+async def test_a_listed_name_is_answered(start: Start):
+    _, client = await start(allowed_hosts="gate.example")
+    assert (await client.get("/skills", headers={"Host": "gate.example:8080"})).status_code == 200
+
+
+async def test_with_a_token_any_name_is_answered(start: Start):
+    _, client = await start(gateway_token=TOKEN)
+    assert (await client.get("/skills", headers=BEARER | {"Host": "gate.example"})).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
+async def test_a_foreign_page_cannot_post_to_an_open_gateway(
+    start: Start, stored: Stored, headers: dict[str, str], media_type: str
+):
+    app, client = await start()
+    answer = await client.post(
+        "/message", content=b'{"content": "hi"}', headers=headers | {"Content-Type": media_type}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (403, "cross_site")
+    assert await stored(app) == 0
+
+
+async def test_health_is_exempt_from_host_and_site(start: Start):
+    _, client = await start()
+    foreign = {"Host": "evil.example", "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    assert (await client.get("/health", headers=foreign)).status_code == 200
+    assert (await client.get("/api/health", headers=foreign)).status_code == 200
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+async def test_cors_is_off_by_default(start: Start, token: str | None):
+    _, client = await start(**({"gateway_token": token} if token else {}))
+    preflight = await client.options("/message", headers=LISTED | PREFLIGHT)
+    assert (preflight.status_code, preflight.headers["content-type"]) == (
+        401 if token else 403,
+        "application/problem+json",
+    )
+    assert not [name for name in preflight.headers if name.startswith("access-control-")]
+
+
+async def test_a_preflight_from_a_listed_origin_needs_no_token_and_has_no_body(start: Start):
+    _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
+    for path in ("/message", "/api/message"):
+        answer = await client.options(path, headers=LISTED | PREFLIGHT)
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+
+
+async def test_a_preflight_from_another_origin_is_refused_like_everything_else(start: Start):
+    _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
+    answer = await client.options("/message", headers=PREFLIGHT | {"Origin": "https://evil.example"})
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+
+
+async def test_only_a_preflight_is_spared_the_token(start: Start):
+    _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
+    answers = [
+        await client.options("/message", headers=LISTED),
+        await client.post("/message", json={"content": "hi"}, headers=LISTED | PREFLIGHT),
+        await client.get("/skills", headers=LISTED | PREFLIGHT),
+    ]
+    assert [answer.status_code for answer in answers] == [401, 401, 401]
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+async def test_a_page_of_a_listed_origin_reads_answers_and_errors(start: Start, token: str | None):
+    _, client = await start(cors_origins="https://app.example", **({"gateway_token": token} if token else {}))
+    headers = LISTED | {"Sec-Fetch-Site": "cross-site"} | (BEARER if token else {})
+    for body, status in (({"content": "hi"}, 200), ({"content": ""}, 400)):
+        answer = await client.post("/message", json=body, headers=headers)
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_a_page_of_a_listed_origin_reads_that_its_token_is_wrong(start: Start):
+    _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
+    answer = await client.post("/message", json={"content": "hi"}, headers=LISTED)
+    assert answer.status_code == 401
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_a_page_loads_nothing_and_runs_nothing(start: Start, path: str):
+    _, client = await start()
+    page = await client.get(path)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not [word for word in ("<script", "src=", "@import", "url(", "<link", "<form") if word in page.text]
+
+
+async def test_a_browser_without_the_token_is_shown_how_to_send_it(start: Start):
+    _, client = await start(gateway_token=TOKEN)
+    page = await client.get("/", headers={"Accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert page.headers["www-authenticate"] == 'Bearer realm="torana"'
+    assert "Authorization: Bearer" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert (await client.get("/")).json()["code"] == "unauthorized"
+
+
+async def test_the_home_page_shows_a_call_that_works(start: Start):
+    _, client = await start()
+    assert "http://localhost:18789/message" in (await client.get("/")).text
+    assert "Authorization" not in (await client.get("/")).text
+    _, guarded = await start(gateway_token=TOKEN)
+    assert "Authorization: Bearer $TORANA_GATEWAY_TOKEN" in (await guarded.get("/", headers=BEARER)).text
+
+
+async def test_a_host_is_no_way_to_put_markup_into_a_page(start: Start):
+    _, client = await start(gateway_token=TOKEN)
+    page = await client.get("/", headers=BEARER | {"Host": "<script>alert(1)</script>"})
+    assert "<script" not in page.text
+
+
+async def test_the_documentation_names_every_path_and_status(start: Start):
+    _, client = await start()
+    page = (await client.get("/docs")).text
+    document = (await client.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert f"{method.upper()} {path}" in page
+    assert "`" not in page
+    assert "<code>Authorization: Bearer &lt;token&gt;</code>" in page
+    for status in ("401", "413", "415", "429", "502", "504"):
+        assert f"<td>{status}</td>" in page

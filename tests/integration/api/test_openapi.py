@@ -1,0 +1,70 @@
+"""The OpenAPI document is complete and true: requests made from it find nothing that it does not say."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import schemathesis
+
+from torana.app import App, build
+from torana.cli.gateway import Gateway, listen
+from torana.config import Loaded, load
+from torana.testing import ScriptedModel
+
+TOKEN = "a-token-of-more-than-sixteen-characters"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def build_obliging(loaded: Loaded, *, started: float) -> App:
+    """A gateway whose model always answers."""
+    return build(loaded, started=started, model=ScriptedModel(*["yes"] * 10_000))
+
+
+@contextmanager
+def serving(directory: Path) -> Generator[str]:
+    """The address of a gateway with a token and without limits."""
+    environ = {
+        "TORANA_DATA_DIR": str(directory),
+        "TORANA_GATEWAY_TOKEN": TOKEN,
+        "TORANA_RATE_PER_USER": "0",
+        "TORANA_RATE_GLOBAL": "0",
+    }
+    ready = threading.Event()
+    loaded = load(flags={}, environ=environ, cwd=directory, user_dir=directory)
+    gateway = Gateway(loaded=loaded, on_ready=ready.set, build=build_obliging)
+    listener = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=gateway.run, args=(listener,))
+    thread.start()
+    ready.wait()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    gateway.stop()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with serving(tmp_path_factory.mktemp("data")) as address:
+        yield address
+
+
+def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path):
+    tool = Path(sys.executable).with_name("schemathesis")
+    config = Path(__file__).with_name("schemathesis.toml")
+    header = f"--header=Authorization: Bearer {TOKEN}"
+    ended = subprocess.run(
+        [tool, "--no-color", f"--config-file={config}", "run", f"{address}/openapi.json", header],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_document_is_valid(address: str):
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json", headers=BEARER)
+    schema.validate()
+    assert schema.raw_schema["openapi"].startswith("3.1")

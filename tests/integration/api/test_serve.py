@@ -1,0 +1,240 @@
+"""``torana serve`` as a process: what it says, how signals end it, what ends it with one line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from torana.store.lock import DataDirLock
+from torana.testing import ChatRequest, OpenAIStandIn
+
+
+class Process:
+    """One ``torana serve``."""
+
+    def __init__(self, directory: Path, environ: dict[str, str], *, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "torana", "serve", "--port", str(self.port), "--data-dir", str(directory)],
+            env=clean_environ() | {"TORANA_RATE_GLOBAL": "0"} | environ,
+            cwd=directory.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert any(line.startswith("Torana ") for line in self._process.stdout), self.ended()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self) -> tuple[int, str, str]:
+        """Its exit code, and what it still wrote to standard output and standard error."""
+        output, errors = self._process.communicate()
+        return self._process.returncode, output, errors
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.communicate()
+
+    def wait_until_draining(self) -> httpx.Response:
+        while (answer := httpx.get(f"{self.url}/health")).json()["status"] != "draining":
+            pass
+        return answer
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def clean_environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("TORANA_")}
+
+
+Serve = Callable[..., Process]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """``serve(port=…, TORANA_MODEL="…")`` starts a process; the end of the test is its end."""
+    with ExitStack() as stack:
+
+        def start(*, port: int | None = None, **environ: str) -> Process:
+            process = Process(tmp_path / "data", environ, port=port or free_port())
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+class Slow:
+    """A provider that answers only once the gate is open."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.gate = threading.Event()
+        self._server = OpenAIStandIn(reply=self._reply)
+
+    def _reply(self, request: ChatRequest) -> str:
+        self.asked.set()
+        self.gate.wait()
+        return "at last"
+
+    def environ(self) -> dict[str, str]:
+        return {
+            "TORANA_MODEL": "openai-chat:stand-in",
+            "TORANA_MODEL_BASE_URL": self._server.url,
+            "TORANA_MODEL_API_KEY": "none",
+        }
+
+    @contextmanager
+    def open(self) -> Generator[None]:
+        with self._server:
+            try:
+                yield
+            finally:
+                self.gate.set()
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    provider = Slow()
+    with provider.open():
+        yield provider
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+def send(process: Process, content: str = "hi") -> httpx.Response:
+    return httpx.post(f"{process.url}/message", json={"content": content}, timeout=None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_running_turn_ends_before_the_gateway_does(
+    serve: Serve, slow: Slow, background: ThreadPoolExecutor, number: int
+):
+    process = serve(**slow.environ())
+    process.wait_until_ready()
+    waiting: Future[httpx.Response] = background.submit(send, process)
+    slow.asked.wait()
+    process.signal(number)
+
+    health = process.wait_until_draining()
+    assert health.status_code == 503
+    refused = send(process, "too late")
+    assert (refused.status_code, refused.json()["code"]) == (503, "draining")
+    assert int(refused.headers["retry-after"]) > 0
+
+    slow.gate.set()
+    answer = waiting.result()
+    assert (answer.status_code, answer.json()["reply"]) == (200, "at last")
+    code, _, errors = process.ended()
+    assert (code, "Traceback" in errors) == (0, False)
+
+
+def test_a_second_signal_hurries_and_the_next_start_answers(
+    serve: Serve, slow: Slow, background: ThreadPoolExecutor
+):
+    process = serve(**slow.environ())
+    process.wait_until_ready()
+    waiting: Future[httpx.Response] = background.submit(send, process)
+    slow.asked.wait()
+    process.signal(signal.SIGTERM)
+    process.wait_until_draining()
+    process.signal(signal.SIGTERM)
+    answer = waiting.result()
+    assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+    code, _, errors = process.ended()
+    assert (code, "Traceback" in errors) == (0, False)
+
+    slow.gate.set()
+    again = serve(**slow.environ())
+    again.wait_until_ready()
+    place = f"{again.url}/{answer.json()['instance']}"
+    while (turn := httpx.get(place).json())["status"] == "running":
+        pass
+    assert (turn["status"], turn["reply"]) == ("completed", "at last")
+
+
+def test_a_signal_during_the_start_ends_it_and_answers_who_waits(
+    serve: Serve, tmp_path: Path, background: ThreadPoolExecutor
+):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "slow_tools.py").write_text(f"def tool() -> str: ...\nopen({str(gate)!r}).read()")
+    process = serve(TORANA_TOOLS="slow_tools:tool", PYTHONPATH=str(tmp_path))
+    with gate.open("w"):  # which succeeds when the other side reads: now the build is in the middle
+        held = background.submit(httpx.get, f"{process.url}/skills", timeout=None)
+        while httpx.get(f"{process.url}/health").json()["status"] != "starting":
+            pass
+        process.signal(signal.SIGTERM)
+        answer = held.result()
+    assert (answer.status_code, answer.json()["code"]) == (503, "starting")
+    code, _, errors = process.ended()
+    assert (code, "Traceback" in errors) == (0, False)
+
+
+def test_a_request_is_found_in_the_log_by_its_id(serve: Serve, tmp_path: Path):
+    process = serve()
+    process.wait_until_ready()
+    answer = httpx.get(f"{process.url}/nope")
+    process.signal(signal.SIGTERM)
+    process.ended()
+    log = (tmp_path / "data" / "logs" / "torana.log").read_text()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
+    [line] = [line for line in lines if line["event"] == "request"]
+    assert line["request_id"] == answer.headers["x-request-id"] == answer.json()["requestId"]
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
+
+
+# --- what ends it with one line
+
+
+def fails_with(process: Process, code: int) -> str:
+    """The one line that the process ends with. What the log tells, and warnings, are others' lines."""
+    returned, output, errors = process.ended()
+    lines = [line for line in errors.splitlines() if not line.startswith(("{", "warning: "))]
+    assert (returned, output, len(lines)) == (code, "", 1), errors
+    return lines[0]
+
+
+def test_a_port_in_use_is_one_line(serve: Serve):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        line = fails_with(serve(port=taken.getsockname()[1]), 1)
+    assert "in use" in line
+    assert "--port" in line
+
+
+def test_a_data_directory_in_use_is_one_line(serve: Serve, tmp_path: Path):
+    with DataDirLock(data_dir=tmp_path / "data", address="http://127.0.0.1:1"):
+        assert "already running at http://127.0.0.1:1" in fails_with(serve(), 1)
+
+
+def test_a_build_that_fails_is_one_line(serve: Serve):
+    assert "no_such_module" in fails_with(serve(TORANA_TOOLS="no_such_module:tool"), 2)
+
+
+def test_a_log_that_cannot_be_written_is_one_line(serve: Serve, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "logs").write_text("a file")
+    assert str(tmp_path / "data" / "logs") in fails_with(serve(), 1)

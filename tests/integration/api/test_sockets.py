@@ -1,0 +1,362 @@
+"""The gateway on a real socket: how it starts, what uvicorn refuses, bodies that do not end."""
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from torana.api.problems import body_of
+from torana.app import App, build
+from torana.cli.gateway import Gateway, listen
+from torana.config import Loaded, load
+from torana.errors import BadRequest, DataDirUnusable, OperatorError, Starting
+from torana.testing import ScriptedModel
+
+Serve = Callable[..., str]
+
+
+class Door:
+    """A build that waits until it is told to go on."""
+
+    def __init__(self, error: OperatorError | None = None) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        self._error = error
+
+    def __call__(self, loaded: Loaded, *, started: float) -> App:
+        self.reached.set()
+        self.opened.wait()
+        if self._error:
+            raise self._error
+        return build(loaded, started=started, model=ScriptedModel(*["yes"] * 1000))
+
+
+class Running:
+    """A gateway in a thread."""
+
+    def __init__(self, loaded: Loaded, door: Door, hold: float) -> None:
+        self.error: BaseException | None = None
+        self.ready = threading.Event()
+        self._gateway = Gateway(loaded=loaded, on_ready=self.ready.set, build=door, hold=hold)
+        self._listener = listen("127.0.0.1", 0)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._gateway.run(self._listener)
+        except OperatorError as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._gateway.stop()
+        self.thread.join()
+
+
+@contextmanager
+def running(
+    directory: Path, door: Door | None = None, *, hold: float = 60, **settings: Any
+) -> Generator[Running]:
+    environ = {"TORANA_DATA_DIR": str(directory), "TORANA_RATE_GLOBAL": "0"}
+    environ |= {f"TORANA_{name.upper()}": str(value) for name, value in settings.items()}
+    waiting = door or Door()
+    gateway = Running(load(flags={}, environ=environ, cwd=directory, user_dir=directory), waiting, hold)
+    try:
+        if door is None:
+            waiting.opened.set()
+            gateway.ready.wait()
+        yield gateway
+    finally:
+        waiting.opened.set()
+        gateway.stop()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all tests that only talk to it."""
+    with running(tmp_path_factory.mktemp("data")) as gateway:
+        yield gateway
+
+
+def said(gateway: Running, raw: bytes) -> bytes:
+    """All that is answered to these bytes until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(raw)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """Status, headers and JSON of one answer that ends with the connection."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+# --- starting
+
+
+def test_health_answers_while_the_rest_still_loads(tmp_path: Path):
+    door = Door()
+    with running(tmp_path, door) as gateway:
+        door.reached.wait()
+        for path in ("/health", "/api/health"):
+            answer = httpx.get(gateway.url + path)
+            body = answer.json()
+            assert (answer.status_code, body["status"]) == (200, "starting")
+            assert list(body) == ["status", "version", "uptime", "memory", "skills", "connectors"]
+            assert body["skills"] == {"core": 0, "user": 0}
+        assert httpx.head(gateway.url + "/health").status_code == 200
+        door.opened.set()
+        gateway.ready.wait()
+        assert httpx.get(gateway.url + "/health").json()["status"] == "ok"
+
+
+def test_other_requests_are_held_and_then_answered(tmp_path: Path):
+    door = Door()
+    with running(tmp_path, door) as gateway, ExitStack() as stack:
+        held: list[http.client.HTTPConnection] = []
+        for method, path in [("POST", "/message"), ("GET", "/skills"), ("POST", "/health")]:
+            connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
+            stack.callback(connection.close)
+            connection.request(method, path, b'{"content": "hi"}', {"Content-Type": "application/json"})
+            held.append(connection)
+        door.reached.wait()
+        assert httpx.get(gateway.url + "/health").json()["status"] == "starting"
+        door.opened.set()
+        assert [connection.getresponse().status for connection in held] == [200, 200, 405]
+
+
+def test_a_request_that_was_held_too_long_is_told_to_come_back(tmp_path: Path):
+    with running(tmp_path, Door(), hold=0) as gateway:
+        answer = httpx.post(gateway.url + "/message", json={"content": "hi"})
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert int(answer.headers["retry-after"]) > 0
+    problem = answer.json()
+    assert problem == body_of(Starting(), request_id=problem["requestId"])
+
+
+def test_a_build_that_fails_ends_the_gateway_and_answers_who_waits(tmp_path: Path):
+    door = Door(DataDirUnusable("the disk is full"))
+    with running(tmp_path, door) as gateway:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
+        connection.request("GET", "/skills")
+        door.reached.wait()
+        door.opened.set()
+        assert connection.getresponse().status == 503
+        connection.close()
+        gateway.thread.join()
+        assert isinstance(gateway.error, DataDirUnusable)
+
+
+def test_a_gateway_stopped_while_it_loads_ends(tmp_path: Path):
+    door = Door()
+    with running(tmp_path, door) as gateway:
+        door.reached.wait()
+    assert (gateway.error, gateway.thread.is_alive()) == (None, False)
+
+
+def test_an_address_in_use_is_one_line():
+    with listen("127.0.0.1", 0) as first, pytest.raises(OperatorError) as caught:
+        listen("127.0.0.1", first.getsockname()[1])
+    assert "in use" in caught.value.detail
+    assert "--port" in caught.value.detail
+    assert "\n" not in caught.value.detail
+
+
+def test_ipv6_is_listened_on():
+    with listen("::1", 0) as listener:
+        assert listener.family is socket.AF_INET6
+
+
+# --- what is no request
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"GET\r\n\r\n",
+        b"F(O /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /h\xc3\xa9alth HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nA\0B: c\r\n\r\n",
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n",
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnot a size\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET /nope?\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /" + b"x" * 70_000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: 1234567890\r\n" * 7_000,
+    ],
+    ids=lambda raw: raw[:24].decode("latin-1"),
+)
+def test_what_is_no_request_is_a_problem_too(gateway: Running, raw: bytes):
+    status, headers, problem = parsed(said(gateway, raw))
+    assert (status, headers["content-type"]) == (400, "application/problem+json")
+    assert problem["detail"].startswith("This is not a valid HTTP/1.1 request: ")
+    assert problem == body_of(BadRequest(problem["detail"]), request_id=problem["requestId"])
+
+
+def test_a_head_below_the_limit_is_read(gateway: Running):
+    raw = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"x" * 60_000 + b"\r\n\r\n"
+    assert parsed(said(gateway, raw))[0] == 200
+
+
+def test_a_head_without_an_end_is_not_read_for_ever(gateway: Running):
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            connection.sendall(b"x" * 100_000_000)
+
+
+def test_garbage_behind_an_answer_ends_the_connection(gateway: Running):
+    answer = said(gateway, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\ngarbage\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_garbage_in_a_refused_body_only_ends_the_connection(gateway: Running):
+    head = b"POST /nope HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(head + b"1\r\nx\r\n")
+        answer = connection.recv(65_536)
+        connection.sendall(b"no size at all\r\n")
+        rest = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert parsed(answer + rest)[0] == 404
+
+
+def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
+    with httpx.Client(base_url=gateway.url, headers={"X": "x" * 40_000}) as client:
+        assert [client.get("/health").status_code for _ in range(3)] == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (b"GET /skills HTTP/1.0\r\n\r\n", 403, "host_not_allowed"),
+        (b"GET /nope?%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
+        (b"PUT /message HTTP/1.1\r\nHost: localhost:x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
+        (b"PUT http://[/message HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
+        (
+            b"GET http://evil.example/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            404,
+            "not_found",
+        ),
+        (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
+        (b"FOO /message HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
+        (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
+    ],
+)
+def test_odd_requests_are_answered_like_others(gateway: Running, raw: bytes, status: int, code: str):
+    answer = parsed(said(gateway, raw))
+    assert (answer[0], answer[2]["code"]) == (status, code)
+
+
+def test_head_has_no_body_on_the_wire(gateway: Running):
+    for path in (b"/health", b"/nope", b"/message"):
+        answer = said(gateway, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_message_with_an_offer_to_upgrade_is_answered_as_it_is(gateway: Running):
+    body = b'{"content": "hi"}'
+    raw = (
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+        b"Content-Length: %d\r\n\r\n%s"
+    ) % (len(body), body)
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(raw)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+# --- large bodies
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", ["/message", "/nope", "/skills"])
+def test_a_huge_body_is_refused_early_and_its_sender_can_read_why(gateway: Running, path: str, chunked: bool):
+    sent = 0
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    size = "Transfer-Encoding: chunked" if chunked else "Content-Length: 20000000"
+    piece = b" " * 50_000
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        connection.sendall(f"{head}{size}\r\n\r\n".encode())
+        try:
+            for _ in range(400):
+                connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                sent += len(piece)
+        except OSError:  # the gateway has closed the connection
+            pass
+        answer = connection.recv(65_536)
+    status, headers, problem = parsed(answer)
+    assert status == problem["status"] == {"/message": 413, "/nope": 404, "/skills": 405}[path]
+    assert headers["connection"] == "close"
+    assert sent < 20_000_000
+
+
+def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(gateway: Running):
+    answer = httpx.post(
+        gateway.url + "/message", content=b" " * 20_000_000, headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+def test_a_refused_small_body_leaves_the_connection_usable(gateway: Running):
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
+    statuses: list[int] = []
+    for body in (b"x" * 200_000, b'{"content": "hi"}'):
+        connection.request("POST", "/message", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        statuses.append(answer.status)
+        answer.read()
+    connection.close()
+    assert statuses == [400, 200]
+
+
+def test_a_sender_that_leaves_in_the_middle_harms_nobody(gateway: Running, caplog: pytest.LogCaptureFixture):
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall(
+            b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 100\r\n\r\n{"content"'
+        )
+    assert httpx.get(gateway.url + "/health").status_code == 200
+    assert "Traceback" not in caplog.text
+
+
+# --- leaving
+
+
+def test_leaving_an_event_stream_or_a_plain_wait_does_not_cancel_the_turn(
+    gateway: Running, caplog: pytest.LogCaptureFixture
+):
+    turns: list[str] = []
+    with httpx.stream(
+        "POST",
+        gateway.url + "/message",
+        json={"content": "hi", "channelId": "left"},
+        headers={"Accept": "text/event-stream"},
+    ) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                turns.append(json.loads(line.removeprefix("data: "))["id"])
+                break
+    # Its session's next message is answered after it.
+    assert httpx.post(gateway.url + "/message", json={"content": "hi", "channelId": "left"}).status_code == 200
+    assert httpx.get(f"{gateway.url}/v1/turns/{turns[0]}").json()["status"] == "completed"
+    assert "Traceback" not in caplog.text

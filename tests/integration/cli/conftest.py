@@ -1,0 +1,126 @@
+"""The commands as processes, beside a gateway that runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from torana.store.lock import read_address
+
+PATIENCE = 30.0
+
+#: An operator's tool that says it was started, and ends when it may.
+SLOW_TOOL = '''
+import asyncio
+from pathlib import Path
+from torana.tools import tool
+
+@tool(idempotent=True)
+async def dawdle() -> str:
+    """Take long."""
+    Path("started").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "dawdled to the end"
+'''
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None]) -> T:
+    """What ``look`` gives as soon as it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {PATIENCE:g} s in vain")
+
+
+class Place:
+    """A directory in which commands run, with the data directory to be made in it."""
+
+    def __init__(self, path: Path, running: ExitStack) -> None:
+        self.path = path
+        self.data_dir = path / "data"
+        self._running = running
+        (path / "dawdling.py").write_text(SLOW_TOOL)
+
+    def environ(self, **settings: str) -> dict[str, str]:
+        """The environment of a command: the user's own settings are not in it."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "COVERAGE"))}
+        own = {
+            "HOME": str(self.path),
+            "TORANA_DATA_DIR": str(self.data_dir),
+            "TORANA_TOOLS": "dawdling:dawdle",
+            "PYTHONPATH": str(self.path),
+            "TORANA_TIMEZONE": "UTC",
+        }
+        return kept | own | settings
+
+    def free_port(self) -> int:
+        """A port that nobody listens on."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return listener.getsockname()[1]
+
+    def run(self, *arguments: str, given: str | bytes = "", **settings: str) -> tuple[int, str, str]:
+        """Run a command to its end: exit code, standard output, standard error."""
+        done = subprocess.run(
+            [sys.executable, "-m", "torana", *arguments],
+            cwd=self.path,
+            env=self.environ(**settings),
+            input=given.encode() if isinstance(given, str) else given,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+        """Start a command; it is killed at the end of the test."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torana", *arguments],
+            cwd=self.path,
+            env=self.environ(**settings),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._running.callback(_end, process)
+        return process
+
+    def serve(self, **settings: str) -> subprocess.Popen[str]:
+        """Start a gateway on a free port; it takes messages when this returns."""
+        gateway = self.start("serve", "--port", str(self.free_port()), **settings)
+        eventually(lambda: read_address(self.data_dir) or gateway.poll())
+        return gateway
+
+    def dawdles(self) -> None:
+        """Wait until the slow tool runs."""
+        eventually((self.path / "started").exists)
+
+    def let_go(self) -> None:
+        """Let the slow tool end."""
+        (self.path / "go").touch()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A place of the test's own."""
+    with ExitStack() as running:
+        yield Place(tmp_path, running)

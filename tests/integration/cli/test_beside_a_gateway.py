@@ -1,0 +1,85 @@
+"""What the other commands do while a gateway runs, and how a start is broken off."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from torana.store.lock import read_address
+from torana.testing import OpenAIStandIn
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+#: An operator's module whose import takes as long as the test wants.
+SLOW_IMPORT = """
+import time
+from pathlib import Path
+
+Path("started").touch()
+while not Path("go").exists():
+    time.sleep(0.01)
+
+def dawdle() -> str:
+    return ""
+"""
+
+
+def _say(place: Place, content: str) -> str:
+    body = {"content": content, "channelId": "a", "userId": "ana"}
+    answer = httpx.post(f"{read_address(place.data_dir)}/message", json=body, timeout=30, trust_env=False)
+    return answer.raise_for_status().json()["reply"]
+
+
+def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(place: Place) -> None:
+    gateway = place.serve(TORANA_RATE_PER_USER="0", TORANA_RATE_GLOBAL="0")
+    _say(place, "remember that my cat is Tom")
+    backup = place.start("backup", "mine.zip")
+    while backup.poll() is None:
+        _say(place, "what is 1 + 1")
+    assert backup.communicate(timeout=30)[1] == ""
+    _say(place, "remember that my dog is Rex")
+    refused = place.run("restore", "mine.zip")
+    assert refused[:2] == (1, "")
+    assert refused[2].startswith(f"already running at {read_address(place.data_dir)} ")
+    gateway.send_signal(signal.SIGTERM)
+    assert gateway.wait(30) == 0
+    assert place.run("restore", "mine.zip")[0] == 0
+    place.serve()
+    assert "Tom" in _say(place, "what do you know about my cat")
+    assert _say(place, "what do you know about my dog") == "Nothing is remembered about that."
+    assert "my cat is Tom" in _say(place, "what did I say first?")
+
+
+def test_the_doctor_finds_a_running_gateway(place: Place) -> None:
+    place.serve()
+    code, out, err = place.run("doctor", "--json")
+    findings = {item["check"]: item["detail"] for item in json.loads(out)}
+    assert (code, err) == (0, "")
+    assert findings["gateway"] == f"running at {read_address(place.data_dir)}"
+    assert findings["database"].startswith("whole, at revision ")
+    assert findings["tools"] == "dawdle"
+
+
+@pytest.mark.parametrize("arguments", [("serve",), ("chat", "hi"), ("doctor",)])
+def test_ctrl_c_while_it_starts_leaves_no_trace(place: Place, arguments: tuple[str, ...]) -> None:
+    (place.path / "dawdling.py").write_text(SLOW_IMPORT)
+    command = place.start(*arguments, TORANA_PORT=str(place.free_port()))
+    place.dawdles()
+    command.send_signal(signal.SIGINT)
+    place.let_go()
+    _, err = command.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert command.returncode in (0, 130)
+
+
+def test_an_answer_cannot_steer_the_terminal(place: Place) -> None:
+    with OpenAIStandIn(reply=lambda _: "red \x1b[31malert\x9b, two\u2028lines\u0085 and\ttabs\n") as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        code, out, err = place.run("chat", "hi", **model)
+    assert (code, err) == (0, "")
+    assert out == "red \\x1b[31malert\\x9b, two\u2028lines\\x85 and\ttabs\n\n"

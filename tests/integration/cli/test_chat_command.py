@@ -1,0 +1,178 @@
+"""``torana chat``: through a gateway that runs, and with one of its own."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torana.cli import main
+from torana.store.lock import read_address
+from torana.testing import Fault, OpenAIStandIn
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+TOKEN = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
+
+
+def test_one_message_is_answered_without_a_running_gateway(place: Place) -> None:
+    assert place.run("chat", "what is 17 % of 2,340") == (0, "17 % of 2,340 = 397.8\n", "")
+    assert read_address(place.data_dir) is None
+
+
+def test_what_was_said_is_there_the_next_time(place: Place) -> None:
+    place.run("chat", "what", "is", "1 + 1")  # as a shell hands over what is not quoted
+    assert place.run("chat", "what did I say last?") == (0, "You said: what is 1 + 1\n", "")
+
+
+def test_lines_of_a_pipe_are_messages_until_quit(place: Place) -> None:
+    code, out, err = place.run(
+        "chat", given="what is 1 + 1\n\n/new\nwhat did I say last?\n/help\n  2 * 3  \n/quit\n4 * 5\n"
+    )
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "1 + 1 = 2",
+        "A new conversation.",
+        "Nothing like that was said earlier in this channel.",
+        "/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer.",
+        "2 * 3 = 6",
+    ]
+
+
+def test_a_refused_message_is_one_line_and_the_next_is_answered(place: Place) -> None:
+    code, out, err = place.run("chat", given="a" * 10_001 + "\n1 + 1\n")
+    assert (code, out) == (1, "1 + 1 = 2\n")
+    assert err.startswith("Payload too large: `content` has 10,001 characters")
+    assert err.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_sent_with_a_mark(place: Place) -> None:
+    place.run("chat", given=b"one \xff two\n")
+    assert place.run("chat", "what did I say last?")[1] == "You said: one � two\n"
+
+
+def test_a_model_that_fails_is_one_line(place: Place) -> None:
+    code, out, err = place.run(
+        "chat", "hi", TORANA_MODEL="openai-chat:x", TORANA_MODEL_BASE_URL="http://127.0.0.1:9/v1"
+    )
+    assert (code, out) == (1, "")
+    assert err == "Model failed: connection refused to 127.0.0.1:9: is the server running there?\n"
+
+
+def test_what_came_of_an_answer_before_it_failed_stands_on_a_line_of_its_own(place: Place) -> None:
+    with OpenAIStandIn(reply=lambda _: "one two three", faults=[Fault(cut_after=3)]) as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        code, out, err = place.run("chat", "hi", **model)
+    assert (code, out) == (1, "one two\n")
+    assert err.startswith("Model failed: ")
+    assert err.count("\n") == 1
+
+
+def test_an_account_without_a_name_is_called_local(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    place.serve()
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("sys.argv", ["torana", "chat", "remember that my cat is Tom"])
+    for name, value in place.environ().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capsys.readouterr().out == "Remembered: my cat is Tom\n"
+    assert "Tom" in place.run("chat", "--user", "local", "what do you know about my cat")[1]
+
+
+def test_what_keeps_its_own_gateway_from_starting_is_one_line(place: Place) -> None:
+    code, out, err = place.run("chat", "hi", TORANA_TOOLS="nowhere_at_all:tool")
+    assert (code, out) == (2, "")
+    assert err.startswith("TORANA_TOOLS: nowhere_at_all:tool: ")
+    assert err.count("\n") == 1
+
+
+def test_a_running_gateway_is_used(place: Place) -> None:
+    place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
+    code, out, err = place.run(
+        "chat", "--user", "bo", "remember that my cat is Tom", TORANA_GATEWAY_TOKEN=TOKEN
+    )
+    assert (code, out, err) == (0, "Remembered: my cat is Tom\n", "")
+    recalled = place.run(
+        "chat", "--user=bo", "--channel=other", "what do you know about my cat", TORANA_GATEWAY_TOKEN=TOKEN
+    )
+    assert "my cat is Tom" in recalled[1]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"TORANA_GATEWAY_TOKEN": TOKEN[::-1]}], ids=["no token", "wrong token"]
+)
+def test_another_token_than_the_running_gateways_is_told(place: Place, settings: dict[str, str]) -> None:
+    place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
+    address = read_address(place.data_dir)
+    line = f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to it\n"
+    assert place.run("chat", "hi", **settings) == (1, "", line)
+
+
+def test_a_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
+    first = place.start("chat")
+    assert first.stdin
+    assert first.stdout
+    first.stdin.write("1 + 1\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "1 + 1 = 2\n"
+    assert place.run("chat", "what did I say last?") == (0, "You said: 1 + 1\n", "")
+    first.stdin.close()
+    assert first.wait(30) == 0
+
+
+def test_an_answer_that_a_dying_gateway_breaks_off_comes_after_its_next_start(place: Place) -> None:
+    gateway = place.serve()
+    talk = place.start("chat", "use dawdle")
+    place.dawdles()
+    gateway.kill()
+    out, err = talk.communicate(timeout=30)
+    assert (talk.returncode, out) == (1, "")
+    assert err == "The gateway stopped. The message is kept, and answered after its next start.\n"
+    place.let_go()
+    assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # behind the one that was kept
+    assert place.run("chat", given="what did I say first?\n")[1] == "You said: use dawdle\n"
+
+
+def test_a_gateway_that_is_gone_is_told_at_every_message(place: Place) -> None:
+    gateway = place.serve()
+    address = read_address(place.data_dir)
+    talk = place.start("chat")
+    assert talk.stdin
+    assert talk.stdout
+    talk.stdin.write("1 + 1\n")
+    talk.stdin.flush()
+    assert talk.stdout.readline() == "1 + 1 = 2\n"
+    gateway.kill()
+    gateway.wait(30)
+    _, err = talk.communicate("2 + 2\n3 + 3\n", timeout=30)
+    assert talk.returncode == 1
+    assert err.splitlines() == [f"no gateway answers at {address}: [Errno 111] Connection refused"] * 2
+
+
+def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:
+    talk = place.start("chat", "use dawdle")
+    place.dawdles()
+    talk.send_signal(signal.SIGINT)
+    out, err = talk.communicate(timeout=30)
+    assert (talk.returncode, out, err) == (130, "", "")
+    assert read_address(place.data_dir) is None
+
+
+def test_a_pipe_that_ends_early_is_no_error(place: Place) -> None:
+    talk = place.start("chat", "use dawdle")
+    place.dawdles()
+    assert talk.stdout
+    talk.stdout.close()
+    place.let_go()
+    assert talk.stderr
+    assert talk.stderr.read() == ""
+    assert talk.wait(30) == 1

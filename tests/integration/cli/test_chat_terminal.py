@@ -1,0 +1,124 @@
+"""``torana chat`` at a prompt, on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.integration.cli.conftest import Place
+
+PATIENCE = 30.0
+CTRL_C, CTRL_D = "\x03", "\x04"
+_STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
+
+
+class Terminal:
+    """A command behind a pseudo-terminal, typed into and read from."""
+
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
+        self._descriptor = descriptor
+        self._process = process
+        self.text = ""
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._descriptor, text.encode())
+
+    def expect(self, text: str) -> None:
+        """Read until the text has come, behind what was expected before."""
+        for _ in self._readings():
+            if text in self.text:
+                self.text = self.text.partition(text)[2]
+                return
+
+    def exit_code(self) -> int:
+        """Read to the end."""
+        for _ in self._readings():
+            if self._process.poll() is not None:
+                return self._process.returncode
+        raise AssertionError
+
+    def _readings(self) -> Iterator[None]:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            yield
+            if select.select([self._descriptor], [], [], 0.1)[0]:
+                self.text += _STEERING.sub("", self._read())
+        raise AssertionError(f"on the terminal stands {self.text!r}")
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._descriptor, 65_536).decode(errors="replace")
+        except OSError:  # the other side is closed
+            return ""
+
+
+@contextmanager
+def _chat(place: Place) -> Generator[Terminal]:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torana", "chat"],
+        cwd=place.path,
+        env=place.environ(TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # so that Ctrl-C reaches it
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_a_talk_at_the_prompt(place: Place) -> None:
+    with _chat(place) as terminal:
+        terminal.expect("/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer.\n> ")
+        terminal.type("what is 17 % of 2,340\n")
+        terminal.expect("17 % of 2,340\n17 % of 2,340 = 397.8\n> ")  # and nothing else in between
+        terminal.type("\n/new\n")
+        terminal.expect("A new conversation.\n> ")
+        terminal.type("what did I say last?\n")
+        terminal.expect("Nothing like that was said earlier in this channel.\n> ")
+        terminal.type("/quit\n")
+        assert terminal.exit_code() == 0
+
+
+def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
+    with _chat(place) as terminal:
+        terminal.expect("> ")
+        terminal.type("use dawdle\n")
+        place.dawdles()
+        terminal.type(CTRL_C)
+        terminal.expect("No longer waiting. The answer will be part of the conversation.\n> ")
+        place.let_go()
+        terminal.type("what did I say first?\n")
+        terminal.expect("You said: use dawdle\n> ")
+        terminal.type("/exit\n")
+        assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("key", [CTRL_D, CTRL_C], ids=["Ctrl-D", "Ctrl-C"])
+def test_a_key_at_the_prompt_ends_the_talk(place: Place, key: str) -> None:
+    with _chat(place) as terminal:
+        terminal.expect("> ")
+        terminal.type(key)
+        assert terminal.exit_code() == 0
+        assert "Traceback" not in terminal.text

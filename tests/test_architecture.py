@@ -1,0 +1,132 @@
+"""What the design promises of the code as a whole."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import torana
+from torana import errors
+from torana.api.problems import TABLE, body_of, error_from, status_of
+from torana.errors import GatewayError
+from torana.messages import Failure
+
+SOURCE = Path(torana.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def tree_of(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from tree_of(child)
+
+
+KINDS = [kind for kind in tree_of(GatewayError) if kind.__module__ == errors.__name__]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE.parent))
+
+
+def test_arrows_point_down() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=SOURCE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_status_a_code_and_a_cure_in_its_own_words(kind: type[GatewayError]) -> None:
+    error = kind()
+    body = body_of(error, request_id="r")
+
+    assert 400 <= status_of(error) <= 504
+    assert body["code"] == kind.code
+    assert body["detail"] == " ".join((kind.__doc__ or "").split())
+    assert "code" in vars(kind)
+    assert next(base for base in kind.__mro__ if base in TABLE) is not GatewayError or kind is GatewayError
+
+
+def test_no_two_errors_share_a_code() -> None:
+    codes = [kind.code for kind in tree_of(GatewayError)]
+
+    assert sorted(set(codes)) == sorted(codes)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_survives_its_row(kind: type[GatewayError]) -> None:
+    again = error_from(Failure(code=kind.code, detail="as it was"))
+
+    assert (type(again), again.detail) == (kind, "as it was")
+
+
+def test_the_tree_at_the_top_of_errors_is_the_tree() -> None:
+    drawn = inspect.getdoc(errors) or ""
+
+    assert [kind.__name__ for kind in KINDS if kind.__name__ not in drawn] == []
+
+
+def modules() -> list[ModuleType]:
+    found = pkgutil.walk_packages(torana.__path__, prefix="torana.")
+    # A migration runs inside Alembic; `__main__` is the command line.
+    return [
+        importlib.import_module(m.name)
+        for m in found
+        if ".migrations." not in m.name and "__main__" not in m.name
+    ]
+
+
+def test_what_is_exported_is_sorted_and_there() -> None:
+    for module in modules():
+        names = getattr(module, "__all__", [])
+        assert list(names) == sorted(names, key=export_order), module.__name__
+        assert [name for name in names if not hasattr(module, name)] == [], module.__name__
+
+
+def export_order(name: str) -> tuple[bool, bool, str]:
+    """Constants, then classes, then functions, as the linter sorts them."""
+    return not name.isupper(), not name[0].isupper(), name
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Without the functions inside, which are measured by themselves."""
+    inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {line for node in inner[1:] for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    return (function.end_lineno or 0) - function.lineno + 1 - len(lines)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_and_functions_stay_within_their_size(path: Path) -> None:
+    # A migration is written once, and only read by a machine.
+    if "migrations" in path.parts:
+        return
+
+    assert [function.name for function in functions_of(path) if own_lines(function) > 60] == []
+    assert len(path.read_text("utf-8").splitlines()) <= 600
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_everything_says_what_it_is_for(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+
+    assert ast.get_docstring(tree)

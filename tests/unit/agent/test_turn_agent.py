@@ -1,0 +1,285 @@
+"""One turn of the agent over a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from pydantic_ai import FunctionToolset, RunContext
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+from torana.agent import Answer, TurnAgent, _usage  # pyright: ignore[reportPrivateUsage]
+from torana.errors import ModelFailed, TurnLimit
+from torana.memory import Memory
+from torana.messages import GATEWAY_OWNER, EventType, Inbound, Turn
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
+from torana.turns import Turns
+
+OpenAgent = Callable[..., TurnAgent]
+Say = Callable[..., Awaitable[Turn]]
+
+
+class Watcher:
+    """What is told of a turn while it runs."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[EventType, Mapping[str, Any]]] = []
+
+    def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
+        self.events.append((type_, data))
+
+    @property
+    def text(self) -> str:
+        return "".join(data["text"] for type_, data in self.events if type_ == "message.delta")
+
+    @property
+    def tools(self) -> list[tuple[EventType, Mapping[str, Any]]]:
+        return [event for event in self.events if event[0].startswith("tool.")]
+
+
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture
+async def turn(open_turns: Callable[..., Turns], message: Callable[..., Inbound]) -> Turn:
+    """A turn of ana's that waits to be answered."""
+    return await open_turns(ScriptedModel([asyncio.Event()])).accept(message("what is 1+1?", user="ana"))
+
+
+def call(name: str, **arguments: Any) -> ToolCallPart:
+    return ToolCallPart(name, arguments, tool_call_id=f"call_{name}")
+
+
+def sum_of(number: int) -> ToolCallPart:
+    return ToolCallPart("calculate", {"expression": f"{number}+{number}"}, tool_call_id=f"c{number}")
+
+
+async def test_the_deltas_put_together_are_the_reply(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    model = ScriptedModel(["Let me ", "see.", sum_of(1)], [sum_of(2)], ["It ", "is 2."])
+
+    answer = await open_agent(model).run(turn, watcher)
+
+    assert answer.reply.text == watcher.text == "Let me see.\n\nIt is 2."
+    assert answer.reply.model == "scripted"
+
+
+async def test_a_text_that_begins_empty_is_a_new_paragraph_all_the_same(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    model = ScriptedModel(["One.", sum_of(1)], ["", "Two."], "never")
+
+    answer = await open_agent(model).run(turn, watcher)
+
+    assert answer.reply.text == watcher.text == "One.\n\nTwo."
+
+
+async def test_tools_are_told_in_their_order(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
+    model = ScriptedModel([sum_of(1), call("calculate", expression="1/0")], "Done.")
+
+    await open_agent(model).run(turn, watcher)
+
+    started = [data for type_, data in watcher.tools if type_ == "tool.started"]
+    finished = [data for type_, data in watcher.tools if type_ == "tool.finished"]
+    assert started == [{"callId": "c1", "tool": "calculate"}, {"callId": "call_calculate", "tool": "calculate"}]
+    assert sorted(finished, key=lambda data: data["callId"]) == [
+        {"callId": "c1", "tool": "calculate", "ok": True},
+        {"callId": "call_calculate", "tool": "calculate", "ok": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [call("no_such_tool"), call("calculate", wrong=1), call("calculate", expression=["x"])], ids=str
+)
+async def test_a_wrong_call_is_told_to_the_model_and_to_the_watcher(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, wrong: ToolCallPart
+) -> None:
+    model = ScriptedModel([wrong], [wrong], [wrong], "I give up.")
+
+    answer = await open_agent(model).run(turn, watcher)
+
+    assert answer.reply.text == "I give up."
+    assert [data["ok"] for type_, data in watcher.tools if type_ == "tool.finished"] == [False, False, False]
+
+
+async def test_a_model_that_never_calls_rightly_has_failed(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    model = ScriptedModel(*[[call("calculate", wrong=1)]] * 4)
+
+    with pytest.raises(ModelFailed, match="calculate"):
+        await open_agent(model).run(turn, watcher)
+
+
+class Metered(FunctionModel):
+    """A model with a price and a count of tokens."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(stream_function=self._play, model_name=name)
+        self.called = False
+
+    async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if not self.called:
+            self.called = True
+            yield {0: DeltaToolCall("calculate", '{"expression": "1+1"}', tool_call_id="c")}
+        else:
+            yield "It is 2."
+
+
+async def test_usage_is_the_sum_of_all_requests(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
+    answer = await open_agent(Metered("nobody-knows-it")).run(turn, watcher)
+
+    assert answer.reply.usage.input_tokens > 50
+    assert answer.reply.usage.output_tokens > 5
+    assert answer.reply.usage.cost_usd == 0.0
+    assert answer.reply.model == "nobody-knows-it"
+
+
+def test_a_known_model_has_its_price() -> None:
+    usage = RequestUsage(input_tokens=1_000, output_tokens=100)
+    response = ModelResponse(
+        parts=[TextPart("hi")], usage=usage, model_name="gpt-4o-mini", provider_name="openai"
+    )
+
+    assert _usage([response, response]).cost_usd == pytest.approx(2 * (0.15 * 1_000 + 0.6 * 100) / 1e6)
+
+
+async def test_a_model_that_fails_is_told_with_its_reason(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    model = ScriptedModel(
+        ["a word, ", ModelHTTPError(status_code=500, model_name="m", body={"message": "oh no"})]
+    )
+
+    with pytest.raises(ModelFailed, match="500"):
+        await open_agent(model).run(turn, watcher)
+
+    assert watcher.text == "a word, "
+
+
+class Endless(FunctionModel):
+    """A model that calls a tool for ever, so many times at once."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__(stream_function=self._play)
+        self._at_once = at_once
+        self.requests = 0
+
+    async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        self.requests += 1
+        for number in range(self._at_once):
+            yield {number: DeltaToolCall("list_skills", "{}", tool_call_id=f"{self.requests}.{number}")}
+
+
+@pytest.mark.parametrize(("at_once", "requests"), [(1, 50), (101, 1), (60, 2)])
+async def test_a_turn_that_goes_round_too_often_is_stopped(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, at_once: int, requests: int
+) -> None:
+    model = Endless(at_once)
+
+    with pytest.raises(TurnLimit, match=r"limit of (50|100)"):
+        await open_agent(model).run(turn, watcher)
+
+    assert model.requests == requests
+
+
+async def test_the_history_of_a_turn_is_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:
+    model = ScriptedModel([sum_of(1)], "It is 2.", "And 4.")
+    turns = open_turns(model)
+    await say(turns, "what is 1+1?")
+    await say(turns, "and doubled?")
+
+    shown = model.requests[-1].messages
+    assert [type(m) for m in shown] == [ModelRequest, ModelResponse, ModelRequest, ModelResponse, ModelRequest]
+    parts = [m.parts[-1] for m in shown]
+    assert isinstance(parts[2], ToolReturnPart)
+    assert [p.content for p in parts if isinstance(p, UserPromptPart)] == ["what is 1+1?", "and doubled?"]
+
+
+async def test_what_a_user_asked_to_be_remembered_is_put_before_the_model(
+    open_turns: Callable[..., Turns], say: Say
+) -> None:
+    remember = ToolCallPart("remember", {"text": "Ana likes green tea", "subject": ""})
+    model = ScriptedModel([remember], "Noted.", "Green tea.", "No idea.", "No idea.")
+    turns = open_turns(model)
+    await say(turns, "I like green tea, remember that", user="ana", channel="a")
+
+    for user, knows in [("ana", True), ("bob", False), (None, False)]:
+        await say(turns, "which tea?", user=user, channel=f"of {user}")
+        assert ("Ana likes green tea" in instructions(model)) is knows
+
+
+@pytest.mark.parametrize("recall_in_rooms", [False, True])
+async def test_in_a_room_private_memory_is_not_recalled_unless_switched_on(
+    open_agent: OpenAgent,
+    open_turns: Callable[..., Turns],
+    say: Say,
+    database: Database,
+    recall_in_rooms: bool,
+) -> None:
+    await Memory(database=database).remember(
+        GATEWAY_OWNER, "ana", "Ana likes green tea", subject="", turn_id="t"
+    )
+    model = ScriptedModel("Hello.", "Green tea.", [call("recall", query="tea")], "Here.")
+    turns = open_turns(agent=open_agent(model, recall_in_rooms=recall_in_rooms))
+    await say(turns, "hello", user="bob")
+
+    await say(turns, "which tea?", user="ana")
+    assert ("green tea" in instructions(model)) is recall_in_rooms
+    await say(turns, "look it up", user="ana")
+
+    result = model.requests[-1].messages[-1].parts[0]
+    assert isinstance(result, ToolReturnPart)
+    assert ("green tea" in str(result.content)) is recall_in_rooms
+    assert (result.outcome == "failed") is not recall_in_rooms
+    assert "the latest message is from ana" in instructions(model)
+
+
+async def test_in_a_room_the_model_sees_who_said_what(open_turns: Callable[..., Turns], say: Say) -> None:
+    model = ScriptedModel("a", "b", "c")
+    turns = open_turns(model)
+    for content, user in [("I am here", "ana"), ("me too", "bob"), ("and I", "ana")]:
+        await say(turns, content, user=user)
+
+    prompts = [m.parts[0] for m in model.requests[-1].messages if isinstance(m, ModelRequest)]
+    assert [p.content for p in prompts if isinstance(p, UserPromptPart)] == [
+        "ana: I am here",
+        "bob: me too",
+        "and I",
+    ]
+
+
+def instructions(model: ScriptedModel) -> str:
+    """Those of the last request."""
+    return model.requests[-1].info.instructions or ""
+
+
+async def test_a_tool_knows_the_turn_it_runs_in(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
+    def who(ctx: RunContext[ToolContext]) -> str:
+        """Tell."""
+        deps = ctx.deps
+        return f"{deps.turn.user} in {deps.timezone.key} on {deps.clock():%A}, may recall: {deps.may_recall}"
+
+    model: Model = ScriptedModel([call("who")], "Told.")
+    answer: Answer = await open_agent(model, FunctionToolset[ToolContext]([who])).run(turn, watcher)
+
+    assert b"ana in Europe/Lisbon on Monday, may recall: True" in answer.history[0]

@@ -1,0 +1,52 @@
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from torana.api.cors import Cors
+
+Ask = Callable[..., Coroutine[Any, Any, Any]]
+
+LISTED = ("Origin", "https://app.example")
+APP = Cors(PlainTextResponse("in", status_code=401), origins=["https://app.example"])
+
+
+def preflight(origin: str, *, method: str = "POST") -> list[tuple[str, str]]:
+    return [("Origin", origin), ("Access-Control-Request-Method", method)]
+
+
+@pytest.mark.parametrize("wanted", ["POST", "DELETE"])
+async def test_a_listed_origin_is_told_what_it_may_do(ask: Ask, wanted: str):
+    answer = await ask(APP, "OPTIONS", "/message", preflight("https://app.example", method=wanted))
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert answer.headers["access-control-allow-methods"] == "GET, POST"
+    assert "Authorization" in answer.headers["access-control-allow-headers"]
+    assert "Origin" in answer.headers["vary"]
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "https://app.example.evil.example", "http://app.example", ""]
+)
+async def test_a_preflight_of_another_origin_is_a_request_like_any_other(ask: Ask, origin: str):
+    answer = await ask(APP, "OPTIONS", "/message", preflight(origin))
+    assert (answer.status, answer.body) == (401, b"in")
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_listed_origin_may_read_an_error_and_its_headers(ask: Ask):
+    answer = await ask(APP, "POST", "/message", [LISTED])
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert "Retry-After" in answer.headers["access-control-expose-headers"]
+
+
+async def test_another_origin_may_read_nothing(ask: Ask):
+    answer = await ask(APP, "POST", "/message", [("Origin", "https://evil.example")])
+    assert "access-control-allow-origin" not in answer.headers
+    assert "Origin" in answer.headers["vary"]
+
+
+async def test_options_without_an_origin_is_passed_on(ask: Ask):
+    assert (await ask(APP, "OPTIONS", "/message")).body == b"in"

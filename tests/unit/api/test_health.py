@@ -1,0 +1,48 @@
+import time
+
+import pytest
+
+from torana import __version__
+from torana.api.health import Health
+
+FIELDS = ["status", "version", "uptime", "memory", "skills", "connectors"]
+
+
+def health(*, draining: bool = False, writable: bool = True) -> Health:
+    async def is_writable() -> bool:
+        return writable
+
+    return Health(
+        started=time.monotonic() - 65.9,
+        skills=lambda: {"core": 10, "user": 2},
+        draining=lambda: draining,
+        writable=is_writable,
+    )
+
+
+@pytest.mark.parametrize(
+    ("draining", "writable", "status", "takes_messages"),
+    [
+        (False, True, "ok", True),
+        (False, False, "degraded", False),
+        (True, True, "draining", False),
+        (True, False, "draining", False),
+    ],
+)
+async def test_the_status_says_whether_messages_are_taken(
+    draining: bool, writable: bool, status: str, takes_messages: bool
+):
+    takes, body = await health(draining=draining, writable=writable).report()
+    assert (body["status"], takes) == (status, takes_messages)
+
+
+async def test_there_are_six_fields_of_their_types():
+    _, body = await health().report()
+    assert list(body) == FIELDS
+    assert body["version"] == __version__
+    assert body["uptime"] >= 65
+    assert isinstance(body["uptime"], int)
+    assert body["memory"].removesuffix("MB").isdecimal()
+    assert 10 < int(body["memory"].removesuffix("MB")) < 10_000
+    assert body["skills"] == {"core": 10, "user": 2}
+    assert body["connectors"] == []

@@ -1,0 +1,37 @@
+import pytest
+
+from torana.api.negotiation import wants_events
+from torana.errors import NotAcceptable
+
+
+@pytest.mark.parametrize(
+    ("accept", "events"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("application/*", False),
+        ("text/html, */*;q=0.1", False),
+        ("text/event-stream", True),
+        ("Text/Event-Stream; charset=utf-8", True),
+        # Named side by side, as some protocols want it: whoever names events can read them.
+        ("application/json, text/event-stream", True),
+        ("application/json, text/event-stream;q=0.5", False),
+        ("application/json;q=0.5, text/event-stream;q=0.9", True),
+        ("text/event-stream;q=0, */*", False),
+        ("text/event-stream; q=0.0, application/json", False),
+        ("application/json;q=0, text/*", True),
+        ("text/event-stream;q=much", True),
+        ("text/event-stream;level=1;q=0.1, */*;q=0.2", False),
+    ],
+)
+def test_events_are_sent_to_those_who_ask_for_them(accept: str, events: bool):
+    assert wants_events(accept) is events
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/html", "json", ";;,,", "application/json;q=0", "application/xml, image/*", "*/*;q=0"]
+)
+def test_what_cannot_be_sent_is_not_acceptable(accept: str):
+    with pytest.raises(NotAcceptable):
+        wants_events(accept)

@@ -1,0 +1,238 @@
+import asyncio
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Message
+
+from torana.api.wire import BODY_LIMIT, answer, is_too_large, parse_message, read_object, turn_body
+from torana.errors import BadRequest, BodyTooLarge, ContentTooLong, GatewayError, InvalidField, RequestTimeout
+from torana.messages import Failure, Principal, Turn, Usage
+
+LOCAL = Principal(name="local")
+AT = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
+
+
+END: Message = {"type": "http.request"}
+GONE: Message = {"type": "http.disconnect"}
+
+
+def request(
+    chunks: Iterable[bytes], *, then: Message | None = END, content_type: str = "application/json"
+) -> Request:
+    """A request whose body comes in these chunks, and ``then`` that, or nothing ever."""
+    coming = iter(chunks)
+
+    async def receive() -> Message:
+        for chunk in coming:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        if then is None:
+            await asyncio.Event().wait()
+        return then or END
+
+    headers = [(b"content-type", content_type.encode())]
+    return Request({"type": "http", "method": "POST", "path": "/message", "headers": headers}, receive)
+
+
+async def read(*chunks: bytes) -> dict[str, Any]:
+    return await read_object(request(chunks), within=5)
+
+
+def fields_of(**document: Any) -> tuple[str | None, str | None]:
+    inbound = parse_message({"content": "hi", **document}, LOCAL)
+    return inbound.channel, inbound.user
+
+
+async def test_a_body_may_come_in_pieces():
+    assert await read(b'{"content": "', b"\xc3", b"\xa4", b'"}') == {"content": "ä"}
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
+)
+async def test_every_json_type_is_read(media_type: str):
+    assert await read_object(request([b"{}"], content_type=media_type), within=5) == {}
+
+
+async def test_a_body_without_a_declared_length_is_read_no_further_than_the_limit():
+    chunks = iter([b" " * 1024] * 1000)
+    with pytest.raises(BodyTooLarge):
+        await read_object(request(chunks), within=5)
+    assert len(list(chunks)) == 1000 - 257
+
+
+async def test_a_body_that_is_never_finished_is_told_from_a_bug():
+    with pytest.raises(BadRequest, match="closed before the whole body"):
+        await read_object(request([b'{"content"'], then=GONE), within=5)
+
+
+async def test_a_slow_body_ends_the_connection():
+    with pytest.raises(RequestTimeout) as caught:
+        await read_object(request([b"{"], then=None), within=0)
+    assert caught.value.headers == {"Connection": "close"}
+
+
+@pytest.mark.parametrize(
+    ("length", "too_large"),
+    [
+        ("0", False),
+        (str(BODY_LIMIT), False),
+        (str(BODY_LIMIT + 1), True),
+        ("9" * 5000, True),
+        ("-1", False),
+        ("ten", False),
+        ("", False),
+    ],
+)
+def test_a_declared_length_over_the_limit_is_seen(length: str, too_large: bool):
+    assert is_too_large(Headers({"content-length": length})) is too_large
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("12345", "12345"),
+        (12345, "12345"),
+        (-7, "-7"),
+        (0, "0"),
+        (None, None),
+        ("", None),
+        (" ", " "),
+        ("A" * 256, "A" * 256),
+        ("é", "é"),  # compared as it is: "e" and an accent would be another one
+    ],
+)
+def test_an_id_is_a_string_or_an_integer_or_absent(given: object, meant: str | None):
+    assert fields_of(channelId=given, userId=given) == (meant, meant)
+
+
+def test_absent_ids_are_none():
+    assert fields_of() == (None, None)
+
+
+@pytest.mark.parametrize("given", [True, False, 1.0, 1e300, [], {}, ["a"], "x" * 257, 10**256, -(10**255)])
+@pytest.mark.parametrize("name", ["channelId", "userId"])
+def test_other_ids_are_refused_by_name(name: str, given: object):
+    with pytest.raises(InvalidField) as caught:
+        fields_of(**{name: given})
+    assert [fault.pointer for fault in caught.value.faults] == [f"/{name}"]
+
+
+@pytest.mark.parametrize("digits", [256, 257, 999, 4300, 50_000])
+async def test_an_integer_of_any_size_is_an_id_or_refused_as_one(digits: int):
+    document = await read(b'{"content": "hi", "userId": ' + b"1" * digits + b"}")
+    if digits <= 256:
+        assert parse_message(document, LOCAL).user == "1" * digits
+    else:
+        with pytest.raises(InvalidField, match="errors"):
+            parse_message(document, LOCAL)
+
+
+async def test_a_huge_integer_in_an_unknown_field_is_ignored():
+    assert parse_message(await read(b'{"content": "hi", "x": ' + b"1" * 9000 + b"}"), LOCAL).content == "hi"
+
+
+def test_length_is_counted_in_code_points_and_before_blankness():
+    assert parse_message({"content": "😀" * 10_000}, LOCAL).content == "😀" * 10_000
+    with pytest.raises(ContentTooLong, match="10,001 characters"):
+        parse_message({"content": " " * 10_001}, LOCAL)
+
+
+@given(
+    st.dictionaries(
+        st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists)
+    )
+)
+async def test_any_document_becomes_a_message_or_one_of_our_errors(document: dict[str, Any]):
+    raw = json.dumps(document).encode()
+    try:
+        inbound = parse_message(await read(raw), LOCAL)
+    except GatewayError as error:
+        json.dumps([fault.pointer for fault in error.faults], ensure_ascii=False).encode()
+    else:
+        assert inbound.content == document["content"]
+
+
+@given(st.binary(max_size=200))
+async def test_any_bytes_are_an_object_or_a_bad_request(raw: bytes):
+    try:
+        document = await read(raw)
+    except BadRequest:
+        return
+    assert json.loads(raw) == document
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+async def test_a_field_name_that_no_utf_8_can_hold_is_named_in_ascii(name: str):
+    with pytest.raises(BadRequest) as caught:
+        await read(json.dumps({name: "\0"}).encode())
+    assert caught.value.faults[0].pointer.encode()
+
+
+async def test_a_pointer_escapes_what_would_mislead_it():
+    with pytest.raises(BadRequest) as caught:
+        await read(b'{"a/b~c": "\\u0000"}')
+    assert caught.value.faults[0].pointer == "/a~1b~0c"
+
+
+def turn(**changes: Any) -> Turn:
+    fields: dict[str, Any] = {
+        "id": "turn_1",
+        "owner": "gateway",
+        "session_id": "ses_1",
+        "channel": "c",
+        "seq": 1,
+        "principal": "local",
+        "user": None,
+        "content": "hi",
+        "state": "completed",
+        "attempt": 1,
+        "created_at": AT,
+        "reply": "hello",
+        "model": "builtin",
+        "usage": Usage(input_tokens=3, output_tokens=2, cost_usd=0.5),
+        "ended_at": AT,
+    }
+    return Turn(**fields | changes)
+
+
+def test_the_answer_has_the_contracts_members():
+    assert answer(turn()) == {
+        "reply": "hello",
+        "id": "turn_1",
+        "channelId": "c",
+        "userId": None,
+        "sessionId": "ses_1",
+        "status": "completed",
+        "model": "builtin",
+        "usage": {"inputTokens": 3, "outputTokens": 2, "costUsd": 0.5},
+        "createdAt": "2026-05-01T09:30:00+00:00",
+    }
+
+
+def test_an_empty_reply_is_a_string():
+    assert answer(turn(reply=None))["reply"] == ""
+
+
+def test_a_turn_that_failed_says_why():
+    failed = turn_body(
+        turn(state="failed", reply=None, model=None, failure=Failure(code="model_failed", detail="d"))
+    )
+    assert (failed["status"], failed["reply"], failed["model"]) == ("failed", None, None)
+    assert failed["error"] == {"code": "model_failed", "detail": "d"}
+
+
+def test_a_turn_that_runs_has_neither_reply_nor_end():
+    running = turn_body(turn(state="running", reply=None, model=None, ended_at=None))
+    assert (running["status"], running["reply"], running["error"], running["endedAt"]) == (
+        "running",
+        None,
+        None,
+        None,
+    )

@@ -1,0 +1,56 @@
+"""The operator's commands, run inside the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torana.cli import main
+
+#: Exit code, standard output and standard error of a command.
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, with the data directory to be made in it, and none of our variables."""
+    for name in [name for name in os.environ if name.startswith("TORANA_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")  # what a command sets there is taken back after the test
+    monkeypatch.setenv("TORANA_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path
+
+
+@pytest.fixture
+def command(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Runs ``torana …`` and hands back the exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["torana", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def add_skill(place: Path) -> Callable[..., Path]:
+    """Writes a skill of the user's, whole as it is given."""
+
+    def add(slug: str, text: str) -> Path:
+        folder = place / "data" / "skills" / slug
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(text)
+        return folder
+
+    return add

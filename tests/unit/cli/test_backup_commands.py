@@ -1,0 +1,97 @@
+"""``torana backup`` and ``torana restore`` without a running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torana.store.lock import DataDirLock
+from torana.store.migrate import migrate
+
+Command = Callable[..., tuple[int, str, str]]
+AddSkill = Callable[[str, str], Path]
+
+TEA = "---\nname: tea\ndescription: Brews tea.\n---\n"
+
+
+@pytest.fixture
+def data(place: Path) -> Path:
+    """A data directory with a database."""
+    directory = place / "data"
+    directory.mkdir(exist_ok=True)
+    migrate(directory / "torana.db")
+    return directory
+
+
+def _written(out: str) -> Path:
+    return Path(out.rpartition(" (")[0])
+
+
+def test_a_backup_goes_here_under_the_time(command: Command, data: Path) -> None:
+    code, out, err = command("backup")
+    file = _written(out)
+    assert (code, err) == (0, "")
+    assert file.match("torana-*Z.zip")
+    assert file.parent == Path()
+    assert out == f"{file} ({file.stat().st_size:,} bytes)\n"
+
+
+def test_a_backup_into_a_directory_is_named_by_the_time(command: Command, data: Path, place: Path) -> None:
+    (place / "safe").mkdir()
+    file = _written(command("backup", "safe")[1])
+    assert file.parent == Path("safe")
+    assert file.exists()
+
+
+def test_a_backup_into_a_file_is_that_file(command: Command, data: Path, place: Path) -> None:
+    assert command("backup", "new/mine.zip")[1].startswith("new/mine.zip (")
+    assert (place / "new" / "mine.zip").exists()
+
+
+def test_without_a_database_there_is_nothing_to_back_up(command: Command, place: Path) -> None:
+    line = f"there is no database in {place / 'data'} yet; name another with --data-dir\n"
+    assert command("backup") == (1, "", line)
+
+
+def test_a_backup_that_cannot_be_written_is_one_line(command: Command, data: Path, place: Path) -> None:
+    (place / "file").touch()
+    code, out, err = command("backup", "file/x.zip")
+    assert (code, out) == (1, "")
+    assert err.startswith("cannot write the backup file/x.zip: ")
+    assert err.count("\n") == 1
+
+
+def test_what_was_there_before_a_restore_is_kept(
+    command: Command, data: Path, add_skill: AddSkill, place: Path
+) -> None:
+    folder = add_skill("tea", TEA)
+    command("backup", "mine.zip")
+    (folder / "SKILL.md").write_text("spoilt")
+    code, out, err = command("restore", "mine.zip")
+    assert (code, err) == (0, "")
+    assert "skill files: 1" in out
+    assert (folder / "SKILL.md").read_text() == TEA
+    (kept,) = data.glob("skills.replaced-*/tea/SKILL.md")
+    assert kept.read_text() == "spoilt"
+    assert len(list(data.glob("torana.db.replaced-*Z"))) == 1
+
+
+def test_a_restore_is_refused_while_a_gateway_runs(command: Command, data: Path, place: Path) -> None:
+    command("backup", "mine.zip")
+    before = (data / "torana.db").stat()
+    with DataDirLock(data_dir=data, address="http://127.0.0.1:9"):
+        code, out, err = command("restore", "mine.zip")
+    assert (code, out) == (1, "")
+    assert err.startswith("already running at http://127.0.0.1:9 ")
+    assert (data / "torana.db").stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("name", ["missing.zip", "torana.toml"])
+def test_what_is_no_backup_is_not_restored(command: Command, place: Path, name: str) -> None:
+    (place / "torana.toml").write_text("port = 1\n")
+    code, out, err = command("restore", name)
+    assert (code, out) == (1, "")
+    assert err.startswith(name)
+    assert err.count("\n") == 1

@@ -1,0 +1,230 @@
+"""``torana doctor``: what it finds right, and each failure with its cure."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from torana.cli.gateway import listen
+from torana.store.lock import DataDirLock
+from torana.store.migrate import migrate
+from torana.testing import OpenAIStandIn
+
+Command = Callable[..., tuple[int, str, str]]
+AddSkill = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def port(place: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The gateway's port, which is free."""
+    with listen("127.0.0.1", 0) as listener:
+        free = listener.getsockname()[1]
+    monkeypatch.setenv("TORANA_PORT", str(free))
+    return free
+
+
+@pytest.fixture
+def findings(command: Command) -> Callable[[], dict[str, str]]:
+    """Runs the doctor, and gives what failed."""
+
+    def run() -> dict[str, str]:
+        code, out, err = command("doctor", "--json")
+        found = {item["check"]: item["detail"] for item in json.loads(out) if not item["ok"]}
+        assert (code, err) == (1 if found else 0, "")
+        return found
+
+    return run
+
+
+def test_before_the_first_start_all_is_right(command: Command, place: Path, port: int) -> None:
+    code, out, err = command("doctor")
+    assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["ok", check] for check in ("settings", "data", "gateway", "database", "skills", "tools", "model")
+    ]
+    assert f"{place / 'data'} is made at the first start" in out
+    assert f"not running; 127.0.0.1:{port} is free" in out
+    assert not (place / "data").exists()
+
+
+def test_a_whole_database_is_told_with_its_revision(command: Command, place: Path) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / "torana.db")
+    code, out, _ = command("doctor")
+    assert code == 0
+    assert "whole, at revision " in out
+
+
+def test_an_empty_database_waits_for_the_next_start(command: Command, place: Path) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "torana.db").touch()
+    code, out, _ = command("doctor")
+    assert code == 0
+    assert "the next start brings it to revision " in out
+
+
+def test_a_damaged_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "torana.db").write_bytes(b"no database at all" * 100)
+    found = findings()
+    assert found.keys() == {"database"}
+    assert "restore a backup with `torana restore`" in found["database"]
+
+
+def test_the_database_of_a_newer_version_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / "torana.db")
+    with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert "written by a newer Torana" in findings()["database"]
+
+
+def test_a_data_directory_that_cannot_be_made_is_found(
+    findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "file").touch()
+    monkeypatch.setenv("TORANA_DATA_DIR", str(place / "file" / "data"))
+    monkeypatch.setenv("TORANA_SKILLS_DIR", str(place / "skills"))
+    assert findings() == {
+        "data": f"{place / 'file'} is no directory that can be written; mend its permissions, or choose "
+        "another with --data-dir"
+    }
+
+
+def test_a_data_directory_that_cannot_be_looked_at_is_found(
+    findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = place / ("long" * 100)
+    monkeypatch.setenv("TORANA_DATA_DIR", str(directory))
+    found = findings()
+    assert found["data"].startswith(f"{directory}: File name too long; mend ")
+    assert found["database"].startswith(f"{directory / 'torana.db'}: File name too long; mend ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_data_directory_without_permission_is_found(
+    findings: Callable[[], dict[str, str]], place: Path
+) -> None:
+    (place / "data").mkdir(mode=0o500)
+    assert findings()["data"].startswith(str(place / "data"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
+def test_a_data_directory_behind_a_locked_door_is_found(
+    findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "locked").mkdir(mode=0)
+    monkeypatch.setenv("TORANA_DATA_DIR", str(place / "locked" / "data"))
+    assert "Permission denied; mend its permissions" in findings()["data"]
+
+
+def test_a_port_that_someone_else_has_is_found(findings: Callable[[], dict[str, str]], port: int) -> None:
+    with listen("127.0.0.1", port):
+        found = findings()
+    assert found == {
+        "gateway": f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --host or "
+        "--port"
+    }
+
+
+def test_a_broken_skill_is_found_with_its_fault(
+    findings: Callable[[], dict[str, str]], add_skill: AddSkill
+) -> None:
+    add_skill("bad", "---\nname: bad\n---\n")
+    assert findings()["skills"].startswith("bad: SKILL.md has no description; add ")
+
+
+def test_a_tool_that_is_not_there_is_found(
+    findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_TOOLS", "nowhere_at_all:tool")
+    assert "put it on PYTHONPATH" in findings()["tools"]
+
+
+def test_ones_own_tools_are_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORANA_TOOLS", "torana.tools.arithmetic:calculate")
+    assert "ok    tools      calculate\n" in command("doctor")[1]
+
+
+def test_a_provider_that_answers_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIStandIn() as server:
+        monkeypatch.setenv("TORANA_MODEL", "openai-chat:some-model")
+        monkeypatch.setenv("TORANA_MODEL_BASE_URL", server.url)
+        code, out, _ = command("doctor")
+        assert len(server.requests) == 1
+    assert code == 0
+    assert "some-model answered in " in out
+
+
+def test_a_provider_that_cannot_be_reached_is_found(
+    findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setenv("TORANA_MODEL", "openai-chat:some-model")
+    monkeypatch.setenv("TORANA_MODEL_BASE_URL", f"http://127.0.0.1:{port}/v1")
+    assert findings() == {"model": f"connection refused to 127.0.0.1:{port}: is the server running there?"}
+
+
+def test_a_missing_key_is_found(
+    findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("TORANA_MODEL", "openai:gpt-5")
+    assert findings() == {"model": "openai:gpt-5 needs a key: set OPENAI_API_KEY"}
+
+
+@contextmanager
+def _holder(data_dir: Path, body: bytes) -> Generator[str]:
+    """Something that holds the data directory, and answers everything with one body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            with DataDirLock(data_dir=data_dir, address=address):
+                yield address
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("status", ["ok", "starting"])
+def test_a_running_gateway_is_told(command: Command, place: Path, status: str) -> None:
+    with _holder(place / "data", json.dumps({"status": status}).encode()) as address:
+        code, out, _ = command("doctor")
+    assert code == 0
+    assert f"running at {address}" in out
+
+
+def test_a_running_gateway_that_is_not_well_is_found(
+    findings: Callable[[], dict[str, str]], place: Path
+) -> None:
+    with _holder(place / "data", b'{"status": "degraded"}') as address:
+        found = findings()
+    assert found == {"gateway": f"running at {address}, but degraded; its log tells why"}
+
+
+def test_a_holder_that_does_not_answer_is_found(
+    findings: Callable[[], dict[str, str]], place: Path, port: int
+) -> None:
+    with DataDirLock(data_dir=place / "data", address=f"http://127.0.0.1:{port}"):
+        found = findings()
+    assert found["gateway"].startswith(f"http://127.0.0.1:{port} holds the data directory but does not answer")

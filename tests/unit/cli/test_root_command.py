@@ -1,0 +1,125 @@
+"""``torana`` itself: help, version, mistyped commands, and how every command fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+
+from torana import __version__, cli
+from torana.cli import COMMANDS
+from torana.errors import ConfigInvalid, OperatorError
+
+Command = Callable[..., tuple[int, str, str]]
+
+root: Any = typer.main.get_command(cli.app)
+
+
+def _leaves(command: Any, *names: str) -> list[tuple[str, Any]]:
+    """Every command that does something, by all of its names."""
+    if not hasattr(command, "list_commands"):
+        return [(" ".join(names), command)]
+    parts = [(name, command.get_command(None, name)) for name in command.list_commands(None)]
+    return [leaf for name, part in parts for leaf in _leaves(part, *names, name)]
+
+
+LEAVES = _leaves(root)
+
+
+def test_every_command_is_there() -> None:
+    assert {name.partition(" ")[0] for name, _ in LEAVES} == set(COMMANDS)
+
+
+def test_version_is_the_packages(command: Command) -> None:
+    assert command("--version") == (0, f"{__version__}\n", "")
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    run = [sys.executable, "-m", "torana", "--version"]
+    assert (
+        subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout == f"{__version__}\n"
+    )
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("name", ["", *COMMANDS, *(name for name, _ in LEAVES)])
+def test_every_command_explains_itself(command: Command, name: str, flag: str) -> None:
+    code, out, err = command(*name.split(), flag)
+    assert (code, err) == (0, "")
+    assert "Usage: torana" in out
+    assert "completion" not in out
+
+
+@pytest.mark.parametrize(("name", "leaf"), LEAVES, ids=[name for name, _ in LEAVES])
+def test_every_command_and_each_of_its_options_has_a_description(name: str, leaf: Any) -> None:
+    assert leaf.help, name
+    assert [param.name for param in leaf.params if not param.help] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(("sreve",), "serve"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    command: Command, typed: tuple[str, ...], meant: str
+) -> None:
+    code, out, err = command(*typed)
+    assert (code, out) == (2, "")
+    assert f"Did you mean '{meant}'?" in err
+
+
+def test_a_command_that_is_like_none_is_refused(command: Command) -> None:
+    code, _, err = command("zzz")
+    assert code == 2
+    assert "No such command 'zzz'." in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("chat", "hi"), ("doctor",), ("skills", "list"), ("backup",), ("serve",)]
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TORANA_PORT", "high")
+    assert command(*arguments) == (2, "", 'TORANA_PORT: "high" is not a whole number from 1 to 65535\n')
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OperatorError("mend this"), 1, "mend this"),
+        (ConfigInvalid("set that"), 2, "set that"),
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), 1, "/data/x: No space left on device"),
+        (OSError("something odd"), 1, "something odd"),
+    ],
+)
+def test_what_the_operator_has_to_mend_is_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, line: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("torana.cli.skills.settings_from", fail)
+    assert command("skills", "list") == (code, "", f"{line}\n")
+
+
+def test_what_cannot_be_encoded_becomes_a_question_mark(add_skill: Callable[..., object]) -> None:
+    add_skill("tea", "---\nname: tea\ndescription: Brews 茶 for you.\n---\n")
+    run = [sys.executable, "-m", "torana", "skills", "show", "tea"]
+    shown = subprocess.run(
+        run, capture_output=True, timeout=60, check=False, env=os.environ | {"PYTHONIOENCODING": "latin-1"}
+    )
+    assert b"Brews ? for you." in shown.stdout, shown.stderr
+
+
+def test_a_reader_who_has_enough_is_no_error(place: object) -> None:
+    run = f"{sys.executable} -m torana skills list --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", run], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout in ("{0\n", "{1\n")
+    assert ended.stderr == ""

@@ -1,0 +1,163 @@
+"""Messages a minute, for a user and for all."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from unittest import mock
+
+import pytest
+
+from torana import limits
+from torana.errors import RateLimited
+from torana.limits import MessageRates, headers
+
+
+class Now:
+    """The library has no clock to hand in: it asks ``time.time``."""
+
+    seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def now() -> Generator[Now]:
+    now = Now()
+    with mock.patch("time.time", now):
+        yield now
+
+
+def refusal(rates: MessageRates, user: str | None) -> RateLimited:
+    with pytest.raises(RateLimited) as refused:
+        rates.take(user)
+    return refused.value
+
+
+def test_a_user_may_send_so_many_a_minute(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=0)
+
+    assert [(s.policy.name, s.remaining, s.reset) for s in rates.take("ana")] == [("user", 1, 60)]
+    now.seconds += 10
+    assert [(s.remaining, s.reset) for s in rates.take("ana")] == [(0, 50)]
+    refused = refusal(rates, "ana")
+    assert refused.headers["Retry-After"] == "50"
+    assert refused.extra == {"retryAfterMs": 50_000, "violatedPolicies": ["user"]}
+    assert "2 a minute (TORANA_RATE_PER_USER). Try again in 50 s." in refused.detail
+
+    now.seconds += 50.5
+    rates.take("ana")
+    refusal(rates, "ana")
+
+
+def test_users_have_windows_of_their_own_and_share_one(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=3)
+    rates.take("ana")
+    rates.take("bob")
+    rates.take(None)
+
+    refused = refusal(rates, "carol")
+
+    assert refused.extra["violatedPolicies"] == ["global"]
+    assert "TORANA_RATE_GLOBAL" in refused.detail
+
+
+def test_without_a_user_only_the_limit_of_all_applies(now: Now) -> None:
+    rates = MessageRates(per_user=1, overall=2)
+
+    assert [[s.policy.name for s in rates.take(None)] for _ in range(2)] == [["global"], ["global"]]
+    refusal(rates, None)
+
+
+def test_a_refused_message_consumes_nothing(now: Now) -> None:
+    rates = MessageRates(per_user=1, overall=3)
+    rates.take("ana")
+    for _ in range(10):
+        refusal(rates, "ana")
+
+    assert rates.take("bob")[-1].remaining == 1
+    rates.take("carol")
+    for _ in range(10):
+        refusal(rates, "dave")
+    now.seconds += 61
+    assert [s.remaining for s in rates.take("dave")] == [0, 2]
+
+
+def test_every_violated_policy_is_named_and_the_longest_wait_told(now: Now) -> None:
+    rates = MessageRates(per_user=1, overall=2)
+    rates.take("bob")
+    now.seconds += 20
+    rates.take("ana")
+    now.seconds += 10
+
+    refused = refusal(rates, "ana")
+
+    assert refused.extra["violatedPolicies"] == ["user", "global"]
+    assert refused.headers["Retry-After"] == "50"
+    assert "1 a minute (TORANA_RATE_PER_USER) and 2 a minute (TORANA_RATE_GLOBAL)" in refused.detail
+
+
+def test_the_window_slides(now: Now) -> None:
+    rates = MessageRates(per_user=0, overall=2)
+    rates.take(None)
+    now.seconds += 40
+    rates.take(None)
+    now.seconds += 21
+
+    assert rates.take(None)[0].remaining == 0
+    assert refusal(rates, None).headers["Retry-After"] == "39"
+
+
+def test_there_is_always_something_to_wait_for(now: Now) -> None:
+    rates = MessageRates(per_user=0, overall=1)
+    rates.take(None)
+    now.seconds += 59.9
+
+    assert refusal(rates, None).headers["Retry-After"] == "1"
+
+
+def test_nothing_is_limited_where_both_are_off(now: Now) -> None:
+    rates = MessageRates(per_user=0, overall=0)
+
+    assert [rates.take("ana") for _ in range(500)] == [[]] * 500
+    assert headers([]) == {}
+
+
+def test_the_headers_tell_of_the_policy_nearest_to_its_end(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=4)
+    rates.take("bob")
+    rates.take("bob")
+
+    assert headers(rates.take("ana")) == {
+        "RateLimit-Policy": '"user";q=2;w=60, "global";q=4;w=60',
+        "RateLimit": '"global";r=1;t=60',
+    }
+    assert headers(rates.take("ana"))["RateLimit"] == '"user";r=0;t=60'
+    assert refusal(rates, "carol").headers["RateLimit"] == '"global";r=0;t=60'
+
+
+def test_silent_users_are_swept_out(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_WINDOWS", 100)
+    rates = MessageRates(per_user=1, overall=0)
+    windows = rates._storage.events  # pyright: ignore[reportPrivateUsage]
+    sizes: list[int] = []
+    for number in range(1_000):
+        rates.take(f"user {number}")
+        # What the library's timer does in its own time.
+        windows.update({key: [] for key in windows if key != f"LIMITER/user/user {number}/1/1/minute"})
+        sizes.append(len(windows))
+
+    assert max(sizes) == 100
+    assert sizes[-1] <= 100
+
+
+def test_a_crowd_that_keeps_talking_is_not_gone_through_at_each_message(
+    now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_WINDOWS", 100)
+    rates = MessageRates(per_user=1, overall=0)
+    for number in range(1_000):
+        rates.take(f"user {number}")
+
+    assert rates._sweep_at == 1_600  # pyright: ignore[reportPrivateUsage]
+    refusal(rates, "user 0")

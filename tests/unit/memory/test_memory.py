@@ -1,0 +1,241 @@
+"""Remember, recall, forget: for one user at a time, in any script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, MemoryFull
+from torana.messages import GATEWAY_OWNER
+from torana.store.database import Database
+from torana.store.tables import memories
+
+Keep = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
+    return Memory(database=database, clock=clock)
+
+
+@pytest.fixture
+def keep(memory: Memory) -> Keep:
+    """``await keep("I like tea", subject="tea")`` remembers for ana."""
+
+    async def remember(text: str, subject: str = "", *, owner: str = GATEWAY_OWNER, user: str = "ana") -> str:
+        return await memory.remember(owner, user, text, subject=subject, turn_id="turn_1")
+
+    return remember
+
+
+async def known(memory: Memory, owner: str = GATEWAY_OWNER, user: str = "ana") -> list[str]:
+    return [item.text for item in await memory.all(owner, user)]
+
+
+async def recalled(memory: Memory, query: str, limit: int = 5) -> list[str]:
+    return [item.text for item in await memory.recall(GATEWAY_OWNER, "ana", query, limit=limit)]
+
+
+async def forgotten(memory: Memory, query: str) -> set[str]:
+    return {item.text for item in await memory.forget(GATEWAY_OWNER, "ana", query)}
+
+
+async def count_rows(database: Database) -> int:
+    counting = sa.select(sa.func.count()).select_from(memories)
+    return await database.run(lambda connection: connection.execute(counting).scalar_one())
+
+
+async def test_what_is_remembered_stands_newest_first(memory: Memory, keep: Keep) -> None:
+    assert await keep("I like tea") == "I like tea"
+    await keep("I live in Lisbon", "Where I live")
+
+    newest, oldest = await memory.all(GATEWAY_OWNER, "ana")
+
+    assert (oldest.text, oldest.subject, oldest.turn_id) == ("I like tea", "", "turn_1")
+    assert (newest.text, newest.subject) == ("I live in Lisbon", "where i live")
+    assert oldest.created_at < newest.created_at
+
+
+@pytest.mark.parametrize(
+    "same_subject",
+    ["favourite colour", "Favourite  COLOUR", " favourite\tcolour ", "ｆａｖｏｕｒｉｔｅ colour"],
+)
+async def test_a_newer_statement_supersedes_the_older_one_of_its_subject(
+    memory: Memory, keep: Keep, same_subject: str
+) -> None:
+    await keep("my favourite colour is blue", "favourite colour")
+    await keep("my favourite dish is soup", "favourite dish")
+    await keep("my favourite colour is red", same_subject)
+
+    assert await known(memory) == ["my favourite colour is red", "my favourite dish is soup"]
+    assert await recalled(memory, "blue") == []
+
+
+async def test_without_a_subject_both_stand(memory: Memory, keep: Keep) -> None:
+    await keep("my sister is tall")
+    await keep("my sister is in Porto")
+
+    assert len(await known(memory)) == 2
+
+
+@pytest.mark.parametrize("again", ["I like tea", "  i LIKE   tea", "Ｉ like tea"])
+async def test_remembering_the_same_again_changes_nothing(
+    memory: Memory, keep: Keep, database: Database, again: str
+) -> None:
+    await keep("I like tea", "tea")
+    before = await memory.all(GATEWAY_OWNER, "ana")
+
+    await keep(again, "TEA")
+
+    assert await memory.all(GATEWAY_OWNER, "ana") == before
+    assert await count_rows(database) == 1
+
+
+async def test_the_same_at_once_is_remembered_once(memory: Memory, keep: Keep, database: Database) -> None:
+    await asyncio.gather(*(keep("I like tea") for _ in range(10)))
+
+    assert await count_rows(database) == 1
+
+
+async def test_texts_and_subjects_are_cut_at_their_bounds(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    long = "long " * TEXT_LIMIT
+
+    kept = await keep(long, "subject " * 100)
+    await keep(long, "subject " * 100)
+
+    (item,) = await memory.all(GATEWAY_OWNER, "ana")
+    assert item.text == kept == long[:TEXT_LIMIT]
+    assert len(item.subject) == SUBJECT_LIMIT
+    assert await count_rows(database) == 1
+
+
+async def test_a_full_memory_refuses_another_and_takes_a_newer_one(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    await keep("my favourite colour is blue", "colour")
+    fill = [
+        {
+            "id": f"mem_{number}",
+            "owner": GATEWAY_OWNER,
+            "user": "ana",
+            "subject": "",
+            "text": f"note {number}",
+            "created_at": datetime.fromisoformat("2026-01-01T00:00:00+00:00"),
+        }
+        for number in range(COUNT_LIMIT - 1)
+    ]
+    await database.run(lambda connection: connection.execute(sa.insert(memories), fill) and None)
+
+    with pytest.raises(MemoryFull, match="forget some"):
+        await keep("one more")
+    await keep("note 1")
+    await keep("my favourite colour is red", "colour")
+    await keep("bob has room", user="bob")
+
+    assert len(await known(memory)) == COUNT_LIMIT
+    assert await recalled(memory, "favourite") == ["my favourite colour is red"]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("my sister's name is Ana", "SISTERS"),
+        ("我喜欢绿茶", "绿茶"),
+        ("私は緑茶が好きです", "緑茶"),
+        ("أحب الشاي الأخضر", "الشاي"),
+        ("my favourite is 🍵", "🍵"),
+        ("chá de limão", "limao"),
+        ("я люблю чай", "ЧАЙ"),
+    ],
+    ids=["english", "chinese", "japanese", "arabic", "emoji", "portuguese", "russian"],
+)
+async def test_what_was_remembered_is_recalled_in_any_script(
+    memory: Memory, keep: Keep, text: str, query: str
+) -> None:
+    await keep("something else entirely")
+    await keep(text)
+
+    assert await recalled(memory, query) == [text]
+    assert await forgotten(memory, query) == {text}
+
+
+async def test_a_subject_is_found_too_and_the_best_comes_first(memory: Memory, keep: Keep) -> None:
+    await keep("blue", "favourite colour")
+    await keep("the colour of the house is green")
+    await keep("I like tea")
+
+    assert (await recalled(memory, "favourite colour"))[0] == "blue"
+    assert len(await recalled(memory, "colour tea", limit=2)) == 2
+
+
+@pytest.mark.parametrize("query", ["", "   ", "???", '"', "NEAR(", "* OR"])
+async def test_a_query_without_a_known_word_finds_nothing(memory: Memory, keep: Keep, query: str) -> None:
+    await keep("I like tea")
+
+    assert await recalled(memory, query) == []
+    assert await forgotten(memory, query) == set()
+    assert await known(memory) == ["I like tea"]
+
+
+async def test_forgetting_deletes_all_that_hold_every_word(memory: Memory, keep: Keep) -> None:
+    for text in ("I like green tea.", "Green tea, at four!", "I like tea", "I like green hats"):
+        await keep(text)
+
+    assert await forgotten(memory, "green TEA") == {"I like green tea.", "Green tea, at four!"}
+    assert set(await known(memory)) == {"I like tea", "I like green hats"}
+
+
+async def test_forgetting_takes_what_was_superseded_with_it(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    await keep("my favourite colour is blue", "colour")
+    await keep("my favourite colour is red", "colour")
+    await keep("I like tea")
+
+    assert await forgotten(memory, "favourite colour") == {"my favourite colour is red"}
+    assert await count_rows(database) == 1
+
+
+async def test_where_nothing_holds_every_word_only_a_good_fit_goes(memory: Memory, keep: Keep) -> None:
+    await keep("my favourite colour is blue")
+    await keep("my favourite dish is soup")
+
+    assert await forgotten(memory, "my secret telephone number") == set()
+    assert await forgotten(memory, "favourite colours red") == {"my favourite colour is blue"}
+
+
+async def test_users_and_owners_are_apart(memory: Memory, keep: Keep) -> None:
+    await keep("hers")
+    await keep("his", user="bob")
+    await keep("another gateway's", owner="other")
+    await keep("hers of a subject", "s")
+    await keep("his of a subject", "s", user="bob")
+
+    assert await known(memory) == ["hers of a subject", "hers"]
+    assert await known(memory, user="bob") == ["his of a subject", "his"]
+    assert await known(memory, owner="other") == ["another gateway's"]
+    assert await memory.recall(GATEWAY_OWNER, "ana", "his", limit=5) == []
+    assert await memory.forget(GATEWAY_OWNER, "ana", "his") == []
+    await memory.forget(GATEWAY_OWNER, "ana", "subject")
+    assert await known(memory, user="bob") == ["his of a subject", "his"]
+
+
+async def test_the_database_holds_one_living_memory_per_subject(keep: Keep, database: Database) -> None:
+    await keep("blue", "colour")
+    await keep("red", "colour")
+    revive = sa.update(memories).values(superseded_at=None)
+
+    with pytest.raises(IntegrityError):
+        await database.run(partial(execute, statement=revive))
+
+
+def execute(connection: sa.Connection, statement: sa.Update) -> None:
+    connection.execute(statement)

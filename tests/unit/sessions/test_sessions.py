@@ -1,0 +1,212 @@
+"""What the model is shown of a session, and what was said earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from torana.agent import Answer, Emit
+from torana.messages import Inbound, Reply, Turn, Usage
+from torana.sessions import Said, Sessions, history
+from torana.store.database import Database
+from torana.turns import Turns
+
+Say = Callable[..., Awaitable[Turn]]
+
+
+def question(text: str) -> ModelRequest:
+    return ModelRequest(parts=[UserPromptPart(text)], instructions="You are Torana.")
+
+
+class Script:
+    """An agent whose turns make as many messages as their content says: "4 hello" makes four."""
+
+    async def run(self, turn: Turn, emit: Emit) -> Answer:
+        steps = int(turn.content.split()[0]) // 2 - 1
+        messages: list[ModelMessage] = [question(turn.content)]
+        for step in range(steps):
+            messages.append(ModelResponse(parts=[ToolCallPart("look", {}, tool_call_id=str(step))]))
+            messages.append(ModelRequest(parts=[ToolReturnPart("look", "seen", tool_call_id=str(step))]))
+        messages.append(ModelResponse(parts=[TextPart(f"re: {turn.content}")]))
+        return Answer(
+            reply=Reply(text=f"re: {turn.content}", model="m", usage=Usage()),
+            history=history.dump(messages, speaker=turn.user),
+        )
+
+
+@pytest.fixture
+def turns(open_turns: Callable[..., Turns]) -> Turns:
+    return open_turns(agent=Script())
+
+
+@pytest.fixture
+def window(
+    database: Database, message: Callable[..., Inbound], turns: Turns
+) -> Callable[..., Awaitable[list[str]]]:
+    """``await window(10)``: the texts of the newest messages that the model would be shown next."""
+
+    async def look(limit: int, *, name_speakers: bool = False) -> list[str]:
+        upcoming = await turns.ended(await turns.accept(message("2 next")))
+        sessions = Sessions(database=database, history_messages=limit)
+        return [shown(m) for m in await sessions.window(upcoming, name_speakers=name_speakers)]
+
+    return look
+
+
+def shown(message: ModelMessage) -> str:
+    part = message.parts[0]
+    assert isinstance(part, UserPromptPart | TextPart | ToolCallPart | ToolReturnPart)
+    return str(part.tool_name if isinstance(part, ToolCallPart) else part.content)
+
+
+async def test_a_new_session_has_no_window(window: Callable[..., Awaitable[list[str]]]) -> None:
+    assert await window(10) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "first"),
+    [
+        (100, "2 a"),
+        (10, "2 a"),
+        (9, "4 b"),
+        (8, "4 b"),
+        (7, "2 c"),
+        (4, "2 c"),
+        (3, "2 d"),
+        (2, "2 d"),
+        (1, "2 d"),
+    ],
+)
+async def test_the_window_holds_the_newest_whole_turns_oldest_first(
+    turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]], limit: int, first: str
+) -> None:
+    for content in ("2 a", "4 b", "2 c", "2 d"):
+        await say(turns, content)
+    whole = ["2 a", "re: 2 a", "4 b", "look", "seen", "re: 4 b", "2 c", "re: 2 c", "2 d", "re: 2 d"]
+
+    assert await window(limit) == whole[whole.index(first) :]
+
+
+async def test_of_a_single_over_long_turn_question_and_answer_are_shown(
+    turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
+) -> None:
+    await say(turns, "2 before")
+    await say(turns, "60 long")
+
+    assert await window(40) == ["60 long", "re: 60 long"]
+    assert await window(2) == ["2 next", "re: 2 next"]
+
+
+async def test_a_turn_that_failed_leaves_no_trace_in_the_window(
+    turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
+) -> None:
+    await say(turns, "2 a")
+    assert (await say(turns, "no number")).state == "failed"
+
+    assert await window(10) == ["2 a", "re: 2 a"]
+
+
+async def test_other_channels_and_other_owners_are_not_shown(
+    turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
+) -> None:
+    await say(turns, "2 elsewhere", channel="other")
+    await say(turns, "2 hers", owner="ana")
+
+    assert await window(10) == []
+
+
+async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Database) -> None:
+    await say(turns, "2 a")
+    last = await say(turns, "2 b")
+    shown = await Sessions(database=database, history_messages=10).window(last, name_speakers=False)
+
+    assert isinstance(shown[0], ModelRequest)
+    assert shown[0].instructions is None
+
+
+async def test_in_a_room_each_question_has_its_speakers_name(
+    turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
+) -> None:
+    for content, user in [("2 a", "ana"), ("4 b", "bob"), ("2 c", None)]:
+        await say(turns, content, user=user)
+
+    assert await window(10, name_speakers=True) == [
+        "ana: 2 a",
+        "re: 2 a",
+        "bob: 4 b",
+        "look",
+        "seen",
+        "re: 4 b",
+        "2 c",
+        "re: 2 c",
+    ]
+    assert (await window(10))[:2] == ["2 a", "re: 2 a"]
+
+
+def test_only_a_persons_words_get_a_name() -> None:
+    request = ModelRequest(
+        parts=[SystemPromptPart("Be kind."), UserPromptPart(["hello", "there"]), UserPromptPart("hi")]
+    )
+    body, _ = history.dump([request], speaker="ana")
+
+    (loaded,) = history.load(body, name_speakers=True)
+
+    contents = [part.content for part in loaded.parts if isinstance(part, SystemPromptPart | UserPromptPart)]
+    assert contents == ["Be kind.", ["hello", "there"], "ana: hi"]
+
+
+async def test_a_room_is_shared_once_two_users_spoke(turns: Turns, say: Say, database: Database) -> None:
+    sessions = Sessions(database=database, history_messages=10)
+
+    assert not await sessions.is_shared(await say(turns, "2 a", user="ana"))
+    assert await sessions.is_shared(await say(turns, "2 b", user="bob"))
+    assert not await sessions.is_shared(await say(turns, "2 c", user="bob", channel="other"))
+
+
+async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, database: Database) -> None:
+    sessions = Sessions(database=database, history_messages=10)
+    for content, user in [("2 a", "ana"), ("broken", None), ("2 b", "bob")]:
+        await say(turns, content, user=user)
+    await say(turns, "2 elsewhere", channel="other")
+    last = await say(turns, "2 now")
+
+    first_to_last = await sessions.earlier(last, speaker="any", newest=False)
+    told = [(said.speaker, said.user, said.text) for said in first_to_last]
+
+    assert told == [
+        ("user", "ana", "2 a"),
+        ("assistant", "ana", "re: 2 a"),
+        ("user", None, "broken"),
+        ("user", "bob", "2 b"),
+        ("assistant", "bob", "re: 2 b"),
+    ]
+    assert await sessions.earlier(last, speaker="any", newest=True) == first_to_last[::-1]
+    assert texts(await sessions.earlier(last, speaker="user", newest=True)) == ["2 b", "broken", "2 a"]
+    assert texts(await sessions.earlier(last, speaker="assistant", newest=False)) == ["re: 2 a", "re: 2 b"]
+
+
+async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Database) -> None:
+    await say(turns, "2 a")
+    last = await say(turns, "2 b")
+    sessions = Sessions(database=database, history_messages=10)
+    stranger = replace(last, owner="mallory")
+
+    assert await sessions.earlier(stranger, speaker="any", newest=True) == []
+    assert await sessions.window(stranger, name_speakers=False) == []
+    assert not await sessions.is_shared(stranger)
+
+
+def texts(said: list[Said]) -> list[str]:
+    return [one.text for one in said]

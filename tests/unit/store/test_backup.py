@@ -1,0 +1,352 @@
+"""Backups: whole, private, and safe to go back to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import stat
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torana.errors import BackupInvalid, OperatorError
+from torana.store.backup import DATABASE_NAME, Restored, copy_database, restore_backup, write_backup
+from torana.store.check import check_database
+from torana.store.migrate import HEAD, migrate
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+KEPT = ".replaced-20260302T093000Z"
+
+
+def change(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)
+
+
+def owners(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute("SELECT owner FROM memories ORDER BY id")]
+
+
+def ignore(_done: int, _all: int) -> None:
+    """A progress that nobody watches."""
+
+
+def remember(path: Path, owner: str) -> None:
+    change(
+        path, f"INSERT INTO memories VALUES (hex(randomblob(8)), '{owner}', 'ana', '', 'tea', NULL, 0, NULL)"
+    )
+
+
+@pytest.fixture
+def data_dir(path: Path) -> Path:
+    """A data directory with a memory of `old` and a skill with a script."""
+    remember(path, "old")
+    scripts = path.parent / "skills" / "tea" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "SKILL.md").write_text("# Tea\n")
+    (scripts / "brew.sh").write_text("#!/bin/sh\n")
+    (scripts / "brew.sh").chmod(0o755)
+    return path.parent
+
+
+@pytest.fixture
+def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
+    """``back_up()`` writes a backup of the data directory and gives its file."""
+
+    def write(target: Path = tmp_path / "backups" / "torana.zip", **changed: Any) -> Path:
+        arguments: dict[str, Any] = {
+            "data_dir": data_dir,
+            "skills_dir": data_dir / "skills",
+            "target": target,
+            "version": "1.2.3",
+            "at": AT,
+            "progress": ignore,
+        }
+        write_backup(**(arguments | changed))
+        return target
+
+    return write
+
+
+def restore(source: Path, data_dir: Path) -> Restored:
+    return restore_backup(source=source, data_dir=data_dir, skills_dir=data_dir / "skills", at=AT)
+
+
+def test_a_backup_brings_everything_back_and_keeps_what_was_there(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    backup = back_up()
+    remember(data_dir / DATABASE_NAME, "new")
+    (data_dir / "skills" / "tea" / "SKILL.md").write_text("# Changed\n")
+
+    restored = restore(backup, data_dir)
+
+    assert restored == Restored(version="1.2.3", created_at=AT.isoformat(), skill_files=2)
+    assert owners(data_dir / DATABASE_NAME) == ["old"]
+    assert (data_dir / "skills" / "tea" / "SKILL.md").read_text() == "# Tea\n"
+    assert set(owners(data_dir / f"{DATABASE_NAME}{KEPT}")) == {"old", "new"}
+    assert (data_dir / f"skills{KEPT}" / "tea" / "SKILL.md").read_text() == "# Changed\n"
+
+
+def test_nobody_else_can_read_a_backup_or_what_is_restored(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    backup = back_up()
+    restore(backup, data_dir)
+
+    script = data_dir / "skills" / "tea" / "scripts" / "brew.sh"
+    files = (backup, data_dir / DATABASE_NAME, script.parents[1] / "SKILL.md", script)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600, 0o600, 0o700]
+
+
+def test_a_backup_ends_although_a_writer_writes_all_the_time(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    database = data_dir / DATABASE_NAME
+    change(database, "PRAGMA journal_mode = WAL")
+    change(database, "CREATE TABLE bulk AS SELECT zeroblob(3000000) AS bytes")
+    steps: list[tuple[int, int]] = []
+
+    def write_between_steps(done: int, total: int) -> None:
+        steps.append((done, total))
+        remember(database, f"new {len(steps)}")
+
+    backup = back_up(progress=write_between_steps)
+    assert len(steps) > 2
+    assert steps[-1][0] == steps[-1][1]
+
+    restore(backup, data_dir)
+    assert owners(database) == ["old"]
+    assert check_database(database) == (HEAD, "ok")
+
+
+def test_the_last_writes_of_a_killed_gateway_are_kept_too(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
+) -> None:
+    backup = back_up()
+    database = data_dir / DATABASE_NAME
+    # As after kill -9: the last writes are only in the journal.
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        remember(database, "last")
+        crashed = tmp_path / "crashed"
+        crashed.mkdir()
+        for file in data_dir.glob(f"{DATABASE_NAME}*"):
+            (crashed / file.name).write_bytes(file.read_bytes())
+
+    restore(backup, crashed)
+
+    assert owners(crashed / DATABASE_NAME) == ["old"]
+    assert set(owners(crashed / f"{DATABASE_NAME}{KEPT}")) == {"old", "last"}
+
+
+def test_a_backup_without_skills_leaves_the_skills_alone(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
+) -> None:
+    backup = back_up(skills_dir=tmp_path / "none")
+
+    assert restore(backup, data_dir).skill_files == 0
+    assert (data_dir / "skills" / "tea" / "SKILL.md").exists()
+
+
+def test_it_is_restored_where_there_is_nothing_yet(back_up: Callable[..., Path], tmp_path: Path) -> None:
+    backup = back_up()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    restore(backup, empty)
+
+    assert sorted(file.name for file in empty.iterdir()) == ["skills", DATABASE_NAME]
+
+
+def test_links_are_left_out_and_files_from_before_1980_are_not(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    skill = data_dir / "skills" / "tea"
+    (skill / "secret").symlink_to("/etc/passwd")
+    (data_dir / "skills" / "linked").symlink_to("/etc")
+    os.utime(skill / "SKILL.md", (0, 0))
+
+    with zipfile.ZipFile(back_up()) as archive:
+        names = sorted(archive.namelist())
+
+    assert names == ["manifest.json", "skills/tea/SKILL.md", "skills/tea/scripts/brew.sh", DATABASE_NAME]
+
+
+def test_a_backup_that_cannot_be_written_leaves_nothing_behind(
+    back_up: Callable[..., Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "backups" / "torana.zip"
+    target.mkdir(parents=True)
+
+    with pytest.raises(OperatorError, match="cannot write the backup"):
+        back_up(target)
+
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_damaged_database_is_not_backed_up_in_silence(back_up: Callable[..., Path], data_dir: Path) -> None:
+    (data_dir / DATABASE_NAME).write_bytes(b"this is no database" * 1000)
+
+    with pytest.raises(OperatorError, match="not a database"):
+        back_up()
+
+
+def test_a_copy_holds_no_journal_of_its_own(path: Path, tmp_path: Path) -> None:
+    copy_database(path, tmp_path / "copy.db")
+
+    assert check_database(tmp_path / "copy.db") == (HEAD, "ok")
+    assert not list(tmp_path.glob("copy.db-*"))
+
+
+def rewritten(backup: Path, changed: Mapping[str, bytes | None]) -> Path:
+    """The backup with some files in another state; None leaves one out."""
+    with zipfile.ZipFile(backup) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    result = backup.with_name("rewritten.zip")
+    with zipfile.ZipFile(result, "w") as archive:
+        for name, content in (contents | dict(changed)).items():
+            if content is not None:
+                archive.writestr(name, content)
+    return result
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"manifest.json": None},
+        {"manifest.json": b"no JSON"},
+        {"manifest.json": b"[]"},
+        {"manifest.json": b"\xff"},
+        {"manifest.json": b"[" * 100_000},
+        {"manifest.json": b"{}"},
+        {DATABASE_NAME: None},
+        {DATABASE_NAME: b"another"},
+        {"skills/a": b"a file", "skills/a/b": b"and one below it"},
+    ],
+    ids=str,
+)
+def test_a_foreign_or_incomplete_zip_is_refused(
+    back_up: Callable[..., Path], data_dir: Path, changed: Mapping[str, bytes | None]
+) -> None:
+    foreign = rewritten(back_up(), changed)
+    before = sorted(data_dir.rglob("*"))
+
+    with pytest.raises(BackupInvalid, match=r"rewritten\.zip"):
+        restore(foreign, data_dir)
+
+    assert sorted(data_dir.rglob("*")) == before
+
+
+@pytest.mark.parametrize("missing", ["version", "createdAt", "sha256"])
+def test_a_manifest_without_one_of_its_fields_is_refused_before_anything_is_touched(
+    back_up: Callable[..., Path], data_dir: Path, missing: str
+) -> None:
+    backup = back_up()
+    with zipfile.ZipFile(backup) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    del manifest[missing]
+
+    with pytest.raises(BackupInvalid):
+        restore(rewritten(backup, {"manifest.json": json.dumps(manifest).encode()}), data_dir)
+
+    assert owners(data_dir / DATABASE_NAME) == ["old"]
+    assert not list(data_dir.glob("*.replaced-*"))
+
+
+def test_a_damaged_backup_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = back_up()
+    whole = backup.read_bytes()
+    for start in range(0, len(whole), len(whole) // 12):
+        backup.write_bytes(whole[:start] + b"\xa5" * 64 + whole[start + 64 :])
+        before = owners(data_dir / DATABASE_NAME)
+        try:
+            restored = restore(backup, data_dir)
+        except BackupInvalid:
+            assert owners(data_dir / DATABASE_NAME) == before
+        else:  # the damage hit a skill's name or a time stamp: the database is whole all the same
+            assert restored.version == "1.2.3"
+            assert owners(data_dir / DATABASE_NAME) == ["old"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all"])
+def test_a_file_that_is_no_zip_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "backup.zip").write_bytes(content)
+
+    with pytest.raises(BackupInvalid, match="is not a whole backup of Torana"):
+        restore(tmp_path / "backup.zip", tmp_path)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(BackupInvalid, match="no such file"):
+        restore(tmp_path / "backup.zip", tmp_path)
+
+
+def test_an_encrypted_zip_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = back_up()
+    # The general-purpose bit 0 of each entry in the central directory says that it is encrypted.
+    raw = bytearray(backup.read_bytes())
+    for entry in re.finditer(b"PK\x01\x02", raw):
+        raw[entry.start() + 8] |= 1
+    backup.write_bytes(raw)
+
+    with pytest.raises(BackupInvalid, match="encrypted"):
+        restore(backup, data_dir)
+
+
+def test_another_programs_database_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    change(data_dir / DATABASE_NAME, "DROP TABLE alembic_version")
+
+    with pytest.raises(BackupInvalid, match="alembic_version"):
+        restore(back_up(), data_dir)
+
+
+def test_a_database_that_was_damaged_before_its_backup_is_refused(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    database = data_dir / DATABASE_NAME
+    for number in range(300):
+        remember(database, f"owner {number}")
+    with database.open("r+b") as file:
+        file.seek(database.stat().st_size - 4096)
+        file.write(b"\xff" * 4096)
+
+    with pytest.raises(BackupInvalid, match="its database is damaged: "):
+        restore(back_up(), data_dir)
+
+    assert not list(data_dir.glob("*.replaced-*"))
+
+
+@pytest.mark.parametrize(
+    "name", ["skills/../../escaped", "../escaped", "/escaped", "skills/../escaped", "skills//../escaped"]
+)
+def test_no_path_in_a_zip_leads_out_of_the_data_directory(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path, name: str
+) -> None:
+    restored = restore(rewritten(back_up(), {name: b"out"}), data_dir)
+
+    assert restored.skill_files == 2
+    assert not list(tmp_path.rglob("escaped"))
+    assert not Path("/escaped").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_told(back_up: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="cannot put the backup in place"):
+        restore(back_up(), tmp_path / "missing")
+
+
+def test_a_restored_database_can_be_used_at_once(back_up: Callable[..., Path], data_dir: Path) -> None:
+    restore(back_up(), data_dir)
+
+    migrate(data_dir / DATABASE_NAME)
+    remember(data_dir / DATABASE_NAME, "new")
+
+    assert set(owners(data_dir / DATABASE_NAME)) == {"old", "new"}

@@ -1,0 +1,289 @@
+"""One thread, one connection, many callers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from torana.errors import StoreUnavailable
+from torana.store.database import Database
+
+NOTES = sa.table("notes", sa.column("text", sa.Text))
+
+
+@pytest.fixture
+async def notes(database: Database) -> Database:
+    """A database with one small table."""
+    await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT NOT NULL UNIQUE)"))
+    return database
+
+
+def execute(connection: Connection, sql: str) -> None:
+    connection.exec_driver_sql(sql)
+
+
+def write(connection: Connection, text: str) -> str:
+    connection.execute(sa.insert(NOTES), {"text": text})
+    return text
+
+
+def read(connection: Connection) -> list[str]:
+    return list(connection.execute(sa.select(NOTES.c.text).order_by(sa.text("rowid"))).scalars())
+
+
+def seen_from_outside(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT text FROM notes ORDER BY rowid").fetchall()
+    return [row[0] for row in rows]
+
+
+class Queue:
+    """Keeps the store's thread busy, so that what is asked meanwhile waits together."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._gate = threading.Event()
+        self._begun = threading.Event()
+        self._blocker = asyncio.ensure_future(database.run(self._block))
+        self.waiting: list[asyncio.Future[object]] = []
+
+    def _block(self, _connection: Connection) -> None:
+        self._begun.set()
+        assert self._gate.wait(30)
+
+    async def add(self, *works: Callable[[Connection], object]) -> None:
+        await asyncio.to_thread(self._begun.wait, 30)
+        for work in works:
+            self.waiting.append(asyncio.ensure_future(self._database.run(work)))
+        await asyncio.sleep(0)  # lets them take their places
+
+    async def outcomes(self) -> list[object]:
+        self._gate.set()
+        await self._blocker
+        return list(await asyncio.gather(*self.waiting, return_exceptions=True))
+
+
+async def test_a_transaction_returns_what_its_work_returns(notes: Database, path: Path) -> None:
+    assert await notes.run(partial(write, text="one")) == "one"
+    assert seen_from_outside(path) == ["one"]
+
+
+async def test_what_waits_together_commits_together_in_the_order_of_the_calls(
+    notes: Database, path: Path
+) -> None:
+    queue = Queue(notes)
+    await queue.add(
+        partial(write, text="one"),
+        partial(write, text="two"),
+        lambda connection: (read(connection), seen_from_outside(path)),
+    )
+
+    assert await queue.outcomes() == ["one", "two", (["one", "two"], [])]
+    assert seen_from_outside(path) == ["one", "two"]
+
+
+async def test_no_more_than_64_share_a_commit(notes: Database, path: Path) -> None:
+    queue = Queue(notes)
+    await queue.add(*(partial(write, text=str(number)) for number in range(64)))
+    await queue.add(lambda _: len(seen_from_outside(path)))
+
+    assert (await queue.outcomes())[-1] == 64
+
+
+async def test_a_failing_transaction_undoes_itself_alone(notes: Database, path: Path) -> None:
+    def fail(connection: Connection) -> None:
+        write(connection, "lost")
+        raise LookupError("a bug")
+
+    def write_twice(connection: Connection) -> None:
+        write(connection, "lost too")
+        write(connection, "one")
+
+    queue = Queue(notes)
+    await queue.add(partial(write, text="one"), fail, write_twice, partial(write, text="two"))
+    first, bug, twice, last = await queue.outcomes()
+
+    assert (first, last) == ("one", "two")
+    assert isinstance(bug, LookupError)
+    assert isinstance(twice, IntegrityError)
+    assert seen_from_outside(path) == ["one", "two"]
+
+
+@pytest.mark.parametrize("error", [LookupError("a bug"), IntegrityError("insert", {}, Exception())])
+async def test_a_transaction_that_fails_alone_is_undone_too(
+    notes: Database, path: Path, error: Exception
+) -> None:
+    def fail(connection: Connection) -> None:
+        write(connection, "lost")
+        raise error
+
+    with pytest.raises(type(error)):
+        await notes.run(fail)
+
+    assert seen_from_outside(path) == []
+    assert await notes.writable()
+
+
+async def test_a_full_disk_fails_all_that_wait_and_heals(notes: Database, path: Path) -> None:
+    await notes.run(partial(execute, sql="PRAGMA max_page_count = 1"))
+    queue = Queue(notes)
+    await queue.add(partial(write, text="small"), partial(write, text="x" * 100_000), read)
+
+    for outcome in await queue.outcomes():
+        assert isinstance(outcome, StoreUnavailable)
+        assert outcome.headers["Retry-After"]
+    with pytest.raises(StoreUnavailable):
+        await notes.run(partial(write, text="x" * 100_000))
+    assert seen_from_outside(path) == []
+
+    await notes.run(partial(execute, sql="PRAGMA max_page_count = 1000"))
+    assert await notes.run(partial(write, text="x" * 100_000))
+
+
+async def test_a_database_that_may_not_be_written_is_unavailable(notes: Database, path: Path) -> None:
+    await notes.run(partial(execute, sql="PRAGMA query_only = ON"))
+
+    with pytest.raises(StoreUnavailable):
+        await notes.run(partial(write, text="one"))
+
+    assert seen_from_outside(path) == []
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(path: Path) -> Generator[subprocess.Popen[bytes]]:
+    """Another process in the middle of a transaction."""
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+async def test_a_lock_of_another_process_fails_after_the_busy_timeout_and_heals(
+    database: Database, path: Path, request: pytest.FixtureRequest
+) -> None:
+    await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT)"))
+    await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
+    holder: subprocess.Popen[bytes] = request.getfixturevalue("holder")
+
+    with pytest.raises(StoreUnavailable):
+        await database.run(partial(write, text="one"))
+
+    holder.communicate()
+    assert await database.run(partial(write, text="one"))
+    assert seen_from_outside(path) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["a directory", "no/such/directory", "garbage"])
+async def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a directory").mkdir()
+    (tmp_path / "garbage").write_bytes(b"this is no database" * 1000)
+    database = Database(path=tmp_path / name)
+
+    with pytest.raises(StoreUnavailable):
+        await database.run(read)
+
+    database.close()
+
+
+async def test_whether_it_is_writable_is_tried_again_once_a_second(path: Path) -> None:
+    now = [100.0]
+    database = Database(path=path, monotonic=lambda: now[0])
+    await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
+    assert await database.writable()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable):
+            await database.run(read)
+        now[0] += 1
+        assert not await database.writable()
+
+    assert not await database.writable()
+    now[0] += 1
+    assert await database.writable()
+    database.close()
+
+
+async def test_a_transaction_that_is_kept_makes_it_writable_again(path: Path) -> None:
+    database = Database(path=path, monotonic=lambda: 100.0)
+
+    def fail(_connection: Connection) -> None:
+        raise OperationalError("write", {}, Exception("disk I/O error"))
+
+    with pytest.raises(StoreUnavailable):
+        await database.run(fail)
+    assert not await database.writable()
+
+    await database.run(lambda _: None)
+    assert await database.writable()
+    database.close()
+
+
+async def test_a_cancelled_caller_does_not_undo_its_transaction(notes: Database, path: Path) -> None:
+    queue = Queue(notes)
+    await queue.add(partial(write, text="one"), partial(write, text="two"))
+    queue.waiting[0].cancel()
+
+    cancelled, other = await queue.outcomes()
+
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert other == "two"
+    assert seen_from_outside(path) == ["one", "two"]
+
+
+async def test_close_finishes_what_waits(notes: Database, path: Path) -> None:
+    queue = Queue(notes)
+    await queue.add(partial(write, text="one"), partial(write, text="two"))
+    closing = asyncio.ensure_future(asyncio.to_thread(notes.close))
+
+    assert await queue.outcomes() == ["one", "two"]
+    await closing
+    assert seen_from_outside(path) == ["one", "two"]
+
+
+async def test_a_closed_database_says_so(notes: Database) -> None:
+    notes.close()
+    notes.close()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await notes.run(read)
+
+
+def test_it_outlives_a_loop_that_is_closed_too_early(path: Path) -> None:
+    database = Database(path=path)
+    begun, gate = threading.Event(), threading.Event()
+
+    def block(_connection: Connection) -> None:
+        begun.set()
+        assert gate.wait(30)
+
+    with asyncio.Runner() as runner:
+        runner.get_loop().create_task(database.run(block))
+        runner.run(asyncio.to_thread(begun.wait, 30))
+    gate.set()
+
+    assert asyncio.run(database.run(lambda _: "still here")) == "still here"
+    database.close()

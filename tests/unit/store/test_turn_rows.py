@@ -1,0 +1,212 @@
+"""What the tables themselves hold, whatever the code above does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from torana.messages import Failure, Inbound, Reply, Turn, Usage
+from torana.store import turns as rows
+from torana.store.database import sqlite_engine
+from torana.store.tables import UtcTime, sessions, turns
+from torana.store.turns import Ending, NewTurn
+
+PARTIAL = re.compile("USING INDEX (ix_turns_unfinished|uq_turns_active)")
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+DONE = Ending(at=AT, reply=Reply(text="hi", model="m", usage=Usage(input_tokens=1, output_tokens=2)))
+
+
+@pytest.fixture
+def engine(path: Path) -> Generator[Engine]:
+    engine = sqlite_engine(path)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def take(message: Callable[..., Inbound]) -> Callable[..., Turn]:
+    """``take(connection, "t1", channel="c")`` accepts a message."""
+
+    def accept(connection: Connection, turn_id: str, *, channel: str = "home", **who: str) -> Turn:
+        new = NewTurn(turn_id=turn_id, session_id=f"ses_{turn_id}", channel=channel, at=AT)
+        return rows.accept(connection, message(channel=channel, **who), new)
+
+    return accept
+
+
+def states(connection: Connection) -> dict[str, str]:
+    return {row.id: row.state for row in connection.execute(sa.select(turns.c.id, turns.c.state))}
+
+
+def test_the_database_holds_one_running_turn_per_session(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        take(connection, "t1")
+        take(connection, "t2")
+        take(connection, "elsewhere", channel="other")
+    assert_refused(engine, sa.update(turns).where(turns.c.id == "t2").values(state="running"))
+    assert_refused(engine, sa.update(turns).where(turns.c.id == "t2").values(state="waiting"))
+    with engine.begin() as connection:
+        assert states(connection) == {"t1": "running", "t2": "queued", "elsewhere": "running"}
+
+
+def test_the_database_holds_one_turn_per_place_and_one_session_per_channel(
+    engine: Engine, take: Callable[..., Turn]
+) -> None:
+    with engine.begin() as connection:
+        take(connection, "t1")
+        take(connection, "t2")
+        take(connection, "t3", channel="other")
+    assert_refused(engine, sa.update(turns).where(turns.c.id == "t2").values(seq=1))
+    assert_refused(engine, sa.update(sessions).where(sessions.c.channel == "other").values(channel="home"))
+    assert_refused(engine, sa.update(turns).where(turns.c.id == "t2").values(session_id="nowhere"))
+
+
+def assert_refused(engine: Engine, statement: sa.Update) -> None:
+    with pytest.raises(IntegrityError), engine.begin() as connection:
+        connection.execute(statement)
+
+
+def test_places_are_given_in_the_order_of_acceptance(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        taken = [take(connection, turn_id) for turn_id in ("t9", "t1", "t5")]
+
+    assert [(turn.id, turn.seq, turn.state) for turn in taken] == [
+        ("t9", 1, "running"),
+        ("t1", 2, "queued"),
+        ("t5", 3, "queued"),
+    ]
+    assert {turn.session_id for turn in taken} == {"ses_t9"}
+
+
+def test_the_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        first = take(connection, "t9")
+        take(connection, "t5")
+        take(connection, "t2")
+        ended, following = rows.finish(connection, first, DONE)
+
+        assert rows.get(connection, "gateway", "t9") == ended
+        assert following == rows.get(connection, "gateway", "t5")
+        assert states(connection) == {"t9": "completed", "t5": "running", "t2": "queued"}
+    assert following is not None
+    assert (following.attempt, ended.attempt) == (1, 1)
+
+
+def test_a_row_comes_back_as_it_was_written(engine: Engine, take: Callable[..., Turn]) -> None:
+    failed = Ending(at=AT, failure=Failure(code="model_failed", detail="no key"))
+    with engine.begin() as connection:
+        first = take(connection, "t1", user="ana")
+        second = take(connection, "t2")
+        rows.finish(connection, first, DONE)
+        rows.finish(connection, replace(second, state="running", attempt=1), failed)
+        found = [rows.get(connection, "gateway", turn_id) for turn_id in ("t1", "t2")]
+
+    completed, broken = found
+    assert completed == replace(
+        first,
+        state="completed",
+        reply="hi",
+        model="m",
+        usage=Usage(input_tokens=1, output_tokens=2),
+        ended_at=AT,
+    )
+    assert broken is not None
+    assert (broken.state, broken.failure, broken.reply, broken.usage) == (
+        "failed",
+        Failure(code="model_failed", detail="no key"),
+        None,
+        Usage(),
+    )
+
+
+def test_recovery_puts_the_first_of_each_session_first(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        for turn_id, channel in [("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b"), ("c1", "c")]:
+            ended = take(connection, turn_id, channel=channel)
+        rows.finish(connection, ended, DONE)
+        connection.execute(sa.update(turns).where(turns.c.id == "b1").values(state="waiting"))
+    with engine.begin() as connection:
+        found = [(turn.id, turn.state, turn.attempt) for turn in rows.recover(connection)]
+        assert states(connection) == {
+            "a1": "running",
+            "a2": "queued",
+            "b1": "running",
+            "b2": "queued",
+            "c1": "completed",
+        }
+
+    assert found == [("a1", "running", 2), ("a2", "queued", 0), ("b1", "running", 2), ("b2", "queued", 0)]
+
+
+def test_recovery_of_a_quiet_database_finds_nothing(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert rows.recover(connection) == []
+
+
+def test_another_owners_turn_is_not_there(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        take(connection, "t1", owner="ana")
+        other = take(connection, "t2", owner="bob")
+
+        assert rows.get(connection, "bob", "t1") is None
+        assert rows.is_shared(connection, "ana", other.session_id) is False
+        assert (other.seq, other.state) == (1, "running")
+
+
+@pytest.mark.parametrize(
+    ("speakers", "shared"),
+    [
+        (["ana"], False),
+        ([None], False),
+        (["ana", None, "ana"], False),
+        ([None, "ana"], False),
+        (["ana", "bob", "ana"], True),
+    ],
+)
+def test_a_room_is_shared_once_two_users_spoke(
+    engine: Engine, take: Callable[..., Turn], speakers: list[str | None], shared: bool
+) -> None:
+    with engine.begin() as connection:
+        taken = [take(connection, f"t{n}", user=user) for n, user in enumerate(speakers)]
+
+        assert rows.is_shared(connection, "gateway", taken[0].session_id) is shared
+
+
+def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take: Callable[..., Turn]) -> None:
+    statements: list[str] = []
+    with engine.begin() as connection:
+        take(connection, "warm")
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        raw.set_trace_callback(statements.append)
+        rows.finish(connection, take(connection, "t1"), DONE)
+        rows.recover(connection)
+        raw.set_trace_callback(None)
+        plans = [
+            step[-1]
+            for statement in statements
+            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
+        ]
+
+    # Neither a whole table is read nor a session's ended turns: only what the partial indices hold.
+    assert [plan for plan in plans if plan.startswith("SCAN") and not PARTIAL.search(plan)] == []
+    assert [plan for plan in plans if "turns USING INDEX sqlite_autoindex_turns_2" in plan] == []
+
+
+def test_times_are_kept_in_utc_and_come_back_aware(engine: Engine) -> None:
+    kind = UtcTime()
+    east = AT.astimezone(timezone(timedelta(hours=5)))
+
+    assert kind.process_bind_param(east, engine.dialect) == AT
+    assert kind.process_bind_param(None, engine.dialect) is None
+    assert kind.process_result_value(AT.replace(tzinfo=None), engine.dialect) == AT
+    assert kind.process_result_value(AT, engine.dialect) is AT
+    assert kind.process_result_value(None, engine.dialect) is None

@@ -1,0 +1,122 @@
+"""The memory tools, as the model calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from itertools import count
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic_ai import RunContext
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RunUsage
+
+from torana import memory as bounds
+from torana.memory import Memory
+from torana.messages import Turn
+from torana.store.database import Database
+from torana.tools import ToolContext, ToolError
+from torana.tools.memory import MemoryTools
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+
+
+def context(user: str | None = "ana", *, may_recall: bool = True) -> RunContext[ToolContext]:
+    turn = Turn(
+        id="turn_1",
+        owner="gateway",
+        session_id="ses_1",
+        channel="home",
+        seq=1,
+        principal="local",
+        user=user,
+        content="hello",
+        state="running",
+        attempt=1,
+        created_at=AT,
+    )
+    deps = ToolContext(turn=turn, may_recall=may_recall, timezone=ZoneInfo("UTC"), clock=lambda: AT)
+    return RunContext(deps=deps, model=TestModel(), usage=RunUsage())
+
+
+@pytest.fixture
+def tools(database: Database, clock: Callable[[], datetime]) -> MemoryTools:
+    return MemoryTools(memory=Memory(database=database, clock=clock))
+
+
+async def test_what_is_remembered_is_recalled_with_its_day(tools: MemoryTools) -> None:
+    assert await tools.remember(context(), "  Ana likes tea ") == "Remembered: Ana likes tea"
+    await tools.remember(context(), "Ana lives in Lisbon", "where Ana lives")
+
+    assert await tools.recall(context(), "tea") == "- Ana likes tea (2026-03-02)"
+    assert await tools.recall(context()) == "- Ana lives in Lisbon (2026-03-02)\n- Ana likes tea (2026-03-02)"
+
+
+async def test_it_says_what_it_kept_of_a_long_text(tools: MemoryTools) -> None:
+    told = await tools.remember(context(), "x" * 3_000)
+
+    assert told == "Remembered: " + "x" * bounds.TEXT_LIMIT
+
+
+async def test_it_shows_ten_at_most(tools: MemoryTools) -> None:
+    for number in range(12):
+        await tools.remember(context(), f"note number {number}")
+
+    assert len((await tools.recall(context())).splitlines()) == 10
+    assert len((await tools.recall(context(), "note")).splitlines()) == 10
+
+
+async def test_it_says_when_there_is_nothing(tools: MemoryTools) -> None:
+    assert await tools.recall(context()) == "Nothing is remembered yet."
+    assert await tools.recall(context(), "tea") == "Nothing is remembered about that."
+    assert await tools.forget(context(), "tea") == "Nothing like that is remembered."
+
+
+async def test_it_says_what_it_forgot(tools: MemoryTools) -> None:
+    await tools.remember(context(), "Ana likes tea")
+
+    assert await tools.forget(context(), "tea") == "Forgotten: Ana likes tea"
+    assert await tools.recall(context()) == "Nothing is remembered yet."
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+async def test_nothing_cannot_be_remembered(tools: MemoryTools, text: str) -> None:
+    with pytest.raises(ToolError, match="the text is empty"):
+        await tools.remember(context(), text)
+
+
+async def test_a_full_memory_says_so(
+    database: Database, monkeypatch: pytest.MonkeyPatch, tools: MemoryTools
+) -> None:
+    monkeypatch.setattr(bounds, "COUNT_LIMIT", 3)
+    numbers = count()
+    for _ in range(3):
+        await tools.remember(context(), f"note {next(numbers)}")
+
+    with pytest.raises(ToolError, match="forget some first"):
+        await tools.remember(context(), f"note {next(numbers)}")
+
+
+async def test_nothing_is_kept_for_nobody(tools: MemoryTools) -> None:
+    nobody = context(None)
+    calls: list[Awaitable[str]] = [tools.remember(nobody, "x"), tools.recall(nobody), tools.forget(nobody, "x")]
+    for call in calls:
+        with pytest.raises(ToolError, match="send a userId"):
+            await call
+
+
+async def test_in_a_room_it_writes_and_forgets_but_does_not_read(tools: MemoryTools) -> None:
+    room = context(may_recall=False)
+    await tools.remember(room, "Ana likes tea")
+
+    with pytest.raises(ToolError, match="private memories are not read here"):
+        await tools.recall(room)
+    assert await tools.recall(context()) == "- Ana likes tea (2026-03-02)"
+
+
+async def test_users_do_not_see_each_others_memories(tools: MemoryTools) -> None:
+    await tools.remember(context("ana"), "Ana likes tea")
+
+    assert await tools.recall(context("bob"), "tea") == "Nothing is remembered about that."
+    assert await tools.forget(context("bob"), "tea") == "Nothing like that is remembered."

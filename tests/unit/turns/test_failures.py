@@ -1,0 +1,157 @@
+"""Whatever goes wrong in a turn, it ends, it says why, and the next one runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from sqlalchemy.engine import Connection
+
+from torana.agent import Answer, Emit
+from torana.errors import GatewayError, StoreUnavailable
+from torana.messages import Inbound, Reply, Turn, Usage
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.turns import Turns
+
+OpenTurns = Callable[..., Turns]
+Say = Callable[..., Awaitable[Turn]]
+Message = Callable[..., Inbound]
+
+
+class Raises:
+    """An agent that raises what it is given, and answers once there is nothing left."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+
+    async def run(self, turn: Turn, emit: Emit) -> Answer:
+        if self._errors:
+            raise self._errors.pop(0)
+        return answer("fine")
+
+
+def answer(text: str) -> Answer:
+    return Answer(reply=Reply(text=text, model="m", usage=Usage()), history=(b"[]", 0))
+
+
+def failure_of(turn: Turn) -> tuple[str, str]:
+    assert turn.state == "failed"
+    assert turn.failure is not None
+    assert (turn.reply, turn.model, turn.usage) == (None, None, Usage())
+    return turn.failure.code, turn.failure.detail
+
+
+async def test_a_model_that_fails_is_told_with_its_reason(open_turns: OpenTurns, say: Say) -> None:
+    turns = open_turns(ScriptedModel([UnexpectedModelBehavior("it spoke Latin")]))
+
+    code, detail = failure_of(await say(turns))
+
+    assert code == "model_failed"
+    assert detail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("secret-5309"), asyncio.CancelledError("secret-5309"), TimeoutError("secret-5309")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_bug_is_a_failed_turn_whose_words_only_the_log_has(
+    open_turns: OpenTurns, say: Say, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    turns = open_turns(agent=Raises(error))
+    with caplog.at_level(logging.ERROR):
+        code, detail = failure_of(await say(turns))
+
+    assert code == "internal_error"
+    assert "secret" not in detail
+    assert "Error" not in detail
+    assert "secret-5309" in caplog.text
+    assert (await say(turns)).reply == "fine"
+
+
+async def test_a_turn_that_takes_too_long_is_stopped(open_turns: OpenTurns, say: Say) -> None:
+    turns = open_turns(ScriptedModel([asyncio.Event()], "two"), turn_timeout=0.01)
+
+    code, detail = failure_of(await say(turns))
+
+    assert code == "turn_timeout"
+    assert "TORANA_TURN_TIMEOUT" in detail
+
+
+async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTurns, say: Say) -> None:
+    class HalfACharacter:
+        async def run(self, turn: Turn, emit: Emit) -> Answer:
+            return answer("\ud83d" if turn.content == "break" else "fine")
+
+    turns = open_turns(agent=HalfACharacter())
+
+    assert failure_of(await say(turns, "break")) == ("internal_error", GatewayError().detail)
+    assert (await say(turns)).reply == "fine"
+
+
+async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while(
+    open_turns: OpenTurns, message: Message, database: Database, path: Path
+) -> None:
+    gate = asyncio.Event()
+    pauses: list[float] = []
+    locker = sqlite3.connect(path, isolation_level=None)
+    await database.run(partial(set_busy_timeout, milliseconds=1))
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            locker.close()
+
+    turns = open_turns(ScriptedModel(["It is ", gate, "kept."], "next"), pause=pause)
+    accepted = [await turns.accept(message()) for _ in range(2)]
+    async for event in turns.events(accepted[0]):
+        if event.type == "message.delta" and not gate.is_set():
+            locker.execute("BEGIN IMMEDIATE")
+            gate.set()
+
+    assert [(await turns.ended(turn)).reply for turn in accepted] == ["It is kept.", "next"]
+    assert pauses == [0.1, 0.5, 2.0, 5.0, 5.0, 5.0]
+
+
+def set_busy_timeout(connection: Connection, milliseconds: int) -> None:
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
+
+
+async def test_nothing_is_accepted_while_the_database_is_unwritable(
+    open_turns: OpenTurns, say: Say, message: Message, database: Database, path: Path
+) -> None:
+    turns = open_turns(ScriptedModel("hi"))
+    await database.run(partial(set_busy_timeout, milliseconds=1))
+    locker = sqlite3.connect(path, isolation_level=None)
+    locker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        await turns.accept(message())
+    locker.close()
+
+    ended = await say(turns)
+
+    assert (ended.seq, ended.reply) == (1, "hi")
+
+
+async def test_a_message_is_answered_although_its_caller_went_away_while_it_was_written(
+    open_turns: OpenTurns, say: Say, message: Message, database: Database
+) -> None:
+    model = ScriptedModel("one", "two")
+    turns = open_turns(model)
+    caller = asyncio.ensure_future(turns.accept(message("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+
+    second = await say(turns, "second")
+
+    assert caller.cancelled()
+    assert (second.seq, second.reply) == (2, "two")
+    assert len(model.requests) == 2

@@ -1,0 +1,225 @@
+"""A stop, a kill and a start again: nothing is lost, nothing is recorded twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from torana.errors import Draining
+from torana.messages import Inbound, Turn
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.turns import Turns
+
+OpenTurns = Callable[..., Turns]
+OpenDatabase = Callable[[], Database]
+Say = Callable[..., Awaitable[Turn]]
+Message = Callable[..., Inbound]
+
+
+async def test_a_start_answers_everything_unfinished_in_order(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message
+) -> None:
+    before = open_turns(ScriptedModel([asyncio.Event()], [asyncio.Event()]))
+    accepted = [
+        await before.accept(message(text, channel=channel))
+        for text, channel in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("a3", "a"), ("b2", "b")]
+    ]
+    await before.stop(grace=0)
+
+    model = ScriptedModel(*("again",) * 5)
+    after = open_turns(model, database=open_database())
+    await after.start()
+    ended = [await after.ended(turn) for turn in accepted]
+
+    assert [(turn.content, turn.reply) for turn in ended] == [
+        (text, "again") for text in ("a1", "a2", "b1", "a3", "b2")
+    ]
+    # The first of each session had begun before.
+    assert [turn.attempt for turn in ended] == [2, 1, 2, 1, 1]
+    assert len(model.requests) == 5
+
+
+async def test_a_turn_whose_start_was_claimed_and_not_made_runs_after_the_next_start(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message
+) -> None:
+    gate = asyncio.Event()
+    before = open_turns(ScriptedModel([gate, "one"]))
+    first, second = [await before.accept(message(text)) for text in ("first", "second")]
+    stopping = asyncio.ensure_future(before.stop(grace=60))
+    await asyncio.sleep(0)
+    gate.set()
+    await stopping
+
+    after = open_turns(ScriptedModel("two"), database=open_database())
+    await after.start()
+
+    assert (await after.ended(first)).reply == "one"
+    assert (await after.ended(second)).reply == "two"
+
+
+async def test_the_events_of_one_who_waits_in_the_queue_go_to_its_end_after_a_restart(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message
+) -> None:
+    before = open_turns(ScriptedModel([asyncio.Event()]))
+    accepted = [await before.accept(message(text)) for text in ("first", "second")]
+    await before.stop(grace=0)
+
+    after = open_turns(ScriptedModel("one", "two"), database=open_database())
+    await after.start()
+    running, queued = [[event async for event in after.events(turn)] for turn in accepted]
+
+    assert [(event.id, event.type) for event in running] == [
+        ("2-1", "turn.resumed"),
+        ("2-2", "message.delta"),
+        ("2-3", "turn.completed"),
+    ]
+    assert running[0].data == {"attempt": 2, "text": ""}
+    assert [(event.id, event.type) for event in queued] == [
+        ("1-1", "turn.accepted"),
+        ("1-2", "message.delta"),
+        ("1-3", "turn.completed"),
+    ]
+
+
+async def test_a_restart_after_everything_ended_does_nothing(
+    open_turns: OpenTurns, open_database: OpenDatabase, say: Say
+) -> None:
+    before = open_turns(ScriptedModel("one"))
+    ended = await say(before)
+    await before.stop(grace=0)
+
+    model = ScriptedModel("two")
+    after = open_turns(model, database=open_database())
+    await after.start()
+
+    assert await after.ended(ended) == ended
+    assert [event.type async for event in after.events(ended)] == [
+        "turn.accepted",
+        "message.snapshot",
+        "turn.completed",
+    ]
+    assert model.requests == []
+    assert (await say(after)).seq == 2
+
+
+async def test_a_failed_turn_is_told_from_its_row_after_a_restart(
+    open_turns: OpenTurns, open_database: OpenDatabase, say: Say
+) -> None:
+    before = open_turns(ScriptedModel([LookupError("a bug")]))
+    ended = await say(before)
+
+    after = open_turns(database=open_database())
+
+    assert [(event.id, event.type) async for event in after.events(ended)] == [
+        ("1-1", "turn.accepted"),
+        ("1-2", "turn.failed"),
+    ]
+
+
+async def test_a_turn_that_nobody_runs_is_told_as_far_as_it_is_known(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message
+) -> None:
+    before = open_turns(ScriptedModel([asyncio.Event()]))
+    turn = await before.accept(message())
+    await before.stop(grace=0)
+
+    not_started = open_turns(database=open_database())
+
+    assert await collect(not_started, turn) == ["turn.accepted"]
+
+
+async def test_stopping_lets_running_turns_end(open_turns: OpenTurns, message: Message) -> None:
+    gate = asyncio.Event()
+    turns = open_turns(ScriptedModel([gate, "done"]))
+    turn = await turns.accept(message())
+    waiting = asyncio.ensure_future(turns.ended(turn))
+    stopping = asyncio.ensure_future(turns.stop(grace=60))
+    await asyncio.sleep(0)
+
+    assert turns.draining
+    with pytest.raises(Draining) as refused:
+        await turns.accept(message())
+    assert refused.value.headers == {"Retry-After": "5"}
+    gate.set()
+    await stopping
+
+    assert (await waiting).reply == "done"
+
+
+async def test_stopping_begins_no_queued_turn(open_turns: OpenTurns, message: Message) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+    model = ScriptedModel([gates[0], "one"], [gates[1], "two"])
+    turns = open_turns(model)
+    first, queued, other = [await turns.accept(message(channel=channel)) for channel in ("a", "a", "b")]
+    stopping = asyncio.ensure_future(turns.stop(grace=60))
+    await asyncio.sleep(0)
+    gates[0].set()
+
+    assert (await turns.ended(first)).state == "completed"
+    for _ in range(20):  # as many looks into the store as the queued turn would need to reach the model
+        assert (await turns.get("gateway", queued.id)).state == "running"
+    gates[1].set()
+    assert (await turns.ended(other)).state == "completed"
+    await stopping
+
+    assert len(model.requests) == 2
+    with pytest.raises(Draining):
+        await turns.ended(queued)
+
+
+async def test_who_waits_at_the_stop_is_told_that_the_answer_comes_later(
+    open_turns: OpenTurns, message: Message
+) -> None:
+    turns = open_turns(ScriptedModel([asyncio.Event()]))
+    running, queued = [await turns.accept(message()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(turns.ended(turn)) for turn in (running, queued, queued)]
+    watching = asyncio.ensure_future(collect(turns, queued))
+    await asyncio.sleep(0)
+
+    await turns.stop(grace=0)
+
+    for one in waiting:
+        with pytest.raises(Draining, match="answered after its next start"):
+            await one
+    assert await watching == ["turn.accepted"]
+    assert [(await turns.get("gateway", turn.id)).state for turn in (running, queued)] == ["running", "queued"]
+
+
+async def test_who_asks_after_the_stop_is_told_the_same(
+    open_turns: OpenTurns, message: Message, say: Say
+) -> None:
+    turns = open_turns(ScriptedModel("done", [asyncio.Event()]))
+    ended = await say(turns)
+    running = await turns.accept(message())
+    await turns.stop(grace=0)
+    await turns.stop(grace=0)
+
+    assert await turns.ended(ended) == ended
+    with pytest.raises(Draining):
+        await turns.ended(running)
+
+
+async def test_a_message_that_is_being_written_at_the_stop_runs_after_the_next_start(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message
+) -> None:
+    model = ScriptedModel()
+    before = open_turns(model)
+    accepting = asyncio.ensure_future(before.accept(message()))
+    await asyncio.sleep(0)
+    await before.stop(grace=0)
+    accepted = await accepting
+    with pytest.raises(Draining):
+        await before.ended(accepted)
+    assert model.requests == []
+
+    after = open_turns(ScriptedModel("done"), database=open_database())
+    await after.start()
+
+    assert (await after.ended(accepted)).reply == "done"
+
+
+async def collect(turns: Turns, turn: Turn) -> list[str]:
+    return [event.type async for event in turns.events(turn)]
