@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.cli import get_docs_for_click
 
 from torana import errors
+from torana.api import openapi
+from torana.cli import app as cli
 from torana.config import FLAGS, SECRETS, Settings, allowed, flag, variable
 from torana.errors import GatewayError
 
@@ -68,7 +71,39 @@ errors from `operator_error` on end a command of `torana` with their message on 
 """
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"config.md": config_page, "errors.md": errors_page}
+def cli_page() -> str:
+    """The commands: their arguments and options, as their help tells them."""
+    command = typer.main.get_command(cli)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="torana", title="Commands")
+    return text.replace("\n\n", f"\n\n{NOTICE}\n\n", 1).strip() + "\n"
+
+
+def http_page() -> str:
+    """The HTTP interface: every endpoint, what it takes and what it answers."""
+    document = openapi(guarded=True)
+    operations = [
+        _operation(f"{method.upper()} {path}", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    return f"""\
+# HTTP interface
+
+{NOTICE}
+
+{document["info"]["description"]} For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in
+[errors.md](errors.md).
+
+{"".join(operations).rstrip()}
+"""
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "config.md": config_page,
+    "errors.md": errors_page,
+    "http-api.md": http_page,
+}
 
 
 def stale_pages(directory: Path) -> list[Path]:
@@ -131,6 +166,12 @@ def _default(field: FieldInfo) -> str:
             return f"“{value}”"
         case value:
             return f"`{value}`"
+
+
+def _operation(title: str, operation: Mapping[str, Any]) -> str:
+    rows = [(status, answer["description"]) for status, answer in operation["responses"].items()]
+    table = _table(("Status", "Meaning"), rows)
+    return f"## `{title}`\n\n{operation['summary']}.\n\n{table}\n\n"
 
 
 def _error(error: type[GatewayError]) -> tuple[str, ...]:

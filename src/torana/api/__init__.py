@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,7 +23,7 @@ from torana.api.routes import Services, add_contract, add_turns
 from torana.api.site import OpenGateway
 from torana.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound
 
-__all__ = ["Access", "Services", "create_api"]
+__all__ = ["Access", "Services", "create_api", "openapi"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,11 @@ def create_api(services: Services, access: Access) -> ASGIApp:
         app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
     app = RequestScope(UnreadBody(ApiPrefix(app)))
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
+
+
+def openapi(*, guarded: bool) -> dict[str, Any]:
+    """The OpenAPI document of a gateway with a token or without one, for which none has to run."""
+    return openapi_document(_router(cast("Services", None), guarded=guarded), guarded=guarded)
 
 
 def _router(services: Services, *, guarded: bool) -> FastAPI:
