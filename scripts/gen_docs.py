@@ -91,8 +91,9 @@ def http_page() -> str:
 
 {NOTICE}
 
-{document["info"]["description"]} For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in
-[errors.md](errors.md).
+{document["info"]["description"]}
+
+For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in [errors.md](errors.md).
 
 {"".join(operations).rstrip()}
 """
