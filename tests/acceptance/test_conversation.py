@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -66,8 +66,9 @@ BEFORE_THE_RESTART = (
     Line("list skills", "\n".join(CORE_SKILLS)),
     Line("explain the calculator skill", "`calculate`"),
 )
+ABOUT_MY_SISTER = "what do you remember about my sister"
 AFTER_THE_RESTART = (
-    Line("what do you remember about my sister", "Ondine"),
+    Line(ABOUT_MY_SISTER, "Ondine"),
     Line("count the words in this text: the quick brown fox", "4 words"),
     Line("sort these lines:\npear\nfig\napple", "apple\nfig\npear"),
     Line("remove the duplicates from these lines:\nred\nblue\nred", "red\nblue"),
@@ -109,64 +110,64 @@ def _with(server: OpenAIStandIn) -> dict[str, str]:
     return {"TORANA_MODEL": "openai-chat:stand-in", "TORANA_MODEL_BASE_URL": server.url}
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["plain", "streamed"])
-def test_the_builtin_model_tells_the_truth(
-    new_gateway: Callable[..., Gateway], person: type[Person], streams: bool
-) -> None:
-    gateway = new_gateway()
-    gateway.start()
-    _hold(person(url=gateway.url, streams=streams), BEFORE_THE_RESTART + AFTER_THE_RESTART)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """One way in which people run the gateway."""
+
+    #: Whether a language model answers, instead of the builtin one.
+    language_model: bool = False
+    #: Whether the answers are watched as they come.
+    streams: bool = False
+    #: Whether a proxy strips ``/api``; None where there is no proxy.
+    proxy_strips: bool | None = None
+    token: str | None = None
 
 
-def test_the_conversation_goes_on_after_a_restart(
-    new_gateway: Callable[..., Gateway], person: type[Person]
+SET_UPS = {
+    "builtin": SetUp(),
+    "builtin-streamed": SetUp(streams=True),
+    "language-model": SetUp(language_model=True),
+    "language-model-streamed": SetUp(language_model=True, streams=True),
+    "proxy-strips-prefix-token": SetUp(proxy_strips=True, token=TOKEN),
+    "proxy-keeps-prefix-streamed": SetUp(proxy_strips=False, streams=True),
+}
+
+
+@pytest.mark.parametrize("set_up", SET_UPS.values(), ids=SET_UPS)
+def test_a_conversation_goes_on_after_a_restart(
+    new_gateway: Callable[..., Gateway],
+    publish: Callable[..., str],
+    person: type[Person],
+    stand_in: OpenAIStandIn,
+    set_up: SetUp,
 ) -> None:
-    gateway = new_gateway()
+    settings = {"TORANA_GATEWAY_TOKEN": set_up.token} if set_up.token else {}
+    gateway = new_gateway(**settings, **(_with(stand_in) if set_up.language_model else {}))
     gateway.start()
-    ana = person(url=gateway.url)
+    strips = set_up.proxy_strips
+    url = gateway.url if strips is None else publish(gateway, strips_prefix=strips)
+    ana = person(url=url, token=set_up.token, streams=set_up.streams)
+
+    _look_around(ana, replace(ana, token=None))
     _hold(ana, BEFORE_THE_RESTART)
     assert gateway.stop() == 0
     gateway.start()
     _hold(ana, AFTER_THE_RESTART)
-    elsewhere, someone_else = person(url=gateway.url, channel="garden"), person(url=gateway.url, user="bo")
-    assert "Ondine" in elsewhere.say("what do you remember about my sister")
-    assert "Ondine" not in someone_else.say("what do you remember about my sister")
+    assert "Ondine" in replace(ana, channel="garden").say(ABOUT_MY_SISTER)
+    assert "Ondine" not in replace(ana, user="bo", channel="cellar").say(ABOUT_MY_SISTER)
 
-
-@pytest.mark.parametrize("streams", [False, True], ids=["plain", "streamed"])
-def test_a_language_model_gets_its_tools_called(
-    new_gateway: Callable[..., Gateway], person: type[Person], stand_in: OpenAIStandIn, streams: bool
-) -> None:
-    gateway = new_gateway(**_with(stand_in))
-    gateway.start()
-    _hold(person(url=gateway.url, streams=streams), BEFORE_THE_RESTART + AFTER_THE_RESTART)
-    asked = len(BEFORE_THE_RESTART + AFTER_THE_RESTART)
+    asked = len(BEFORE_THE_RESTART + AFTER_THE_RESTART) + 2
     # For each message the model was asked twice, the second time with what the tool had returned.
-    assert len(stand_in.requests) == 2 * asked
-    assert sum(bool(request.results) for request in stand_in.requests) == asked
+    assert len(stand_in.requests) == (2 * asked if set_up.language_model else 0)
+    assert sum(bool(request.results) for request in stand_in.requests) == len(stand_in.requests) // 2
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["plain", "streamed"])
-@pytest.mark.parametrize(
-    ("strips_prefix", "token"), [(True, TOKEN), (False, None)], ids=["prefix-stripped", "prefix-kept"]
-)
-def test_behind_a_proxy_under_api_nothing_is_different(
-    new_gateway: Callable[..., Gateway],
-    publish: Callable[..., str],
-    person: type[Person],
-    strips_prefix: bool,
-    token: str | None,
-    streams: bool,
-) -> None:
-    gateway = new_gateway(**({"TORANA_GATEWAY_TOKEN": token} if token else {}))
-    gateway.start()
-    url = publish(gateway, strips_prefix=strips_prefix)
-    ana = person(url=url, token=token, streams=streams)
-    _hold(ana, BEFORE_THE_RESTART + AFTER_THE_RESTART)
+def _look_around(ana: Person, stranger: Person) -> None:
+    """Health is for everybody, skills are for those with the token."""
+    assert stranger.get("health")["status"] == "ok"
     assert [skill["slug"] for skill in ana.get("skills")] == list(CORE_SKILLS)
-    with person(url=url).client() as stranger:
-        assert stranger.get("skills").status_code == (401 if token else 200)
-        assert stranger.get("health").status_code == 200
+    with stranger.client() as client:
+        assert client.get("skills").status_code == (401 if ana.token else 200)
 
 
 def test_events_pass_the_proxy_while_the_turn_runs(
