@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test check format gen lock cov dist clean
+.PHONY: help setup run chat test chaos check format gen lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -38,6 +38,9 @@ chat: $(VENV)/.run ## talk with the agent in the terminal
 
 test: $(VENV)/.dev ## every test; `make test T=tests/unit/api` for some
 	$(BIN)/python -m pytest $(T)
+
+chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
+	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600
 
 check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
 	$(BIN)/ruff format --check .

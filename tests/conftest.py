@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import site
+import subprocess
+import sys
+import venv
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -12,10 +18,11 @@ import pytest
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 
-from torana.agent import TurnAgent
+from torana.agent import Bounds, TurnAgent
 from torana.agent.instructions import Instructions
+from torana.limits.budgets import Budgets
 from torana.memory import Memory
-from torana.messages import GATEWAY_OWNER, Inbound, Turn
+from torana.messages import GATEWAY_OWNER, Inbound, OnBusy, Turn
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
@@ -26,8 +33,10 @@ from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
-from torana.turns import Turns
+from torana.turns import Queue, Turns
 from torana.turns.log.memory import MemoryEventLog
+
+ROOT = Path(__file__).parents[1]
 
 START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
@@ -104,6 +113,7 @@ def open_agent(
             memory=memory,
             timezone=zone,
             recall_in_rooms=recall_in_rooms,
+            bounds=Bounds(),
             clock=clock,
         )
 
@@ -123,15 +133,20 @@ async def open_turns(
         database: Database = database,
         agent: TurnAgent | None = None,
         turn_timeout: float = 60,
-        pause: Callable[[float], Awaitable[None]] | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], datetime] = clock,
+        queue: Queue | None = None,
+        budgets: Budgets | None = None,
     ) -> Turns:
         turns = Turns(
             database=database,
             agent=agent or open_agent(model or ScriptedModel(), database=database),
             log=MemoryEventLog(),
+            budgets=budgets,
             turn_timeout=turn_timeout,
             clock=clock,
-            **({"pause": pause} if pause else {}),
+            queue=queue,
+            pause=pause,
         )
         opened.append(turns)
         return turns
@@ -151,8 +166,20 @@ def message() -> Callable[..., Inbound]:
         channel: str | None = "home",
         user: str | None = None,
         owner: str = GATEWAY_OWNER,
+        on_busy: OnBusy = "queue",
+        key: str | None = None,
+        token: str | None = None,
     ) -> Inbound:
-        return Inbound(owner=owner, principal="local", content=content, channel=channel, user=user)
+        return Inbound(
+            owner=owner,
+            principal="local",
+            content=content,
+            channel=channel,
+            user=user,
+            on_busy=on_busy,
+            key=key,
+            token=token,
+        )
 
     return make
 
@@ -165,3 +192,33 @@ def say(message: Callable[..., Inbound]) -> Callable[..., Awaitable[Turn]]:
         return await turns.ended(await turns.accept(message(content, **who)))
 
     return accept_and_await
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an environment's commands in which the wheel is installed, as a user installs it.
+
+    With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are installed from the lock file too, otherwise
+    they are those of the environment that runs the tests.
+    """
+    base = tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)]
+    _run(build)
+    (wheel,) = base.glob("*.whl")
+    venv.create(base / "venv", symlinks=True)
+    commands = base / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]
+    _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
+    if os.environ.get("TORANA_FULL_INSTALL") == "1":
+        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")])
+        _run([*pip, "check"])  # what the wheel asks for is what the lock file brings
+    else:
+        (packages,) = (base / "venv" / "lib").glob("python*/site-packages")
+        # A directory named here is searched without its own .pth files: our editable source is not seen.
+        (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return commands
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
-from torana.agent import TurnAgent
+from torana.agent import Bounds, TurnAgent
+from torana.agent.compaction import Compaction
 from torana.agent.instructions import Instructions
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
+from torana.api.services import People
 from torana.config import Loaded, Settings
-from torana.limits import MessageRates
+from torana.limits.budgets import Budgets, Estimate
+from torana.limits.policies import Limit, Limits, parse_limit
+from torana.limits.prices import Prices, parse_price
+from torana.limits.rates import MessageRates
+from torana.limits.spending import Spending
 from torana.memory import Memory
-from torana.messages import utc_now
+from torana.messages import Turn, utc_now
 from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
-from torana.models.providers import open_model
+from torana.models.embeddings import Embedder
+from torana.models.providers import open_embedder, open_model, without_builtin
+from torana.people.audit import AuditRecord
+from torana.people.erasure import Erasure
+from torana.people.export import Export
+from torana.people.tokens import Tokens
 from torana.sessions import Sessions
+from torana.sessions.expiry import Expiry
+from torana.sessions.summaries import Summaries
 from torana.skills import CORE_DIR, Skills
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
+from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
-from torana.turns import Turns
+from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.log.memory import MemoryEventLog
+
+#: The limit that is counted in memory.
+_A_MINUTE = "messages-minute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +62,31 @@ class App:
 
     asgi: Callable[..., Awaitable[None]]
     turns: Turns
+    agent: TurnAgent
     model: Model
+    embedder: Embedder | None
     database: Database
+    services: Services
+    compaction: Compaction | None
+    expiry: Expiry | None
     _open: AsyncExitStack
 
     async def start(self) -> None:
-        """Open the model's connections and take up what an earlier process left unfinished."""
+        """Open the model's connections, take up what an earlier process left unfinished, and clear up."""
         await self._open.enter_async_context(self.model)
+        if self.embedder:
+            await self._open.enter_async_context(self.embedder)
         await self.turns.start()
+        if self.expiry is not None:
+            self.expiry.start()
 
     async def close(self) -> None:
         """Stop at once what still runs (the next start takes it up again) and close everything."""
+        if self.expiry is not None:
+            await self.expiry.stop()
         await self.turns.stop(grace=0)
+        if self.compaction is not None:
+            await self.compaction.stop()
         await self._open.aclose()
         self.database.close()
 
@@ -65,49 +99,168 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     run in any thread. Raises ``OperatorError`` for what the operator has to mend.
     """
     settings = loaded.settings
-    timezone = ZoneInfo(settings.timezone)
     skills = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
-    own_tools = load_tools(settings.tools)
+    own = load_tools(settings.tools)
+    limits = limits_of(settings)
+    prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
     path = settings.data_dir / DATABASE_NAME
     migrate(path)
     database = Database(path=path)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
-    memory = Memory(database=database)
+    embedder = choose_embedder(loaded)
+    memory = Memory(database=database, embedder=embedder)
+    timezone = ZoneInfo(settings.timezone)
     agent = TurnAgent(
         model=model,
-        toolset=build_toolset(
-            memory=MemoryTools(memory=memory),
-            conversation=ConversationTools(sessions=sessions),
-            skills=SkillTools(skills=skills),
-            own=own_tools,
-        ),
+        toolset=_toolset(memory, sessions, skills, own),
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
         timezone=timezone,
         recall_in_rooms=settings.recall_in_rooms,
+        bounds=_bounds(settings, limits),
         clock=utc_now,
+        prices=prices,
     )
-    turns = Turns(database=database, agent=agent, log=MemoryEventLog(), turn_timeout=settings.turn_timeout)
+    budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
+    compaction = _compaction(settings, database, model, budgets)
+    turns = _turns(settings, database, agent, budgets, compaction)
     services = Services(
         turns=turns,
-        rates=MessageRates(per_user=settings.rate_per_user, overall=settings.rate_global),
-        health=Health(
-            started=started,
-            skills=lambda: skills.catalogue().counts(),
-            draining=lambda: turns.draining,
-            writable=database.writable,
-        ),
+        sessions=sessions,
+        changes=SessionChanges(database=database, sessions=sessions, turns=turns),
+        memory=memory,
+        people=_people(settings, database, turns),
+        rates=_rates(settings),
+        spending=Spending(database=database, limits=limits),
+        health=_health(started, skills, turns, database),
         skills=lambda: _skill_list(skills),
         wait=settings.wait,
     )
     return App(
         asgi=create_api(services, _access(settings)),
         turns=turns,
+        agent=agent,
         model=model,
+        embedder=embedder,
         database=database,
+        services=services,
+        compaction=compaction,
+        expiry=_expiry(settings, database, turns),
         _open=AsyncExitStack(),
+    )
+
+
+def _toolset(
+    memory: Memory, sessions: Sessions, skills: Skills, own: Sequence[Callable[..., Any]]
+) -> FunctionToolset[ToolContext]:
+    return build_toolset(
+        memory=MemoryTools(memory=memory),
+        conversation=ConversationTools(sessions=sessions),
+        skills=SkillTools(skills=skills),
+        own=own,
+    )
+
+
+def _people(settings: Settings, database: Database, turns: Turns) -> People:
+    return People(
+        tokens=Tokens(database=database),
+        audit=AuditRecord(database=database),
+        export=Export(database=database, path=settings.data_dir / DATABASE_NAME),
+        erasure=Erasure(database=database, turns=turns, data_dir=settings.data_dir),
+    )
+
+
+def _health(started: float, skills: Skills, turns: Turns, database: Database) -> Health:
+    return Health(
+        started=started,
+        skills=lambda: skills.catalogue().counts(),
+        draining=lambda: turns.draining,
+        writable=database.writable,
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits that are kept as rows: all but those of messages in a minute."""
+    return Limits(
+        per_user=_parsed(settings.limits_per_user),
+        per_token=[limit for limit in _parsed(settings.limits_per_token) if limit.label != _A_MINUTE],
+        overall=_parsed(settings.limits_global),
+    )
+
+
+def _parsed(texts: Sequence[str]) -> list[Limit]:
+    """The limits; of several of one kind the strictest."""
+    strictest: dict[str, Limit] = {}
+    for limit in map(parse_limit, texts):
+        known = strictest.setdefault(limit.label, limit)
+        strictest[limit.label] = min(known, limit, key=lambda one: one.quota)
+    return list(strictest.values())
+
+
+def _rates(settings: Settings) -> MessageRates:
+    per_token = [limit.quota for limit in _parsed(settings.limits_per_token) if limit.label == _A_MINUTE]
+    return MessageRates(
+        per_user=settings.rate_per_user,
+        per_token=per_token[0] if per_token else 0,
+        overall=settings.rate_global,
+    )
+
+
+def _estimate(settings: Settings) -> Estimate:
+    return Estimate(
+        output=settings.max_output_tokens,
+        overhead=Estimate().overhead + len(settings.persona.encode()) // 3,
+        history_turns=settings.history_messages // 2 + 1,
+    )
+
+
+def _bounds(settings: Settings, limits: Limits) -> Bounds:
+    return Bounds(
+        model_calls=settings.turn_model_calls,
+        tool_calls=settings.turn_tool_calls,
+        tokens=settings.turn_tokens,
+        output_tokens=settings.max_output_tokens if limits.bound_calls else None,
+    )
+
+
+def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
+    """None where it is switched off, and where no language model is there to do it."""
+    summariser = without_builtin(model)
+    if summariser is None or not settings.compact:
+        return None
+    summaries = Summaries(database=database, history_messages=settings.history_messages)
+
+    async def spent(turn: Turn, response: ModelResponse) -> None:
+        await database.run(partial(budgets.charge, turn=turn, responses=[response]))
+
+    return Compaction(model=summariser, summaries=summaries, spent=spent)
+
+
+def _expiry(settings: Settings, database: Database, turns: Turns) -> Expiry | None:
+    if not settings.session_days:
+        return None
+    return Expiry(database=database, after=timedelta(days=settings.session_days), forget=turns.forget)
+
+
+def _turns(
+    settings: Settings, database: Database, agent: TurnAgent, budgets: Budgets, compaction: Compaction | None
+) -> Turns:
+    return Turns(
+        database=database,
+        agent=agent,
+        log=MemoryEventLog(),
+        budgets=budgets,
+        turn_timeout=settings.turn_timeout,
+        concurrency=settings.concurrency,
+        max_crashes=settings.max_crashes,
+        ended=compaction.turn_ended if compaction else None,
+        queue=Queue(
+            per_session=settings.queue_per_session,
+            per_user=settings.queue_per_user,
+            overall=settings.queue,
+        ),
     )
 
 
@@ -125,6 +278,20 @@ def choose_model(loaded: Loaded, skills: Skills) -> Model:
         base_url=settings.model_base_url,
         api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
         builtin=lambda: BuiltinModel(cards=lambda: _cards(skills)),
+    )
+
+
+def choose_embedder(loaded: Loaded) -> Embedder | None:
+    """The embedding model that the settings name, if any. Raises ``ConfigInvalid`` where it cannot be had."""
+    settings = loaded.settings
+    if settings.embedding_model is None:
+        return None
+    return open_embedder(
+        settings.embedding_model,
+        models=settings.model,
+        environ=loaded.provider_environ,
+        base_url=settings.model_base_url,
+        api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
     )
 
 

@@ -5,14 +5,19 @@
     GatewayError
     ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText
     ├── Unauthorized
-    ├── Forbidden               HostNotAllowed · CrossSite
+    ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
+    ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
+    │                           MemoryFull · MemorySuperseded
+    ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
-    ├── PayloadTooLarge         ContentTooLong · BodyTooLarge
+    ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
     ├── RequestTimeout
-    ├── RateLimited
+    ├── RateLimited             QueueFull · BudgetSpent
     ├── ModelFailed
-    ├── Unavailable             Starting · Draining · StoreUnavailable
+    ├── Unavailable             Starting · Draining · StoreUnavailable · Overloaded
     ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
+    ├── CrashedRepeatedly
+    ├── Expired · Erased
     └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseTooNew · BackupInvalid
 
 Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
@@ -88,7 +93,9 @@ class InvalidText(BadRequest):
 
 
 class Unauthorized(GatewayError):
-    """Send the gateway's token as `Authorization: Bearer <token>`."""
+    """Send the gateway's token, or one of `torana token create` that has not ended, as
+    `Authorization: Bearer <token>`.
+    """
 
     code = "unauthorized"
 
@@ -113,6 +120,18 @@ class CrossSite(Forbidden):
     """
 
     code = "cross_site"
+
+
+class ScopeMissing(Forbidden):
+    """The token lacks the scope for this; ask the operator for one that has it."""
+
+    code = "scope_missing"
+
+
+class WrongUser(Forbidden):
+    """The token speaks for another user; leave `userId` out, or use a token of that user."""
+
+    code = "wrong_user"
 
 
 class NotFound(GatewayError):
@@ -159,6 +178,12 @@ class BodyTooLarge(PayloadTooLarge):
     code = "body_too_large"
 
 
+class MemoryTooLong(PayloadTooLarge):
+    """A memory may hold at most 2,000 characters; say it in fewer, or remember several."""
+
+    code = "memory_too_long"
+
+
 class RequestTimeout(GatewayError):
     """The body did not arrive in time; send the request again."""
 
@@ -171,6 +196,81 @@ class RateLimited(GatewayError):
 
     code = "rate_limited"
     retryable = True
+
+
+class QueueFull(RateLimited):
+    """Too many messages wait for an answer (TORANA_QUEUE_PER_SESSION, TORANA_QUEUE_PER_USER); wait for some."""
+
+    code = "queue_full"
+
+
+class BudgetSpent(RateLimited):
+    """A limit of messages, tokens, money or turns is reached (TORANA_LIMITS_PER_USER, TORANA_LIMITS_PER_TOKEN,
+    TORANA_LIMITS_GLOBAL); wait as long as `Retry-After` says.
+    """
+
+    code = "budget_spent"
+
+
+class Conflict(GatewayError):
+    """This does not go together with how things stand."""
+
+    code = "conflict"
+
+
+class SessionBusy(Conflict):
+    """The session is busy, and the message asked to be rejected then; send it later, or without `onBusy`."""
+
+    code = "session_busy"
+    retryable = True
+
+
+class TurnCancelled(Conflict):
+    """The turn was cancelled before it was answered; send the message again if it is still wanted."""
+
+    code = "turn_cancelled"
+
+
+class NotFailed(Conflict):
+    """Only a turn that failed can be run again."""
+
+    code = "not_failed"
+
+
+class TokenEnded(Conflict):
+    """The token has expired, was revoked, or has a successor; create a new one."""
+
+    code = "token_ended"
+
+
+class MemoryFull(Conflict):
+    """There is no room for another memory of this user; forget some first."""
+
+    code = "memory_full"
+
+
+class MemorySuperseded(Conflict):
+    """A newer memory stands in the place of this one; change that one."""
+
+    code = "memory_superseded"
+
+
+class NotEnded(Conflict):
+    """The turn has not ended; wait for its end, or cancel it."""
+
+    code = "not_ended"
+
+
+class ChannelTaken(Conflict):
+    """The channel has a session already; name another one, or leave `channelId` out for a new one."""
+
+    code = "channel_taken"
+
+
+class KeyReused(GatewayError):
+    """This Idempotency-Key was used with another message; use a new key for each message."""
+
+    code = "key_reused"
 
 
 class ModelFailed(GatewayError):
@@ -205,6 +305,12 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
+class Overloaded(Unavailable):
+    """Too many messages wait for their answer (TORANA_QUEUE); try again as `Retry-After` says."""
+
+    code = "overloaded"
+
+
 class TimedOut(GatewayError):
     """It took too long."""
 
@@ -229,6 +335,26 @@ class TurnLimit(TimedOut):
 
     code = "turn_limit"
     retryable = False
+
+
+class CrashedRepeatedly(GatewayError):
+    """The gateway died every time it worked on this message, and gave up; the log around those moments may say
+    why. `torana turns retry` runs it again.
+    """
+
+    code = "crashed_repeatedly"
+
+
+class Expired(GatewayError):
+    """The message waited for more than a day while the gateway was down; it was not acted on. Send it again."""
+
+    code = "expired"
+
+
+class Erased(GatewayError):
+    """It was here, and was erased."""
+
+    code = "erased"
 
 
 class OperatorError(GatewayError):
@@ -265,3 +391,13 @@ class BackupInvalid(OperatorError):
     """The file is not a whole backup of Torana; choose another."""
 
     code = "backup_invalid"
+
+
+def by_code(code: str) -> type[GatewayError]:
+    """The class of an error by its stable code; an unknown code is an internal error."""
+    waiting: list[type[GatewayError]] = [GatewayError]
+    for kind in waiting:
+        if kind.code == code:
+            return kind
+        waiting.extend(kind.__subclasses__())
+    return GatewayError

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from uuid_utils import uuid7
 
-#: Who owns what comes without a token of its own: the gateway itself.
+#: Who owns what comes without a token of somebody's own: the gateway itself.
 GATEWAY_OWNER = "gateway"
+#: In place of an owner, where rows are read: whoever owns them. The operator's view.
+EVERYONE = "*"
 
 #: The contract's bounds, in Unicode code points.
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256
 
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+#: What becomes of a message whose session is busy: see ``turns``.
+OnBusy = Literal["queue", "steer", "interrupt", "reject"]
+#: What a token may do: send messages and follow their turns; read sessions; install and remove skills; keep a
+#: user's memory; everything, for everyone; name the user it speaks for.
+Scope = Literal["message", "read", "skills", "memory", "admin", "impersonate"]
+SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 EventType = Literal[
     "turn.accepted",
     "message.delta",
@@ -44,12 +52,30 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def owner_of(user: str) -> str:
+    """Who owns what a token bound to the user makes, and all that is remembered about the user."""
+    return f"user:{user}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who holds the credential: ``operator`` (the gateway token) or ``local`` (no token is set)."""
+    """Who holds the credential, and what it lets them do.
+
+    ``operator`` (the gateway token), ``local`` (no token is set), or ``token:<id>``.
+    """
 
     name: str
     owner: str = GATEWAY_OWNER
+    #: Whom the credential is bound to: it speaks for this user and for nobody else.
+    user: str | None = None
+    scopes: frozenset[Scope] = SCOPES
+    #: The token's id; None for the gateway's own.
+    token: str | None = None
+
+    @property
+    def view(self) -> str:
+        """Whose rows are shown to it: its owner's, or ``EVERYONE``'s."""
+        return EVERYONE if "admin" in self.scopes else self.owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +89,11 @@ class Inbound:
     channel: str | None = None
     #: Whose memory and limits; None is nobody.
     user: str | None = None
+    on_busy: OnBusy = "queue"
+    #: The caller's name for this message: sent again under it, it is the same turn.
+    key: str | None = None
+    #: The id of the token it came with; None for the gateway's own.
+    token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +111,10 @@ class Failure:
 
     code: str
     detail: str
+    #: Seconds after which to try again, where somebody named a time.
+    retry_after: int | None = None
+    #: The names of the limits that stood in the way.
+    policies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +132,17 @@ class Turn:
     state: TurnState
     attempt: int
     created_at: datetime
+    #: The id of the token its message came with.
+    token: str | None = None
+    #: How often the process died while the turn ran and had settled nothing.
+    crashes: int = 0
     reply: str | None = None
     failure: Failure | None = None
     model: str | None = None
     usage: Usage = field(default_factory=Usage)
+    on_busy: OnBusy = "queue"
+    #: The turn that took this message as a further input while it ran.
+    merged_into: str | None = None
     ended_at: datetime | None = None
 
     @property

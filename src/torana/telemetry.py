@@ -1,8 +1,8 @@
 """Logs: one event name and its fields a line, from our own loggers and from every library's alike.
 
-A module takes its logger by ``get_logger(__name__)`` and logs events with fields, such as
-``log.info("turn.completed", ms=12)``; ``bind`` adds fields to all that is logged inside it. One chain of
-processors writes every line: times are RFC 3339 in UTC, secrets are masked, long values are cut.
+A module takes its logger by ``logging.getLogger(__name__)`` and logs events with fields, such as
+``log.info("turn_completed", extra={"ms": 12})``; ``bind`` adds fields to all that is logged inside it. One
+chain of processors writes every line: times are RFC 3339 in UTC, secrets are masked, long values are cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, TextIO, cast
 
 import structlog
-from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
+from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 #: Bytes at which the log file is set aside, and how many of those are kept.
@@ -34,16 +34,24 @@ DEPTH_LIMIT = 6
 MASK = "********"
 
 _SECRET_NAME = re.compile(r"(authorization|token|api[-_]?key|password|passwd|secret|cookie)$", re.IGNORECASE)
+#: How the keys of model providers begin; ``sk`` are those of OpenAI, Anthropic, OpenRouter and others.
+_KEY_PREFIX = "sk|pk|rk|gsk|xai|csk|fw|hf|pplx|nvapi|r8|tgp|vck|ghp|gho|ghu|github_pat"
 _SECRET_TEXT = re.compile(
-    r"(?P<kept>\bBearer\s+)[\w.~+/=-]+"  # RFC 6750
-    r"|\bsk-[\w-]{16,}"  # the keys of several model providers
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password in a URL
-    re.IGNORECASE,
+    r"(?i:(?P<kept>\bBearer\s+)[\w.~+/=-]+)"  # RFC 6750
+    # With a digit, or the stars of a provider that hides it half: words with hyphens seldom have either.
+    rf"|\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"
+    r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
+    r"|\btorana_[\w-]{32,}"  # our own tokens, also one that was cut
+    r"|\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"  # a JSON Web Token (RFC 7519)
+    r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
+    r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # a credential in its query
 )
 #: What could steer a terminal or cannot be written as UTF-8; tabs and line ends stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-#: Libraries that tell of each of their requests at INFO.
-_TALKATIVE = ("anthropic", "httpcore", "httpx", "openai")
+#: Libraries that tell of each of their steps at INFO.
+_TALKATIVE = ("alembic", "anthropic", "httpcore", "httpx", "openai")
+#: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
+_TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: By this our handlers are known again when logging is configured once more.
 _HANDLER_NAME = "torana"
 
@@ -61,7 +69,23 @@ class _Stream(_Discreet, logging.StreamHandler[TextIO]):
 
 
 class _File(_Discreet, logging.handlers.RotatingFileHandler):
-    pass
+    def written(self) -> list[Path]:
+        """The file and those that were set aside."""
+        files = [Path(self.baseFilename + suffix) for suffix in ("", *(f".{n + 1}" for n in range(FILES_KEPT)))]
+        return [file for file in files if file.exists()]
+
+    def drop(self, turn_ids: Set[str]) -> None:
+        """Write anew those files that have lines of these turns; what is logged meanwhile waits."""
+        self.acquire()
+        try:
+            for file in self.written():
+                _partial(file).unlink(missing_ok=True)  # of a call that was cut off
+                _drop_lines(file, turn_ids)
+        finally:
+            if self.stream is not None:  # it may stand in a file that is no more; the next line opens it anew
+                self.stream.close()
+                self.stream = None
+            self.release()
 
 
 def configure_logging(
@@ -90,20 +114,22 @@ def configure_logging(
         logging.getLogger(name).setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
 
 
-def get_logger(name: str) -> BoundLogger:
-    """A logger for events with fields; it may be taken before logging is configured."""
-    return structlog.wrap_logger(
-        logging.getLogger(name),
-        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=BoundLogger,
-    )
-
-
 @contextmanager
 def bind(**fields: object) -> Generator[None]:
     """Add fields such as ``request_id`` to all that this task, and those it starts, log inside the block."""
     with structlog.contextvars.bound_contextvars(**fields):
         yield
+
+
+def logged_turns() -> set[str]:
+    """The ids of all turns of which the log files tell."""
+    return {turn_id for handler in _files() for file in handler.written() for turn_id in _turns_in(file)}
+
+
+def drop_turns(turn_ids: Set[str]) -> None:
+    """Take all that was logged in these turns out of the log files. Raises ``OSError``."""
+    for handler in _files():
+        handler.drop(turn_ids)
 
 
 def mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -112,6 +138,11 @@ def mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
     Control characters, but for tabs and line ends, become escapes.
     """
     return {name: _clean(name, value, depth=0) for name, value in event.items()}
+
+
+def mask_text(text: str) -> str:
+    """Hide what looks like a credential: bearer tokens, keys by their prefixes, those in an address."""
+    return _SECRET_TEXT.sub(lambda found: f"{found['kept'] or ''}{MASK}", text)
 
 
 def _clean(name: str, value: object, *, depth: int) -> object:
@@ -137,8 +168,7 @@ def _clean_items(name: str, items: Iterable[object], *, depth: int) -> object:
 
 def _clean_text(text: str) -> str:
     cut = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}…"
-    masked = _SECRET_TEXT.sub(lambda found: f"{found['kept'] or ''}{MASK}", cut)
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], masked)
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], mask_text(cut))
 
 
 def _describe(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -189,6 +219,34 @@ def _rotating(file: Path) -> logging.Handler:
     handler = _File(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
     handler.setFormatter(_formatter(_json()))
     return handler
+
+
+def _files() -> list[_File]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _File)]
+
+
+def _turns_in(file: Path) -> set[str]:
+    try:
+        with file.open("rb") as lines:
+            return {found[1].decode() for line in lines if (found := _TURN.search(line))}
+    except FileNotFoundError:  # set aside meanwhile, under a name that is looked at next
+        return set()
+
+
+def _partial(file: Path) -> Path:
+    return file.with_name(f"{file.name}.part")
+
+
+def _drop_lines(file: Path, turn_ids: Set[str]) -> None:
+    if _turns_in(file).isdisjoint(turn_ids):
+        return
+    partial = _partial(file)
+    with file.open("rb") as lines, partial.open("wb") as kept:
+        for line in lines:
+            found = _TURN.search(line)
+            if found is None or found[1].decode() not in turn_ids:
+                kept.write(line)
+    partial.replace(file)
 
 
 def _install(handlers: Iterable[logging.Handler], level: int) -> None:

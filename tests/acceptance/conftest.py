@@ -1,8 +1,4 @@
-"""The wheel, installed as a user installs it, far from the source tree; and what runs it.
-
-With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are installed from the lock file too, otherwise they
-are those of the environment that runs the tests.
-"""
+"""What runs the installed gateway as a user does, far from the source tree."""
 
 from __future__ import annotations
 
@@ -10,12 +6,9 @@ import json
 import os
 import shutil
 import signal
-import site
 import socket
 import subprocess
-import sys
 import time
-import venv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -58,32 +51,6 @@ def require(command: str, package: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
-
-
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an environment's commands in which the wheel is installed."""
-    base = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)]
-    _run(build)
-    (wheel,) = base.glob("*.whl")
-    venv.create(base / "venv", symlinks=True)
-    commands = base / "venv" / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]
-    _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
-    if os.environ.get("TORANA_FULL_INSTALL") == "1":
-        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")])
-        _run([*pip, "check"])  # what the wheel asks for is what the lock file brings
-    else:
-        (packages,) = (base / "venv" / "lib").glob("python*/site-packages")
-        # A directory named here is searched without its own .pth files: our editable source is not seen.
-        (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    return commands
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Gateway:

@@ -107,7 +107,9 @@ def stand_in() -> Iterator[OpenAIStandIn]:
 
 
 def _with(server: OpenAIStandIn) -> dict[str, str]:
-    return {"TORANA_MODEL": "openai-chat:stand-in", "TORANA_MODEL_BASE_URL": server.url}
+    # Without summaries, which would be requests of their own, every request belongs to a message.
+    settings = {"TORANA_MODEL": "openai-chat:stand-in", "TORANA_MODEL_BASE_URL": server.url}
+    return settings | {"TORANA_COMPACT": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from torana.messages import TurnEvent
 from torana.turns.log.base import EventLog
 from torana.turns.log.memory import MemoryEventLog
 
-#: Makes a log that keeps about so many characters of a turn, and so many ended turns.
+#: Makes a log that keeps about so many bytes of a turn's events, and of all ended turns.
 OpenLog = Callable[[int, int], EventLog]
 
 
-def open_memory_log(turn_bytes: int, ended_turns: int) -> EventLog:
-    return MemoryEventLog(turn_bytes=turn_bytes, ended_turns=ended_turns)
+def open_memory_log(turn_bytes: int, ended_bytes: int) -> EventLog:
+    return MemoryEventLog(turn_bytes=turn_bytes, ended_bytes=ended_bytes)
 
 
 @pytest.fixture(params=[open_memory_log], ids=["memory"])
@@ -28,7 +28,7 @@ def open_log(request: pytest.FixtureRequest) -> OpenLog:
 
 @pytest.fixture
 def log(open_log: OpenLog) -> EventLog:
-    return open_log(1_000_000, 256)
+    return open_log(1_000_000, 1_000_000)
 
 
 def accepted(attempt: int = 1) -> TurnEvent:
@@ -44,8 +44,11 @@ def completed(number: int, attempt: int = 1) -> TurnEvent:
 
 
 def fill(log: EventLog, *events: TurnEvent, turn_id: str = "t") -> list[TurnEvent]:
+    """Append events, which get the ids that are expected of them; the first one's attempt is opened."""
+    if not log.knows(turn_id):
+        log.open(turn_id, attempt=int(events[0].id.partition("-")[0]))
     for event in events:
-        log.append(turn_id, event)
+        log.append(turn_id, event.type, event.data)
     return list(events)
 
 
@@ -68,7 +71,7 @@ async def test_a_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
     await asyncio.sleep(0)
     assert not upcoming.done()
 
-    log.append("t", delta(2, "a"))
+    fill(log, delta(2, "a"))
 
     assert await upcoming == delta(2, "a")
     await follower.aclose()
@@ -124,6 +127,18 @@ async def test_the_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None
     assert await told(log, after="2-2") == events[2:]
 
 
+async def test_a_new_attempt_begins_anew(log: EventLog) -> None:
+    fill(log, accepted(), delta(2, "a"))
+    log.open("t", attempt=2)
+    again = fill(log, TurnEvent("2-1", "turn.resumed", {}), completed(2, attempt=2))
+
+    assert await told(log) == again
+    assert await told(log, after="1-2") == again
+    log.open("t", attempt=3)
+    third = fill(log, completed(1, attempt=3))
+    assert await told(log, after="2-1") == third
+
+
 async def test_the_end_closes_the_log_of_its_turn_alone(log: EventLog) -> None:
     fill(log, accepted(), completed(2))
     fill(log, accepted(), turn_id="other")
@@ -134,7 +149,7 @@ async def test_the_end_closes_the_log_of_its_turn_alone(log: EventLog) -> None:
     waiting = asyncio.ensure_future(anext(other))
     await asyncio.sleep(0)
     assert not waiting.done()
-    log.append("other", completed(2))
+    fill(log, completed(2), turn_id="other")
     assert await waiting == completed(2)
 
 
@@ -146,7 +161,7 @@ async def test_an_unknown_turn_has_no_events(log: EventLog) -> None:
 
 
 async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog) -> None:
-    log = open_log(1000, 8)
+    log = open_log(1000, 100_000)
     events = fill(log, accepted(), *(delta(number, f"{number} " * 50) for number in range(2, 12)))
     follower = log.follow("t")
 
@@ -159,7 +174,7 @@ async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog
 
 
 async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> None:
-    log = open_log(1000, 8)
+    log = open_log(1000, 100_000)
     fill(log, accepted(), delta(2, "a"))
     follower = log.follow("t")
     seen = [await anext(follower), await anext(follower)]
@@ -173,7 +188,7 @@ async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> 
 
 
 async def test_only_the_newest_ended_turns_are_kept(open_log: OpenLog) -> None:
-    log = open_log(1000, 2)
+    log = open_log(1000, 1000)
     for turn_id in ("a", "b", "c"):
         fill(log, accepted(), completed(2), turn_id=turn_id)
     fill(log, accepted(), turn_id="live")
@@ -192,6 +207,25 @@ async def test_closing_ends_every_follower(log: EventLog) -> None:
     assert await told(log) == [accepted()]
 
 
+async def test_a_turn_that_has_ended_can_be_forgotten(log: EventLog) -> None:
+    fill(log, accepted(), completed(2))
+    kept = fill(log, accepted(), completed(2), turn_id="other")
+
+    for turn_id in ("t", "t", "unknown"):
+        log.forget(turn_id)
+
+    assert not log.knows("t")
+    assert await told(log) == []
+    assert await told(log, turn_id="other") == kept
+
+
+async def test_a_turn_that_has_not_ended_is_not_forgotten(log: EventLog) -> None:
+    events = fill(log, accepted())
+    log.forget("t")
+    events += fill(log, completed(2))
+    assert await told(log) == events
+
+
 @given(
     texts=some.lists(some.text(max_size=400), max_size=30),
     size=some.integers(1, 5000),
@@ -201,14 +235,14 @@ def test_what_a_watcher_shows_in_the_end_is_the_whole_text(texts: list[str], siz
     """However much of the log was lost, and wherever the watcher was cut off."""
 
     async def check() -> None:
-        log = open_memory_log(size, 8)
+        log = open_memory_log(size, 100_000)
         fill(log, accepted())
         shown = Shown()
         for number, text in enumerate(texts, start=2):
-            log.append("t", delta(number, text))
+            fill(log, delta(number, text))
             if number == cut:
                 await shown.watch(log.follow("t", after=shown.last), limit=number // 2)
-        log.append("t", completed(len(texts) + 2))
+        fill(log, completed(len(texts) + 2))
         await shown.watch(log.follow("t", after=shown.last))
         assert shown.text == "".join(texts)
         assert shown.last == f"1-{len(texts) + 2}"

@@ -334,6 +334,22 @@ async def test_the_next_model_is_tried_when_the_first_fails(status: int):
     assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(status=200), Fault(malformed=True), Fault(cut_after=0), Fault(cut_after=1)],
+    ids=["no answer", "half an answer", "cut at once", "cut before the first word"],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_the_next_model_is_tried_when_the_first_sends_no_answer(fault: Fault, stream: bool):
+    with OpenAIStandIn(faults=[fault]) as first, OpenAIStandIn() as second:
+        model = opened(first, second)
+        answer = (await streamed(model, "hello there"))[1] if stream else await answer_of(model)
+
+    assert answer.endswith("You said: hello there")
+    # Nothing is cut where the whole answer is one piece.
+    assert len(second.requests) == (1 if stream or fault.cut_after is None else 0)
+
+
 async def test_the_second_model_is_left_alone_while_the_first_answers():
     with OpenAIStandIn() as first, OpenAIStandIn() as second:
         await answer_of(opened(first, second))
@@ -400,6 +416,13 @@ async def test_a_single_model_is_asked_once_more_when_its_provider_fails_in_pass
             ),
         ),
         (
+            Fault(status=200),
+            (
+                "what the provider sent is no answer of a language model; check that TORANA_MODEL_BASE_URL is "
+                "its API's address"
+            ),
+        ),
+        (
             Fault(malformed=True),
             "the provider's answer is not valid JSON; check that TORANA_MODEL_BASE_URL is its API's address",
         ),
@@ -449,8 +472,8 @@ async def test_a_probe_makes_one_real_call():
         result = await probe(opened(server))
 
     assert result.model == "first"
-    assert result.reply.endswith("You said: Answer with one word: ready")
-    assert len(server.requests) == 1
+    assert [request.text for request in server.requests] == ["Answer with one word: ready"]
+    assert server.requests[0].stream
 
 
 async def test_a_probed_model_can_be_used_afterwards():

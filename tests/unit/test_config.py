@@ -53,6 +53,10 @@ def place(tmp_path: Path) -> Place:
 # What stands without sources
 
 
+A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
+A_MINUTE = "(messages a minute are rate_per_user and rate_global)"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -264,6 +268,22 @@ def test_a_number_has_bounds(place: Place, name: str, least: int, most: int) -> 
         assert place.faults({variable(name): outside}) == [f'{variable(name)}: "{outside}" {allowed}']
 
 
+def test_a_limit_of_money_needs_a_price_for_every_model(place: Place) -> None:
+    environ = {
+        "TORANA_LIMITS_GLOBAL": "5 usd/month",
+        "TORANA_MODEL": "openai:mine, openai:gpt-4o-mini, builtin",
+        "TORANA_MODEL_BASE_URL": "http://localhost:8000/v1",
+    }
+
+    (line,) = place.faults(environ)
+    assert line == (
+        "TORANA_PRICES: money is limited, and the price of openai-chat:mine is not known; set it in dollars "
+        'per million input and output tokens, such as TORANA_PRICES="openai-chat:mine 0.15 0.60"'
+    )
+    assert place.load(environ | {"TORANA_PRICES": "openai-chat:mine 0 0"}).settings.prices
+    assert place.load(environ | {"TORANA_LIMITS_GLOBAL": "5 tokens/month"}).settings.limits_global
+
+
 @pytest.mark.parametrize(
     ("name", "written", "line"),
     [
@@ -299,6 +319,18 @@ def test_a_number_has_bounds(place: Place, name: str, least: int, most: int) -> 
             "tools",
             "[" * 5000,
             f'"{"[" * 60}…" is not a list of at most 100, each a function such as mytools.weather:forecast',
+        ),
+        ("limits_per_user", "500 messages/day, lots", f'"lots" is not {A_LIMIT} {A_MINUTE}'),
+        ("limits_per_user", "20 messages/minute", f'"20 messages/minute" is not {A_LIMIT} {A_MINUTE}'),
+        ("limits_global", "0 usd/month", f'"0 usd/month" is not {A_LIMIT} {A_MINUTE}'),
+        ("limits_per_token", "3 turns/day", f'"3 turns/day" is not {A_LIMIT}'),
+        (
+            "prices",
+            "openai-chat:x 1",
+            (
+                '"openai-chat:x 1" is not a model with its price in dollars per million input and output '
+                "tokens, such as openai-chat:my-model 0.15 0.60"
+            ),
         ),
         ("log_level", "loud", '"loud" is not one of debug, info, warning, error'),
         ("log_format", "xml", '"xml" is not one of auto, console, json'),

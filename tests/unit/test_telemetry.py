@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana import telemetry
-from torana.telemetry import bind, configure_logging, get_logger, mask_secrets
+from torana.telemetry import bind, configure_logging, mask_secrets
 
 TOUCHED = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic")
 
@@ -65,7 +65,7 @@ def masked(**fields: Any) -> dict[str, Any]:
 
 def test_our_events_and_a_librarys_records_come_out_alike() -> None:
     stream = configure()
-    get_logger("torana.turns").info("turn.completed", ms=12)
+    logging.getLogger("torana.turns").info("turn.completed", extra={"ms": 12})
     logging.getLogger("a.library").info("done in %d ms", 12, extra={"retries": 2})
     ours, theirs = lines(stream)
     assert (ours["logger"], ours["level"], ours["event"], ours["ms"]) == (
@@ -78,7 +78,7 @@ def test_our_events_and_a_librarys_records_come_out_alike() -> None:
 
 def test_a_time_is_rfc_3339_in_utc() -> None:
     stream = configure()
-    get_logger("torana").info("x")
+    logging.getLogger("torana").info("x")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", lines(stream)[0]["timestamp"])
 
 
@@ -95,21 +95,21 @@ def test_a_terminal_gets_readable_lines_and_everything_else_json(
     style: Literal["auto", "console", "json"], stream: type[io.StringIO], is_json: bool
 ) -> None:
     written = configure(style=style, stream=stream())
-    get_logger("torana").info("hello")
+    logging.getLogger("torana").info("hello")
     assert written.getvalue().startswith("{") is is_json
 
 
 @pytest.mark.parametrize(("stream", "coloured"), [(Terminal, True), (io.StringIO, False)])
 def test_colours_appear_on_a_terminal_only(stream: type[io.StringIO], coloured: bool) -> None:
     written = configure(style="console", stream=stream())
-    get_logger("torana").info("hello", field=1)
+    logging.getLogger("torana").info("hello", extra={"field": 1})
     assert ("\x1b[" in written.getvalue()) is coloured
 
 
 def test_the_file_gets_json_whatever_the_terminal_gets(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "torana.log"
     stream = configure(file=file, stream=Terminal())
-    get_logger("torana").info("hello", name_of="Zoë")
+    logging.getLogger("torana").info("hello", extra={"name_of": "Zoë"})
     (line,) = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
     assert (line["event"], line["name_of"]) == ("hello", "Zoë")
     assert line["timestamp"] in stream.getvalue()
@@ -119,7 +119,7 @@ def test_the_file_is_set_aside_when_it_is_full(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(telemetry, "FILE_BYTES", 300)
     configure(file=tmp_path / "torana.log")
     for number in range(20):
-        get_logger("torana").info("event", number=number)
+        logging.getLogger("torana").info("event", extra={"number": number})
     kept = sorted(path.name for path in tmp_path.iterdir())
     assert kept == ["torana.log", *(f"torana.log.{number}" for number in range(1, 6))]
 
@@ -143,13 +143,13 @@ def test_nothing_below_the_level_is_written(
 ) -> None:
     stream = configure(level=level)
     for name in ("debug", "info", "warning", "error"):
-        getattr(get_logger("torana"), name)("event")
+        getattr(logging.getLogger("torana"), name)("event")
     assert [line["level"] for line in lines(stream)] == seen
 
 
 def test_bound_fields_are_on_every_line_inside_and_on_none_outside() -> None:
     stream = configure()
-    log = get_logger("torana")
+    log = logging.getLogger("torana")
     with bind(request_id="req_1"), bind(turn_id="turn_1"):
         log.info("ours")
         logging.getLogger("a.library").info("theirs")
@@ -161,7 +161,7 @@ def test_bound_fields_are_on_every_line_inside_and_on_none_outside() -> None:
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_an_exception_is_rendered_with_its_secrets_masked(style: Literal["json", "console"]) -> None:
     stream = configure(style=style)
-    for log in (get_logger("torana"), logging.getLogger("a.library")):
+    for log in (logging.getLogger("torana"), logging.getLogger("a.library")):
         try:
             raise ValueError("refused Bearer geheim")
         except ValueError:
@@ -175,16 +175,9 @@ def test_an_exception_is_rendered_with_its_secrets_masked(style: Literal["json",
 
 def test_configuring_again_replaces_what_was_there() -> None:
     first, second = configure(), configure()
-    get_logger("torana").info("once")
+    logging.getLogger("torana").info("once")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
-
-
-def test_a_logger_may_be_taken_before_logging_is_configured() -> None:
-    log = get_logger("torana.early")
-    stream = configure()
-    log.info("late")
-    assert lines(stream)[0]["logger"] == "torana.early"
 
 
 def test_uvicorn_takes_part_without_its_access_log() -> None:
@@ -212,7 +205,7 @@ def test_a_talkative_library_tells_its_requests_only_at_debug(
 
 def test_a_line_that_cannot_be_written_is_told_without_its_content(capsys: pytest.CaptureFixture[str]) -> None:
     configure(stream=Full())
-    get_logger("torana").info("event", token="geheim", text="also private")
+    logging.getLogger("torana").info("event", extra={"token": "geheim", "text": "also private"})
     assert capsys.readouterr().err == "torana: a log line was lost (OSError)\n"
 
 
@@ -241,7 +234,26 @@ def test_an_absent_secret_stays_visibly_absent() -> None:
     [
         ("Authorization: Bearer abc.DEF-123~+/=", "Authorization: Bearer ********"),
         ("bearer\tabc and more", "bearer\t******** and more"),
-        ("key sk-proj-abcdefghijklmnop refused", "key ******** refused"),
+        ("key sk-proj-abcdefghijklmn01 refused", "key ******** refused"),
+        ("key sk-ant-api03-Ab_cd-Ef", "key ********"),
+        ("Incorrect API key: sk-ab***************wxyz.", "Incorrect API key: ********"),
+        ("AIzaSyA1234567890abcdef", "********"),
+        ("gsk_abcdefghijkl1234", "********"),
+        ("xai-abcdefghijkl1234", "********"),
+        ("hf_abcdefghijkl1234", "********"),
+        ("csk-abcdefghijkl1234", "********"),
+        ("github_pat_11ABCDEFG0abcdefgh", "********"),
+        ("ABSKabcdefghijkl1234", "********"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl", "********"),
+        ("/v1/tokens/torana_8xuFRPpxcR8n2dHaA_nNeIhHL-hu5whxrJAh6i_3Sis", "/v1/tokens/********"),
+        ("torana_gateway_token and torana_limits_per_user", "torana_gateway_token and torana_limits_per_user"),
+        ("https://token@host/v1", "https://********@host/v1"),
+        ("GET https://host/v1?alt=sse&key=abcdefgh failed", "GET https://host/v1?alt=sse&key=******** failed"),
+        (
+            "The skeleton-model in pkgconfiguration broke. Why?",
+            "The skeleton-model in pkgconfiguration broke. Why?",
+        ),
+        ("risk-averse sk-learners and hf_hub_download", "risk-averse sk-learners and hf_hub_download"),
         ("postgresql://me:geheim@db/torana", "postgresql://********@db/torana"),
         ("http://127.0.0.1:18789/x?a=b@c", "http://127.0.0.1:18789/x?a=b@c"),
         ("the bearer of news", "the bearer ******** news"),
@@ -295,3 +307,32 @@ def test_whatever_is_logged_becomes_one_line_of_utf8(fields: dict[str, Any]) -> 
 def test_no_bearer_token_survives_in_any_text(secret: str, before: str, after: str) -> None:
     text = masked(event=f"{before} Bearer {secret} {after}")["event"]
     assert f"Bearer {secret}" not in text
+
+
+def test_the_lines_of_some_turns_are_taken_out_of_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "FILE_BYTES", 2_000)
+    file = tmp_path / "torana.log"
+    configure(file=file)
+    log = logging.getLogger("torana.test")
+    for number in range(20):
+        with bind(turn_id=f"turn_{number % 2}"):
+            log.info("said %s", f'"turn_id": "turn_{1 - number % 2}" in a text')
+    assert (tmp_path / "torana.log.1").exists()
+    (tmp_path / "torana.log.part").write_text("left by a call that was cut off")
+    assert telemetry.logged_turns() == {"turn_0", "turn_1"}
+
+    telemetry.drop_turns({"turn_0", "turn_unknown"})
+    log.info("after it", extra={"turn_id": "turn_2"})
+
+    assert telemetry.logged_turns() == {"turn_1", "turn_2"}
+    kept = [json.loads(line) for written in tmp_path.iterdir() for line in written.read_text().splitlines()]
+    assert [line["turn_id"] for line in kept].count("turn_1") == 10
+    assert {line["turn_id"] for line in kept} == {"turn_1", "turn_2"}
+    assert json.loads(file.read_text().splitlines()[-1])["event"] == "after it"
+
+
+def test_without_a_log_file_there_is_nothing_to_take_out() -> None:
+    configure()
+    telemetry.drop_turns(telemetry.logged_turns())

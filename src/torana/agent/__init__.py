@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import pydantic_ai
-from pydantic_ai import RunContext, UsageLimits
+from pydantic_ai import UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
-from pydantic_ai.messages import (
-    AgentStreamEvent,
-    FunctionToolCallEvent,
-    FunctionToolResultEvent,
-    ModelMessage,
-    ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-)
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.guard import ToolGuard
 from torana.agent.instructions import Instructions, Knowledge
+from torana.agent.journal import Journal, Journaled, Run, responses_of, settled_messages
+from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
+from torana.limits.prices import Prices
 from torana.memory import Memory
-from torana.messages import EventType, Reply, Turn, Usage
+from torana.messages import Reply, Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import Sessions, history
 from torana.tools import ToolContext
+
+__all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
 
 #: Memories put in front of the model, at most.
 _RECALLED = 8
@@ -41,12 +36,17 @@ _RECALLED = 8
 _WRONG_CALLS = 3
 
 
-class Emit(Protocol):
-    """Takes what happens in a turn, in order, at once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one turn may take at most; ``tokens`` 0 is no bound.
 
-    def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
-        """Take one event."""
-        ...
+    ``output_tokens`` is what the model may say in one call; None leaves it to the provider.
+    """
+
+    model_calls: int = 50
+    tool_calls: int = 100
+    tokens: int = 0
+    output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,126 +70,77 @@ class TurnAgent:
         memory: Memory,
         timezone: ZoneInfo,
         recall_in_rooms: bool,
+        bounds: Bounds,
         clock: Callable[[], datetime],
+        prices: Prices | None = None,
     ) -> None:
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
-            deps_type=ToolContext,
+            deps_type=Run,
             toolsets=[toolset],
-            capabilities=[ToolGuard()],
+            capabilities=[Journaled(), ToolGuard()],
             retries={"tools": _WRONG_CALLS},
+            model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )
         self._instructions = instructions
         self._sessions = sessions
         self._memory = memory
         self._timezone = timezone
         self._recall_in_rooms = recall_in_rooms
+        self._prices = prices or Prices()
         self._clock = clock
+        self._limits = UsageLimits(
+            request_limit=bounds.model_calls,
+            tool_calls_limit=bounds.tool_calls,
+            total_tokens_limit=bounds.tokens or None,
+        )
 
-    async def run(self, turn: Turn, emit: Emit) -> Answer:
-        """Answer one turn, telling what happens while it does.
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        """Answer one turn, telling what happens while it does, behind what its journal says is settled.
 
-        The deltas emitted, put together, are the reply's text. Raises ``ModelFailed`` when no model answered
-        and ``TurnLimit`` when the turn went round too often.
+        The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
+        model answered and ``TurnLimit`` when the turn went round too often.
         """
         shared = await self._sessions.is_shared(turn)
-        window = await self._sessions.window(turn, name_speakers=shared)
         may_recall = self._recall_in_rooms or not shared
+        window = await self._sessions.window(turn, name_speakers=shared)
         memories = await self._recalled(turn) if may_recall else []
-        knowledge = Knowledge(shared=shared, memories=memories)
-        text = _Text(emit)
+        knowledge = Knowledge(shared=shared, memories=memories, before=window.before)
+        settled = settled_messages(journal)
+        watch = Watch(emit, said=text_of(settled))
         try:
             result = await self._agent.run(
-                turn.content,
-                deps=ToolContext(turn=turn, may_recall=may_recall, timezone=self._timezone, clock=self._clock),
-                message_history=window,
+                None if settled else turn.content,
+                deps=Run(
+                    turn=turn,
+                    may_recall=may_recall,
+                    timezone=self._timezone,
+                    clock=self._clock,
+                    journal=journal,
+                ),
+                message_history=[*window.messages, *settled],
                 instructions=self._instructions.render(turn, knowledge, now=self._clock()),
-                usage_limits=UsageLimits(request_limit=50, tool_calls_limit=100),
-                event_stream_handler=text.follow,
+                usage_limits=self._limits,
+                event_stream_handler=watch.follow,
             )
         except UsageLimitExceeded as error:
-            raise TurnLimit(str(error)) from error
+            raise TurnLimit(f"The turn was stopped: {error}") from error
         except MODEL_ERRORS as error:
             raise explain(error) from error
-        messages = result.new_messages()
+        messages = [*settled, *result.new_messages()]
+        responses = responses_of(messages)
         return Answer(
-            reply=Reply(text=text.whole, model=_model_name(messages), usage=_usage(messages)),
+            reply=Reply(text=watch.text, model=_model_name(responses), usage=self._prices.usage(responses)),
             history=history.dump(messages, speaker=turn.user),
         )
 
     async def _recalled(self, turn: Turn) -> list[str]:
         if turn.user is None:
             return []
-        found = await self._memory.recall(turn.owner, turn.user, turn.content, limit=_RECALLED)
-        return [item.text for item in found]
+        found = await self._memory.recall(turn.user, turn.content, limit=_RECALLED)
+        return [item.memory.text for item in found]
 
 
-class _Text:
-    """Gathers the text of a run from its events and passes on what a watcher may see."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._pieces: list[str] = []
-        #: What stands before the next text.
-        self._gap = ""
-
-    @property
-    def whole(self) -> str:
-        """All text so far."""
-        return "".join(self._pieces)
-
-    async def follow(self, _ctx: RunContext[ToolContext], events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Handle the events of one step of the run."""
-        async for event in events:
-            self._handle(event)
-
-    def _handle(self, event: AgentStreamEvent) -> None:
-        match event:
-            case PartStartEvent(part=TextPart(content=text)):
-                # Text after a tool call is a new paragraph of the same reply. Some models begin it empty.
-                self._gap = "\n\n" if self._pieces else ""
-                self._add(text)
-            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                self._add(text)
-            case FunctionToolCallEvent(part=call):
-                self._emit("tool.started", {"callId": call.tool_call_id, "tool": call.tool_name})
-            case FunctionToolResultEvent(part=part):
-                outcome = getattr(part, "outcome", "failed")
-                self._emit(
-                    "tool.finished",
-                    {"callId": part.tool_call_id, "tool": part.tool_name, "ok": outcome == "success"},
-                )
-            case _:
-                pass
-
-    def _add(self, text: str) -> None:
-        if text:
-            text, self._gap = self._gap + text, ""
-            self._pieces.append(text)
-            self._emit("message.delta", {"text": text})
-
-
-def _responses(messages: Sequence[ModelMessage]) -> list[ModelResponse]:
-    return [message for message in messages if isinstance(message, ModelResponse)]
-
-
-def _model_name(messages: Sequence[ModelMessage]) -> str:
-    return next((r.model_name for r in reversed(_responses(messages)) if r.model_name), "unknown")
-
-
-def _usage(messages: Sequence[ModelMessage]) -> Usage:
-    responses = _responses(messages)
-    return Usage(
-        input_tokens=sum(r.usage.input_tokens for r in responses),
-        output_tokens=sum(r.usage.output_tokens for r in responses),
-        cost_usd=sum(_cost(r) for r in responses),
-    )
-
-
-def _cost(response: ModelResponse) -> float:
-    """The price of one response; 0 where it is not known, as for a model of one's own."""
-    try:
-        return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):
-        return 0.0
+def _model_name(responses: Sequence[ModelResponse]) -> str:
+    return next((r.model_name for r in reversed(responses) if r.model_name), "unknown")

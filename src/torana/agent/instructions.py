@@ -10,19 +10,26 @@ from zoneinfo import ZoneInfo
 
 import jinja2
 
+from torana.agent.tokens import estimate
 from torana.messages import Turn
+from torana.sessions.history import one_line
 from torana.skills.library import Skills
 
-#: What is put in front of the model of a user's memory, in characters.
-_MEMORY_CHARS = 2_000
+#: What is put in front of the model of a user's memory, in tokens.
+_MEMORY_TOKENS = 500
+
+#: And of the skills' descriptions.
+_SKILL_TOKENS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """What a turn knows besides its message: who else listens, and what is remembered."""
+    """What a turn knows besides its messages: who else listens, what is remembered, what was said earlier."""
 
     shared: bool
     memories: Sequence[str]
+    #: What was said before the messages that it is shown, in short.
+    before: str | None = None
 
 
 class Instructions:
@@ -43,23 +50,32 @@ class Instructions:
             persona=self._persona,
             today=f"{now.astimezone(self._timezone):%A, %-d %B %Y}",
             timezone=self._timezone.key,
-            skills=[
-                skill
-                for skill in self._skills.catalogue().loaded
-                if not any(self._skills.missing(skill).values())
-            ],
+            skills=self._shown_skills(),
             room=knowledge.shared,
-            speaker=turn.user or "someone without a name",
-            memories=_bounded(knowledge.memories),
+            speaker=one_line(turn.user) if turn.user else "someone without a name",
+            memories=_fitting(knowledge.memories, _MEMORY_TOKENS),
+            before=knowledge.before,
         ).strip()
 
+    def _shown_skills(self) -> list[str]:
+        """A line for each skill that can be used, as far as there is room; ``list_skills`` names all."""
+        usable = [
+            f"`{skill.slug}`: {skill.description}"
+            for skill in self._skills.catalogue().loaded
+            if not any(self._skills.missing(skill).values())
+        ]
+        shown = _fitting(usable, _SKILL_TOKENS)
+        more = len(usable) - len(shown)
+        return [*shown, f"and {more} more, which `list_skills` names"] if more else shown
 
-def _bounded(memories: Sequence[str]) -> list[str]:
+
+def _fitting(texts: Sequence[str], room: int) -> list[str]:
+    """The first of the texts, each as one line, that fit into so many tokens."""
     kept: list[str] = []
-    room = _MEMORY_CHARS
-    for memory in memories:
-        room -= len(memory)
+    for text in texts:
+        line = " ".join(text.split())
+        room -= estimate(line)
         if room < 0:
             break
-        kept.append(" ".join(memory.split()))
+        kept.append(line)
     return kept

@@ -16,12 +16,19 @@ from torana import __version__
 from torana.api.auth import Authentication
 from torana.api.cors import Cors
 from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.memories import add_memories, add_memory
 from torana.api.openapi import openapi_document
 from torana.api.pages import add_pages, closed_door
+from torana.api.people import add_people
 from torana.api.problems import problem
-from torana.api.routes import Services, add_contract, add_turns
+from torana.api.routes import add_contract
+from torana.api.services import Services
+from torana.api.sessions import add_sessions
 from torana.api.site import OpenGateway
-from torana.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound
+from torana.api.tokens import add_audit, add_tokens
+from torana.api.turns import add_turns
+from torana.api.usage import add_usage
+from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound
 
 __all__ = ["Access", "Services", "create_api", "openapi"]
 
@@ -39,7 +46,8 @@ def create_api(services: Services, access: Access) -> ASGIApp:
     """The whole HTTP application."""
     router = _router(services, guarded=access.token is not None)
     app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
-    app = Authentication(app, token=access.token, closed_door=closed_door())
+    authenticate = services.people.tokens.authenticate
+    app = Authentication(app, token=access.token, authenticate=authenticate, closed_door=closed_door())
     if access.token is None:
         app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
     app = RequestScope(UnreadBody(ApiPrefix(app)))
@@ -68,6 +76,13 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
     add_contract(app.router, services)
     add_turns(app.router, services)
+    add_sessions(app.router, services)
+    add_tokens(app.router, services)
+    add_audit(app.router, services)
+    add_memories(app.router, services)
+    add_memory(app.router, services)
+    add_people(app.router, services)
+    add_usage(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
     allowed = _allowed_methods(app.routes)
 
@@ -76,8 +91,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
         return problem(_translated(error, allowed(request.scope["path"])), request)
 
     @app.exception_handler(RequestValidationError)
-    async def unfitting_path(request: Request, _error: RequestValidationError) -> Response:
-        return problem(NotFound(), request)  # the framework parses nothing else
+    async def unfitting(request: Request, error: RequestValidationError) -> Response:
+        return problem(_unfitting(error), request)
 
     @app.exception_handler(GatewayError)
     async def gateway_error(request: Request, error: GatewayError) -> Response:
@@ -97,6 +112,14 @@ def _translated(error: HTTPException, allowed: list[str]) -> GatewayError:
     if error.status_code == 405:
         return MethodNotAllowed(headers={"Allow": ", ".join(allowed)})
     return BadRequest(str(error.detail))
+
+
+def _unfitting(error: RequestValidationError) -> GatewayError:
+    """What the framework says of the parameters it parses: there is no such path, or a query is wrong."""
+    faults = error.errors()
+    if any(fault["loc"][0] == "path" for fault in faults):
+        return NotFound()
+    return InvalidField("; ".join(f"`{fault['loc'][-1]}`: {fault['msg']}" for fault in faults) + ".")
 
 
 def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Who asks: the gateway's token in front of everything but ``/health``."""
+"""Who asks: the gateway's token, or one that was made, in front of everything but ``/health``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from torana.errors import Unauthorized
 from torana.messages import Principal
+from torana.people.tokens import PREFIX
 
 LOCAL = Principal(name="local")
 OPERATOR = Principal(name="operator")
+
+#: Looks up the holder of a secret; None where it is nobody's.
+Authenticate = Callable[[str], Awaitable[Principal | None]]
 
 _CHALLENGE = 'Bearer realm="torana"'
 
@@ -26,9 +30,12 @@ _LONGEST_DELAY = 1.0
 class Authentication:
     """Lets a request through with its principal in ``request.state``, or answers 401.
 
-    Without a token everyone is ``local``. Failures are slowed, by at most a second, in their own answer
-    alone: a valid token is never slowed, whatever others at its address do. A person who visits ``/`` with a
-    browser is shown the page that ``closed_door`` makes of the 401's headers.
+    The gateway's own token is compared first, in constant time and without a database, so that an operator
+    gets in whatever becomes of that; every other credential is ``authenticate``'s. Without a token of its own
+    everyone is ``local``, but whoever sends one that was made is its holder, or is refused. Failures are
+    slowed, by at most a second, in their own answer alone: a valid token is never slowed, whatever others at
+    its address do. A person who visits ``/`` with a browser is shown the page that ``closed_door`` makes of
+    the 401's headers.
     """
 
     def __init__(
@@ -36,11 +43,13 @@ class Authentication:
         app: ASGIApp,
         *,
         token: str | None,
+        authenticate: Authenticate,
         closed_door: Callable[[Mapping[str, str]], ASGIApp],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._app = app
         self._token = token.encode() if token is not None else None
+        self._authenticate = authenticate
         self._closed_door = closed_door
         self._sleep = sleep
         self._failures: OrderedDict[str, int] = OrderedDict()
@@ -58,15 +67,21 @@ class Authentication:
         await app(scope, receive, send)
 
     async def _principal(self, request: Request) -> Principal:
-        if self._token is None or _asks_for_health(request):
+        sent = [_credential(value) for value in request.headers.getlist("authorization")]
+        if _asks_for_health(request) or (self._token is None and not any(map(_is_secret, sent))):
             return LOCAL
-        sent = request.headers.getlist("authorization")
-        credential = _credential(sent[0]) if len(sent) == 1 else b""
-        if hmac.compare_digest(credential, self._token):
+        credential = sent[0] if len(sent) == 1 else b""
+        principal = await self._holder(credential)
+        if principal is None:
+            await self._slow_down(request)
+            challenge = f'{_CHALLENGE}, error="invalid_token"' if credential else _CHALLENGE
+            raise Unauthorized(headers={"WWW-Authenticate": challenge})
+        return principal
+
+    async def _holder(self, credential: bytes) -> Principal | None:
+        if self._token is not None and hmac.compare_digest(credential, self._token):
             return OPERATOR
-        await self._slow_down(request)
-        challenge = f'{_CHALLENGE}, error="invalid_token"' if credential else _CHALLENGE
-        raise Unauthorized(headers={"WWW-Authenticate": challenge})
+        return await self._authenticate(credential.decode("latin-1"))
 
     async def _slow_down(self, request: Request) -> None:
         address = request.client.host if request.client else ""
@@ -80,6 +95,11 @@ class Authentication:
 
 def _asks_for_health(request: Request) -> bool:
     return request.scope["path"] == "/health" and request.method in ("GET", "HEAD")
+
+
+def _is_secret(credential: bytes) -> bool:
+    """Whether a credential means to be a token that was made, whole or not."""
+    return credential.startswith(PREFIX.encode())
 
 
 def _is_visit(request: Request) -> bool:

@@ -21,7 +21,7 @@ class Cors(CORSMiddleware):
         super().__init__(
             app,
             allow_origins=origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("DELETE", "GET", "POST"),
             allow_headers=("Authorization", "Content-Type", "If-None-Match"),
             expose_headers=("ETag", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id"),
         )

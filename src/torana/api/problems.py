@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -11,9 +11,13 @@ from starlette.responses import JSONResponse
 
 from torana.errors import (
     BadRequest,
+    Conflict,
+    Erased,
+    Expired,
     Forbidden,
     GatewayError,
     InvalidContent,
+    KeyReused,
     MethodNotAllowed,
     ModelFailed,
     NotAcceptable,
@@ -26,6 +30,7 @@ from torana.errors import (
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
+    by_code,
 )
 from torana.messages import Failure
 
@@ -41,10 +46,14 @@ TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
     InvalidContent: (HTTPStatus.BAD_REQUEST, "Missing or invalid content field"),
     Unauthorized: (HTTPStatus.UNAUTHORIZED, "Unauthorized"),
     Forbidden: (HTTPStatus.FORBIDDEN, "Forbidden"),
+    Conflict: (HTTPStatus.CONFLICT, "Conflict"),
+    KeyReused: (HTTPStatus.UNPROCESSABLE_ENTITY, "Unprocessable"),
     NotFound: (HTTPStatus.NOT_FOUND, "Not found"),
     MethodNotAllowed: (HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed"),
     NotAcceptable: (HTTPStatus.NOT_ACCEPTABLE, "Not acceptable"),
     RequestTimeout: (HTTPStatus.REQUEST_TIMEOUT, "Request timeout"),
+    Expired: (HTTPStatus.GONE, "Gone"),
+    Erased: (HTTPStatus.GONE, "Gone"),
     PayloadTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Payload too large"),
     UnsupportedMediaType: (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Unsupported media type"),
     RateLimited: (HTTPStatus.TOO_MANY_REQUESTS, "Rate limited"),
@@ -91,10 +100,16 @@ def problem(error: GatewayError, request: Request) -> JSONResponse:
     )
 
 
-def error_from(failure: Failure) -> GatewayError:
+def error_from(failure: Failure, *, headers: Mapping[str, str] | None = None) -> GatewayError:
     """The error that a recorded failure was; one of an unknown code is an internal error."""
-    kinds = {kind.code: kind for kind in _tree(GatewayError)}
-    return kinds.get(failure.code, GatewayError)(failure.detail)
+    kind, seconds = by_code(failure.code), failure.retry_after
+    wait = {} if seconds is None else {"Retry-After": str(seconds)}
+    told: dict[str, Any] = {}
+    if seconds is not None and issubclass(kind, RateLimited):
+        told["retryAfterMs"] = seconds * 1000
+    if failure.policies:
+        told["violatedPolicies"] = list(failure.policies)
+    return kind(failure.detail, headers={**wait, **(headers or {})}, extra=told)
 
 
 def _entry(kind: type[GatewayError]) -> tuple[HTTPStatus, str]:

@@ -2,77 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from torana.api import wire
-from torana.api.health import Health
-from torana.api.negotiation import wants_events
-from torana.api.openapi import COMMON, documented, message_answer, message_body, with_headers
-from torana.api.problems import error_from
-from torana.api.sse import EventStream
+from torana.api import shapes
+from torana.api.access import needs
+from torana.api.message import answer_message
+from torana.api.openapi import (
+    COMMON,
+    documented,
+    message_answer,
+    message_body,
+    message_headers,
+    message_later,
+    with_headers,
+)
+from torana.api.services import NO_STORE, Services
 from torana.errors import (
     BadRequest,
     BodyTooLarge,
-    Draining,
+    Conflict,
+    Erased,
     GatewayError,
+    KeyReused,
     ModelFailed,
     NotAcceptable,
-    NotFound,
     RateLimited,
     RequestTimeout,
     TimedOut,
     UnsupportedMediaType,
-    WaitExpired,
 )
-from torana.limits import MessageRates, headers
-from torana.messages import Principal, Turn
-from torana.turns import Turns
-
-_NO_STORE = {"Cache-Control": "no-store"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """What the handlers call, and the seconds they allow."""
-
-    turns: Turns
-    rates: MessageRates
-    health: Health
-    #: Gives an entity tag and the records of the loaded skills.
-    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
-    #: How long a plain request waits for its answer.
-    wait: float
-    #: How long a body may take to arrive.
-    body_timeout: float = 30.0
-    #: How long an event stream may be silent.
-    keep_alive: float = 15.0
 
 
 def add_contract(router: APIRouter, services: Services) -> None:
     """The three endpoints that were given: frozen and unversioned."""
+    _add_health(router, services)
+    _add_skills(router, services)
+    _add_message(router, services)
 
+
+def _add_health(router: APIRouter, services: Services) -> None:
     @router.get(
         "/health",
-        response_model=wire.HealthBody,
+        response_model=shapes.HealthBody,
         response_description="It takes messages.",
         responses=documented(GatewayError)
-        | {503: {"model": wire.HealthBody, "description": "It takes no messages now."}},
+        | {503: {"model": shapes.HealthBody, "description": "It takes no messages now."}},
         summary="Whether the gateway works; never authenticated",
         openapi_extra={"security": []},
     )
     async def health() -> Response:
         takes_messages, body = await services.health.report()
-        return JSONResponse(body, status_code=200 if takes_messages else 503, headers=_NO_STORE)
+        return JSONResponse(body, status_code=200 if takes_messages else 503, headers=NO_STORE)
 
+
+def _add_skills(router: APIRouter, services: Services) -> None:
     @router.get(
         "/skills",
-        response_model=list[wire.SkillBody],
+        dependencies=[needs("message", "read", "skills")],
+        response_model=list[shapes.SkillBody],
         response_description="The skills, by source and name.",
         responses=documented(*COMMON)
         | {
@@ -92,15 +82,21 @@ def add_contract(router: APIRouter, services: Services) -> None:
             return Response(status_code=304, headers=caching)
         return JSONResponse(records, headers=caching)
 
+
+def _add_message(router: APIRouter, services: Services) -> None:
     @router.post(
         "/message",
-        response_model=wire.AnswerBody,
+        dependencies=[needs("message")],
+        response_model=shapes.AnswerBody,
         response_description="The answer.",
-        responses={200: message_answer()}
+        responses={200: message_answer(), 202: message_later()}
         | documented(
             *COMMON,
             BadRequest,
             NotAcceptable,
+            Conflict,
+            KeyReused,
+            Erased,
             RequestTimeout,
             BodyTooLarge,
             UnsupportedMediaType,
@@ -111,60 +107,12 @@ def add_contract(router: APIRouter, services: Services) -> None:
         summary="Send a message and wait for the answer, or watch it come as server-sent events",
         description="With `Accept: text/event-stream` the answer comes as events: `turn.accepted`, "
         "`message.delta`, `tool.started`, `tool.finished`, and at last `turn.completed` with what a plain "
-        "request would have got, or `turn.failed` with a problem. Leaving it does nothing to the turn.",
-        openapi_extra={"requestBody": message_body()},
+        "request would have got, or `turn.failed` with a problem. Leaving it does nothing to the turn, and "
+        "`GET /v1/turns/{id}/events` goes on where it was left.",
+        openapi_extra={"requestBody": message_body(), "parameters": message_headers()},
     )
     async def message(request: Request) -> Response:
-        as_events = wants_events(", ".join(request.headers.getlist("accept")))
-        principal: Principal = request.state.principal
-        document = await wire.read_object(request, within=services.body_timeout)
-        inbound = wire.parse_message(document, principal)
-        services.turns.check_accepting()
-        limits = headers(services.rates.take(inbound.user))
-        turn = await services.turns.accept(inbound)
-        if as_events:
-            return EventStream(
-                services.turns,
-                turn,
-                request_id=request.state.request_id,
-                keep_alive=services.keep_alive,
-                headers=limits,
-            )
-        ended = await _awaited(services, turn)
-        return JSONResponse(wire.answer(ended), headers=limits | _NO_STORE)
-
-
-def add_turns(router: APIRouter, services: Services) -> None:
-    """Turns as resources."""
-
-    @router.get(
-        "/v1/turns/{turn_id}",
-        response_model=wire.TurnBody,
-        response_description="The turn as it stands.",
-        responses=documented(*COMMON, NotFound),
-        summary="A message and what became of it",
-    )
-    async def turn(request: Request, turn_id: Annotated[str, Path(max_length=100)]) -> Response:
-        principal: Principal = request.state.principal
-        found = await services.turns.get(principal.owner, turn_id)
-        return JSONResponse(wire.turn_body(found), headers=_NO_STORE)
-
-
-async def _awaited(services: Services, turn: Turn) -> Turn:
-    """The completed turn. Raises what it failed with, or what ended the wait for it, naming the turn."""
-    place = f"v1/turns/{turn.id}"
-    try:
-        ended = await asyncio.wait_for(services.turns.ended(turn), services.wait)
-    except TimeoutError:
-        raise WaitExpired(
-            f"The answer was not there within {services.wait:g} s (TORANA_WAIT). The turn goes on: GET {place}",
-            extra={"instance": place},
-        ) from None
-    except Draining as error:
-        raise Draining(error.detail, extra={"instance": place}) from None
-    if ended.failure is not None:
-        raise error_from(ended.failure)
-    return ended
+        return await answer_message(request, services)
 
 
 def _names(if_none_match: str, etag: str) -> bool:

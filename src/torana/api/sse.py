@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from torana.api import wire
 from torana.api.negotiation import EVENTS
@@ -18,9 +20,10 @@ from torana.turns import Turns
 
 
 class EventStream(StreamingResponse):
-    """The events of one turn from its first to its end. Leaving it does nothing to the turn.
+    """The events of one turn to its end, from its first or behind one that was seen.
 
-    After ``keep_alive`` seconds of silence, in which proxies begin to think of closing, a comment is sent.
+    Leaving it does nothing to the turn, unless ``cancel_when_left``. After ``keep_alive`` seconds of silence,
+    in which proxies begin to think of closing, a comment is sent.
     """
 
     media_type = EVENTS
@@ -32,33 +35,47 @@ class EventStream(StreamingResponse):
         *,
         request_id: str,
         keep_alive: float,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
+        after: str | None = None,
+        cancel_when_left: bool = False,
     ) -> None:
+        self._turns = turns
+        self._turn = turn
+        self._request_id = request_id
+        self._keep_alive = keep_alive
+        self._cancel_when_left = cancel_when_left
+        self._over = False
+        self._frames = self._play(after)
         super().__init__(
-            _frames(turns, turn, request_id=request_id, keep_alive=keep_alive),
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers},
+            self._frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         )
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; whoever leaves before the last one cancels the turn, where that was asked for."""
+        async with aclosing(self._frames):
+            await super().__call__(scope, receive, send)
+        if self._cancel_when_left and not self._over:
+            await self._turns.cancel(self._turn.owner, self._turn.id)
 
-async def _frames(turns: Turns, turn: Turn, *, request_id: str, keep_alive: float) -> AsyncIterator[str]:
-    events = turns.events(turn)
-    upcoming: asyncio.Task[TurnEvent] | None = None
-    try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait([upcoming], timeout=keep_alive)
-            if not done:
-                yield ": keep-alive\n\n"
-                continue
-            event, upcoming = upcoming.result(), None
-            yield _frame(event, await _data(turns, turn, event, request_id))
-    except (StopAsyncIteration, GatewayError):  # the stream has begun: there is no other way to say so
-        return
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()  # which ends the events, too
-        else:
-            await events.aclose()
+    async def _play(self, after: str | None) -> AsyncGenerator[str]:
+        events = self._turns.events(self._turn, after=after)
+        upcoming: asyncio.Task[TurnEvent] | None = None
+        try:
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(events))
+                done, _ = await asyncio.wait([upcoming], timeout=self._keep_alive)
+                if not done:
+                    yield ": keep-alive\n\n"
+                    continue
+                event, upcoming = upcoming.result(), None
+                yield _frame(event, await _data(self._turns, self._turn, event, self._request_id))
+        except (StopAsyncIteration, GatewayError):  # the stream has begun: there is no other way to say so
+            self._over = True
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()  # which ends the events, too
+            else:
+                await events.aclose()
 
 
 async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> Mapping[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast, get_args
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
@@ -22,154 +21,15 @@ from torana.errors import (
     InvalidJson,
     InvalidText,
     RequestTimeout,
+    ScopeMissing,
     UnsupportedMediaType,
+    WrongUser,
 )
-from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, Principal, Turn, TurnState
+from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, OnBusy, Principal, Turn
+from torana.paging import LARGEST_PAGE
 
 #: So that 10,000 characters fit however they are escaped.
 BODY_LIMIT = 256 * 1024
-
-#: No U+0000; and besides that something that is not blank.
-_CLEAN = r"^[^\u0000]*$"
-_TEXT = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"
-
-Id = Annotated[str, Field(max_length=ID_LIMIT, pattern=_CLEAN)] | int | None
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class MessageBody(_Wire):
-    """A message to the agent. Unknown fields are ignored."""
-
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": {"pattern": _CLEAN}})
-
-    content: Annotated[
-        str, Field(description="The message.", min_length=1, max_length=CONTENT_LIMIT, pattern=_TEXT)
-    ]
-    channel_id: Annotated[
-        Id,
-        Field(
-            description="The session that the message continues; without it the message starts one of its own. "
-            "An integer is its decimal string.",
-        ),
-    ] = None
-    user_id: Annotated[
-        Id,
-        Field(description="Who speaks: enables limits and memory per user. An integer is its decimal string."),
-    ] = None
-
-
-class UsageBody(_Wire):
-    """What a turn consumed; the cost is 0 where the model's price is not known."""
-
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float
-
-
-class AnswerBody(_Wire):
-    """The agent's answer to a message."""
-
-    reply: str
-    id: str
-    channel_id: str
-    user_id: str | None
-    session_id: str
-    status: Literal["completed"]
-    model: str
-    usage: UsageBody
-    created_at: AwareDatetime
-
-
-class FailureBody(_Wire):
-    """Why a turn failed."""
-
-    code: str
-    detail: str
-
-
-class TurnBody(_Wire):
-    """A message and what became of it so far."""
-
-    id: str
-    channel_id: str
-    user_id: str | None
-    session_id: str
-    status: TurnState
-    reply: str | None
-    model: str | None
-    usage: UsageBody
-    error: FailureBody | None
-    created_at: AwareDatetime
-    ended_at: AwareDatetime | None
-
-
-class ProblemFault(_Wire):
-    """A field at fault: a JSON pointer and what is wrong there."""
-
-    pointer: str
-    detail: str
-
-
-class ProblemBody(_Wire):
-    """An error (RFC 9457): ``error`` is a short wording, ``code`` is stable."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    error: str
-    code: str
-    request_id: str
-    errors: list[ProblemFault] | None = None
-    retry_after_ms: int | None = None
-    violated_policies: list[str] | None = None
-
-
-class SkillCounts(BaseModel):
-    """How many skills are loaded, by source."""
-
-    core: int
-    user: int
-
-
-class HealthBody(BaseModel):
-    """Whether the gateway works."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    status: Literal["ok", "starting", "degraded", "draining"]
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-    uptime: Annotated[int, Field(ge=0, description="Whole seconds since start.")]
-    memory: Annotated[str, Field(pattern=r"^\d+MB$", description="Resident memory.")]
-    skills: SkillCounts
-    connectors: Annotated[list[str], Field(description="The active ones, by name.")]
-
-
-class Missing(_Wire):
-    """What a skill needs and has not got: environment variables and programs."""
-
-    env: list[str]
-    bins: list[str]
-
-
-class SkillBody(_Wire):
-    """A loaded skill."""
-
-    slug: str
-    title: str
-    source: Literal["core", "user"]
-    description: str
-    requires_auth: Annotated[bool, Field(description="Whether it declares credentials it needs.")]
-    version: str | None
-    license: str | None
-    eligible: Annotated[bool, Field(description="Whether all that it needs is there.")]
-    missing: Missing
-    tags: list[str]
-    digest: str
 
 
 def answer(turn: Turn) -> dict[str, Any]:
@@ -193,8 +53,16 @@ def turn_body(turn: Turn) -> dict[str, Any]:
         "reply": turn.reply,
         "model": turn.model,
         "error": turn.failure and {"code": turn.failure.code, "detail": turn.failure.detail},
+        "mergedInto": turn.merged_into,
         "endedAt": turn.ended_at and turn.ended_at.isoformat(),
     }
+
+
+def page_size(limit: str) -> int:
+    """How many items a page has: what was asked for, or the nearest there is. Raises ``InvalidField``."""
+    if not limit.isascii() or not limit.isdecimal():
+        raise InvalidField(f"`limit` must be a whole number from 1 to {LARGEST_PAGE}.")
+    return max(1, min(int(limit), LARGEST_PAGE))
 
 
 def _usage(turn: Turn) -> dict[str, Any]:
@@ -222,8 +90,8 @@ async def read_object(request: Request, *, within: float) -> dict[str, Any]:
         raise RequestTimeout(headers={"Connection": "close"}) from None
     document = _parsed(raw)
     for name, value in document.items():
-        if isinstance(value, str) and not _is_clean(value):
-            raise InvalidText(faults=[_fault(name, "holds U+0000 or half of a surrogate pair")])
+        if not all(map(_is_clean, _texts(value))):
+            raise InvalidText(faults=[fault(name, "holds U+0000 or half of a surrogate pair")])
     return document
 
 
@@ -235,42 +103,67 @@ def is_too_large(headers: Headers) -> bool:
 
 
 def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
-    """The message of a request body, by the contract's rules."""
+    """The message of a request body, by the contract's rules.
+
+    Raises ``WrongUser`` or ``ScopeMissing`` for a user whom the principal may not name.
+    """
     return Inbound(
         owner=principal.owner,
         principal=principal.name,
+        token=principal.token,
         content=_content(document.get("content")),
-        channel=_identifier(document, "channelId"),
-        user=_identifier(document, "userId"),
+        channel=identifier(document, "channelId"),
+        user=_user(identifier(document, "userId"), principal),
+        on_busy=_on_busy(document.get("onBusy")),
     )
 
 
 def _content(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidContent(faults=[_fault("content", "must be a string")])
+        raise InvalidContent(faults=[fault("content", "must be a string")])
     if len(value) > CONTENT_LIMIT:
         raise ContentTooLong(
             f"`content` has {len(value):,} characters; at most {CONTENT_LIMIT:,} are taken. Split the message.",
-            faults=[_fault("content", f"has {len(value)} characters, more than {CONTENT_LIMIT}")],
+            faults=[fault("content", f"has {len(value)} characters, more than {CONTENT_LIMIT}")],
         )
     if not value.strip():
-        raise InvalidContent(faults=[_fault("content", "must not be blank")])
+        raise InvalidContent(faults=[fault("content", "must not be blank")])
     return value
 
 
-def _identifier(document: dict[str, Any], name: str) -> str | None:
+def identifier(document: dict[str, Any], name: str) -> str | None:
+    """A channel's or a user's id in a body; None where there is none. Raises ``InvalidField``."""
     value = document.get(name)
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise InvalidField(faults=[_fault(name, "must be a string or an integer")])
+        raise InvalidField(faults=[fault(name, "must be a string or an integer")])
     text = str(value)
     if len(text) > ID_LIMIT:
-        raise InvalidField(faults=[_fault(name, f"must have at most {ID_LIMIT} characters")])
+        raise InvalidField(faults=[fault(name, f"must have at most {ID_LIMIT} characters")])
     return text
 
 
-def _fault(name: str, detail: str) -> FieldFault:
+def _user(named: str | None, principal: Principal) -> str | None:
+    if named in (None, principal.user):
+        return principal.user
+    if principal.user is not None:
+        raise WrongUser(faults=[fault("userId", "is not whom the token speaks for")])
+    if "impersonate" not in principal.scopes:
+        raise ScopeMissing("The token may not name a `userId`; it needs impersonate, or to be that user's own.")
+    return named
+
+
+def _on_busy(value: object) -> OnBusy:
+    if value is None:
+        return "queue"
+    if value not in get_args(OnBusy):
+        raise InvalidField(faults=[fault("onBusy", f"must be one of {', '.join(get_args(OnBusy))}")])
+    return cast("OnBusy", value)
+
+
+def fault(name: str, detail: str) -> FieldFault:
+    """A fault of a field of the body's."""
     name = name.encode(errors="backslashreplace").decode()  # it may hold half of a surrogate pair itself
     return FieldFault("/" + name.replace("~", "~0").replace("/", "~1"), detail)
 
@@ -292,6 +185,21 @@ def _integer(digits: str) -> int | Decimal:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a value, however deep; names of fields are no texts."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str(text):
+                yield text
+            case list(items):  # pyright: ignore[reportUnknownVariableType]
+                waiting.extend(cast("list[object]", items))
+            case dict(fields):  # pyright: ignore[reportUnknownVariableType]
+                waiting.extend(cast("dict[str, object]", fields).values())
+            case _:
+                pass
 
 
 def _is_clean(text: str) -> bool:

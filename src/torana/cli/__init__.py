@@ -16,7 +16,21 @@ from torana import __version__
 from torana.errors import ConfigInvalid, OperatorError
 
 #: In the order of the help page; each is the module of that name in this package.
-COMMANDS = ("serve", "chat", "doctor", "config", "skills", "backup", "restore")
+COMMANDS = (
+    "serve",
+    "chat",
+    "doctor",
+    "config",
+    "skills",
+    "sessions",
+    "turns",
+    "token",
+    "user",
+    "usage",
+    "audit",
+    "backup",
+    "restore",
+)
 
 _COMPLETION = ("install_completion", "show_completion")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from torana import __version__
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.progress import progress_bar
 from torana.errors import DataDirUnusable
+from torana.skills.folder import files_to_keep
 from torana.store.backup import DATABASE_NAME, write_backup
 
 app = typer.Typer()
@@ -33,16 +33,14 @@ def backup(
     file = _file(target or Path(), now)
     if not (settings.data_dir / DATABASE_NAME).exists():
         raise DataDirUnusable(f"there is no database in {settings.data_dir} yet; name another with --data-dir")
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("copying the database", total=None)
+    with progress_bar("copying the database") as progress:
         write_backup(
             data_dir=settings.data_dir,
-            skills_dir=settings.skills_dir,
+            skill_files=files_to_keep(settings.skills_dir),
             target=file,
             version=__version__,
             at=now,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=progress,
         )
     typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
 

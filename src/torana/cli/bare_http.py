@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from torana.errors import BadRequest, GatewayError
 
 #: Bytes that the first line and the headers of a request may have together.
 HEAD_LIMIT = 64 * 1024
+
+#: Seconds that these may take to arrive.
+HEAD_SECONDS = 30.0
 
 _PROBLEM = "application/problem+json"
 
@@ -53,6 +57,34 @@ class Protocol(H11Protocol):
     By h11, because the faster parser drops the body of a request that offers an upgrade, as Java's client and
     ``curl --http2`` do, and knows no bound on a head. Measured, a message costs the same with either.
     """
+
+    _watchdog: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin to count the seconds that a head may take."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count no more."""
+        self._rest()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A head that is whole ends the count; the first bytes of another one begin it again."""
+        super().data_received(data)
+        self._watch_head()
+
+    def _watch_head(self) -> None:
+        if getattr(self, "cycle", None) and not self.cycle.response_complete:
+            self._rest()
+        elif self._watchdog is None:
+            self._watchdog = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _rest(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
 
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong, unless an answer is on its way already, and close the connection."""

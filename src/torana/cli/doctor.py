@@ -16,7 +16,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.terminal import printable
 from torana.config import Loaded
-from torana.errors import DatabaseTooNew, DataDirUnusable, GatewayError, OperatorError
+from torana.errors import DataDirUnusable, GatewayError, OperatorError
 from torana.models.providers import probe
 from torana.store.backup import DATABASE_NAME
 from torana.store.check import check_database
@@ -92,11 +92,7 @@ def _database(loaded: Loaded) -> str:
     path = loaded.settings.data_dir / DATABASE_NAME
     if not path.exists():
         return "made at the first start"
-    at, verdict = check_database(path)
-    if verdict != "ok":
-        raise OperatorError(f"{path}: {verdict}; restore a backup with `torana restore`")
-    if at is not None and at > HEAD:
-        raise DatabaseTooNew
+    at = check_database(path)
     return f"whole, at revision {at}" if at == HEAD else f"whole; the next start brings it to revision {HEAD}"
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torana.app import App
 
 #: Seconds that running turns and open connections get when the gateway stops.
-_GRACE = 30
 _CONNECTION_GRACE = 5
 
 _log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class Gateway:
             self._settled.set()
 
     def _signalled(self) -> None:
-        self._spawn(self._stop(grace=0 if self._stopping else _GRACE))
+        self._spawn(self._stop(grace=0 if self._stopping else self._loaded.settings.drain))
         self._stopping = True
 
     async def _stop(self, *, grace: float) -> None:

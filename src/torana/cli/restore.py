@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
 from torana.store.backup import restore_backup
 from torana.store.lock import DataDirLock
@@ -27,10 +27,14 @@ def restore(
     settings = settings_from(config=config, data_dir=data_dir).settings
     with (
         DataDirLock(data_dir=settings.data_dir, address="torana restore"),
-        Console(stderr=True).status("checking the backup, and putting it in place"),
+        progress_bar("unpacking the backup") as progress,
     ):
         restored = restore_backup(
-            source=source, data_dir=settings.data_dir, skills_dir=settings.skills_dir, at=datetime.now(UTC)
+            source=source,
+            data_dir=settings.data_dir,
+            skills_dir=settings.skills_dir,
+            at=datetime.now(UTC),
+            progress=progress,
         )
     typer.echo(
         printable(

@@ -7,6 +7,7 @@
 ``sources``    flags, variables, ``.env``, settings file
 ``faults``     what is wrong, a line for each
 ``safety``     which token is needed where
+``spending``   whether what is limited in money can be counted
 ``loading``    all of it together
 =============  ====================================================
 """

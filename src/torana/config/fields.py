@@ -15,6 +15,9 @@ import tzlocal
 from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, SecretStr, StringConstraints
 from pydantic_settings import NoDecode
 
+from torana.limits.policies import parse_limit
+from torana.limits.prices import parse_price
+
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
 
@@ -115,6 +118,18 @@ def _path(value: object) -> object:
         raise ValueError from None
 
 
+def _limit(text: str) -> str:
+    return _demand(parse_limit(text).label != "messages-minute", text)
+
+
+def _token_limit(text: str) -> str:
+    return _demand(bool(parse_limit(text)), text)
+
+
+def _price(text: str) -> str:
+    return _demand(bool(parse_price(text)), text)
+
+
 def _visible(secret: SecretStr) -> SecretStr:
     return _demand(_VISIBLE.fullmatch(secret.get_secret_value()) is not None, secret)
 
@@ -152,7 +167,26 @@ Models = Annotated[
     Field(min_length=1, max_length=10),
     Allowed("a model name such as builtin or openai-chat:gpt-5"),
 ]
+EmbeddingModel = Annotated[
+    Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None,
+    Allowed("an embedding model's name such as openai:text-embedding-3-small"),
+]
 Functions = Annotated[
     ListOf[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]],
     Allowed("a function such as mytools.weather:forecast"),
+]
+
+_A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
+
+BudgetLimits = Annotated[
+    ListOf[Annotated[str, AfterValidator(_limit)]],
+    Allowed(f"{_A_LIMIT} (messages a minute are rate_per_user and rate_global)"),
+]
+TokenLimits = Annotated[ListOf[Annotated[str, AfterValidator(_token_limit)]], Allowed(_A_LIMIT)]
+OwnPrices = Annotated[
+    ListOf[Annotated[str, AfterValidator(_price)]],
+    Allowed(
+        "a model with its price in dollars per million input and output tokens, such as "
+        "openai-chat:my-model 0.15 0.60"
+    ),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import platformdirs
 from pydantic import ValidationError
 
-from torana.config import faults, safety
+from torana.config import faults, safety, spending
 from torana.config.settings import Settings
 from torana.config.sources import (
     Source,
@@ -71,8 +71,10 @@ def load(
     settings = _validated(sources)
     where = partial(faults.where, sources=sources)
     _refuse(safety.refusals(settings, where=where))
+    as_read = settings.model_copy(update={"model": models_as_read(settings)})
+    _refuse(spending.unpriced(as_read, where=where))
     return Loaded(
-        settings=settings.model_copy(update={"model": models_as_read(settings)}),
+        settings=as_read,
         origins={name: _origin(name, sources) for name in Settings.model_fields},
         warnings=(
             *faults.unknown_variables(variables),

@@ -9,15 +9,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from torana.config.fields import (
     BaseUrl,
+    BudgetLimits,
     Directory,
+    EmbeddingModel,
     Functions,
     Host,
     Hosts,
     Models,
     Networks,
     Origins,
+    OwnPrices,
     Secret,
     Text,
+    TokenLimits,
     Whole,
     Zone,
     lower,
@@ -93,6 +97,11 @@ class Settings(BaseModel):
         description="The key for the model's provider; without it the provider's own variable is used, such "
         "as `OPENAI_API_KEY`.",
     )
+    embedding_model: EmbeddingModel = Field(
+        default=None,
+        description="The model by which memories are also found by their meaning; without it by their words "
+        "alone. `model_base_url` and `model_api_key` count for it too where its provider is the model's.",
+    )
     persona: Text = Field(
         default="You are a helpful assistant. Answer briefly and plainly, in the language of the question. "
         "Use a tool where it knows better than you, and say so when you do not know.",
@@ -108,6 +117,17 @@ class Settings(BaseModel):
         le=1000,
         description="How many of a session's newest messages the model sees; fewer cost less, more remember "
         "more.",
+    )
+    compact: bool = Field(
+        default=True,
+        description="Let the model summarise what it is not shown any more of a long session, so that it "
+        "knows of it; `builtin` never does.",
+    )
+    session_days: Whole = Field(
+        default=0,
+        ge=0,
+        le=36_500,
+        description="Days after which a session in which nothing was said is deleted; 0 keeps all.",
     )
     recall_in_rooms: bool = Field(
         default=False,
@@ -126,6 +146,28 @@ class Settings(BaseModel):
         le=100_000,
         description="Messages that all users together may send in a minute; 0 lifts the limit.",
     )
+    limits_per_user: BudgetLimits = Field(
+        default=(),
+        description="What each user may send and spend, such as `500 messages/day`, `2000000 tokens/month`, "
+        "`5 usd/month`, `100000 tokens/minute`, and `3 turns` without an answer at once.",
+    )
+    limits_per_token: TokenLimits = Field(
+        default=(),
+        description="The same for each token but the gateway's own; here also `20 messages/minute`.",
+    )
+    limits_global: BudgetLimits = Field(default=(), description="The same for all together.")
+    prices: OwnPrices = Field(
+        default=(),
+        description="Prices of models in dollars per million input and output tokens, such as "
+        "`openai-chat:my-model 0.15 0.60`; they stand above those that are known.",
+    )
+    max_output_tokens: Whole = Field(
+        default=4096,
+        ge=1,
+        le=1_000_000,
+        description="How many tokens a model may answer with in one call; it holds, and is held back, where "
+        "tokens or money are limited.",
+    )
     wait: Whole = Field(
         default=300,
         ge=1,
@@ -137,6 +179,49 @@ class Settings(BaseModel):
         ge=1,
         le=86_400,
         description="Seconds after which a running turn is stopped and fails.",
+    )
+    turn_model_calls: Whole = Field(
+        default=50, ge=1, le=1000, description="How often one turn may ask the model; then it fails."
+    )
+    turn_tool_calls: Whole = Field(
+        default=100, ge=1, le=10_000, description="How many tools one turn may call; then it fails."
+    )
+    turn_tokens: Whole = Field(
+        default=0, ge=0, le=1_000_000_000, description="How many tokens one turn may take; 0 lifts the limit."
+    )
+    concurrency: Whole = Field(
+        default=100, ge=1, le=10_000, description="How many turns run at once; the others wait for a place."
+    )
+    queue_per_session: Whole = Field(
+        default=20,
+        ge=1,
+        le=10_000,
+        description="Messages of one session that may have no answer yet; more are refused with 429.",
+    )
+    queue_per_user: Whole = Field(
+        default=50,
+        ge=1,
+        le=10_000,
+        description="Messages of one user that may have no answer yet; more are refused with 429.",
+    )
+    queue: Whole = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Messages in all that may have no answer yet; more are refused with 503.",
+    )
+    max_crashes: Whole = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="After so many deaths of the gateway alone with one message, that message is given up.",
+    )
+    drain: Whole = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        description="Seconds that running turns get when the gateway is stopped; the next start goes on with "
+        "the rest.",
     )
     tools: Functions = Field(
         default=(),

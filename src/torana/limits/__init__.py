@@ -1,126 +1,13 @@
-"""How many messages a user, and everyone together, may send in a minute."""
+"""What a user, a token and all together may still send and spend.
 
-from __future__ import annotations
+==============  ================================================================
+``policies``    a limit as it is written in the settings, and its window of time
+``standings``   how limits stand for a message, in headers and in a refusal
+``rates``       messages a minute, in memory
+``prices``      what a model's tokens cost
+``budgets``     messages, tokens, money and turns, in rows
+``spending``    what was spent, day by day
+==============  ================================================================
 
-import math
-import time
-from dataclasses import dataclass
-
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
-
-from torana.errors import RateLimited
-
-_WINDOW = 60
-
-#: With so many users' windows the empty ones are swept out for the first time.
-_WINDOWS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """A limit in force for a message: its name, how many a minute, and the setting that says so."""
-
-    name: str
-    quota: int
-    setting: str
-    #: What is counted together: a user's id, or '' for all.
-    key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a policy stands: what is left of it, and in how many seconds more of it is free."""
-
-    policy: Policy
-    remaining: int
-    reset: int
-
-
-class MessageRates:
-    """Sliding windows of one minute, in memory: a restart forgets them.
-
-    The library's synchronous storage: a message costs 14 µs with it, 100 µs with the asynchronous one, which
-    hands every key to a thread to expire it. Nothing here awaits, so test and hit cannot be parted.
-    """
-
-    def __init__(self, *, per_user: int, overall: int) -> None:
-        """0 switches a limit off."""
-        self._per_user = per_user
-        self._overall = overall
-        self._storage = MemoryStorage()
-        self._limiter = MovingWindowRateLimiter(self._storage)
-        self._sweep_at = _WINDOWS
-
-    def take(self, user: str | None) -> list[Standing]:
-        """Count one message against every limit that applies, and tell how each stands after it.
-
-        All limits are tested before any is hit, so a refused message consumes nothing. Raises ``RateLimited``
-        with ``Retry-After`` and the names of all violated policies.
-        """
-        self._sweep()
-        policies = self._policies(user)
-        violated = [policy for policy in policies if not self._limiter.test(*_hit(policy))]
-        if violated:
-            raise _refusal(self._standings(policies), violated)
-        for policy in policies:
-            self._limiter.hit(*_hit(policy))
-        return self._standings(policies)
-
-    def _policies(self, user: str | None) -> list[Policy]:
-        named = [Policy(name="global", quota=self._overall, setting="TORANA_RATE_GLOBAL", key="")]
-        if user is not None:
-            named.insert(0, Policy(name="user", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=user))
-        return [policy for policy in named if policy.quota]
-
-    def _standings(self, policies: list[Policy]) -> list[Standing]:
-        standings: list[Standing] = []
-        for policy in policies:
-            stats = self._limiter.get_window_stats(*_hit(policy))
-            reset = max(0, math.ceil(stats.reset_time - time.time()))
-            standings.append(Standing(policy=policy, remaining=stats.remaining, reset=reset))
-        return standings
-
-    def _sweep(self) -> None:
-        """Drop the windows of users who fell silent: the storage empties them and keeps their keys for ever.
-
-        Next when their number has doubled, so that a sweep costs each message next to nothing.
-        """
-        windows = self._storage.events
-        if len(windows) < self._sweep_at:
-            return
-        for key in [key for key, entries in list(windows.items()) if not entries]:
-            del windows[key]
-        self._sweep_at = max(_WINDOWS, 2 * len(windows))
-
-
-def headers(standings: list[Standing]) -> dict[str, str]:
-    """``RateLimit-Policy`` and ``RateLimit`` (draft-ietf-httpapi-ratelimit-headers) of the standings.
-
-    ``RateLimit`` tells of the policy nearest to its end. No limits, no headers.
-    """
-    if not standings:
-        return {}
-    nearest = min(standings, key=lambda standing: standing.remaining / standing.policy.quota)
-    return {
-        "RateLimit-Policy": ", ".join(f'"{s.policy.name}";q={s.policy.quota};w={_WINDOW}' for s in standings),
-        "RateLimit": f'"{nearest.policy.name}";r={nearest.remaining};t={nearest.reset}',
-    }
-
-
-def _hit(policy: Policy) -> tuple[RateLimitItemPerMinute, str, str]:
-    return RateLimitItemPerMinute(policy.quota), policy.name, policy.key
-
-
-def _refusal(standings: list[Standing], violated: list[Policy]) -> RateLimited:
-    wait = max(1, *(s.reset for s in standings if s.policy in violated))
-    named = " and ".join(f"{policy.quota} a minute ({policy.setting})" for policy in violated)
-    return RateLimited(
-        f"Too many messages: the limit is {named}. Try again in {wait} s.",
-        headers=headers(standings) | {"Retry-After": str(wait)},
-        extra={
-            "retryAfterMs": wait * 1000,
-            "violatedPolicies": [policy.name for policy in violated],
-        },
-    )
+``policies`` and ``prices`` import nothing heavy: the settings are read with them.
+"""

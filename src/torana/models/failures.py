@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -30,10 +29,12 @@ from pydantic_ai.exceptions import (
 )
 
 from torana.errors import ModelFailed
+from torana.telemetry import mask_text
 
 #: What a model call raises when the model, its provider or the way there is at fault; all for ``explain``.
 MODEL_ERRORS = (ModelAPIError, UnexpectedModelBehavior, FallbackExceptionGroup)
 
+_CHECK_ADDRESS = "check that TORANA_MODEL_BASE_URL is its API's address"
 _MESSAGE_LIMIT = 200
 _CHAIN_LIMIT = 10
 _RETRY_LIMIT = 86_400
@@ -41,10 +42,8 @@ _RETRY_LIMIT = 86_400
 #: By the package that raised: the variable from which the key came.
 _KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 
-# A key by its usual prefix, a bearer token, the credentials and the query of an address.
-_SECRET = re.compile(
-    r"\b(?:(?:sk|pk|rk|gsk|xai)[-_]|AIza)[\w*.-]{8,}|(?<=[Bb]earer )\S+|(?<=://)[^/\s@]+@|\?\S+=\S+"
-)
+#: How pydantic-ai begins where what came is no answer in the provider's format, such as a page of HTML.
+_NO_ANSWER = ("Streamed response ended without", "Invalid response from")
 
 
 def explain(error: Exception) -> ModelFailed:
@@ -64,12 +63,16 @@ def explain(error: Exception) -> ModelFailed:
 def _explain_all(errors: list[Exception]) -> ModelFailed:
     """One failure out of those of a fallback list, with the shortest wait that any provider named."""
     failures = [explain(error) for error in errors]
-    names = [getattr(error, "model_name", type(error).__name__) for error in errors]
-    told = " | ".join(f"{name}: {failure.detail}" for name, failure in zip(names, failures, strict=True))
+    told = " | ".join(_named(error, failure) for error, failure in zip(errors, failures, strict=True))
     waits = sorted(int(failure.headers["Retry-After"]) for failure in failures if failure.headers)
     return ModelFailed(
         f"none of the models answered. {told}", headers={"Retry-After": str(waits[0])} if waits else None
     )
+
+
+def _named(error: Exception, failure: ModelFailed) -> str:
+    name = getattr(error, "model_name", None)
+    return f"{name}: {failure.detail}" if name else failure.detail
 
 
 def _detail(error: Exception) -> str:
@@ -134,7 +137,7 @@ def _tell_status(error: Exception) -> str:
 
 def _tell_unreadable(error: Exception) -> str:
     if isinstance(error.__cause__, ValueError):
-        return "the provider's answer is not valid JSON; check that TORANA_MODEL_BASE_URL is its API's address"
+        return f"the provider's answer is not valid JSON; {_CHECK_ADDRESS}"
     return f"the provider failed: {_safe(str(error))}"
 
 
@@ -147,6 +150,8 @@ def _tell_cut(_: Exception) -> str:
 
 
 def _tell_behaviour(error: Exception) -> str:
+    if str(error).startswith(_NO_ANSWER):
+        return f"what the provider sent is no answer of a language model; {_CHECK_ADDRESS}"
     return f"the model's answer could not be used: {_safe(str(error))}"
 
 
@@ -205,7 +210,7 @@ def _quoted(error: Exception) -> str:
 def _safe(text: str) -> str:
     """One printable line, without what looks like a secret, cut at the limit."""
     printable = "".join(character if character.isprintable() else " " for character in text)
-    line = _SECRET.sub("…", " ".join(printable.split()))
+    line = mask_text(" ".join(printable.split()))
     return line if len(line) <= _MESSAGE_LIMIT else f"{line[: _MESSAGE_LIMIT - 1]}…"
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.metadata import version
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from pydantic_ai.direct import model_request
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.embeddings import infer_embedding_model
+from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models import Model, infer_model, known_model_names
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.providers import Provider, infer_provider_class
+from pydantic_ai.settings import ModelSettings
 
 from torana.errors import ConfigInvalid
+from torana.models.builtin import BuiltinModel
+from torana.models.embeddings import Embedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.openai_chat import send_messages_as_they_are
 
@@ -23,7 +31,9 @@ from torana.models.openai_chat import send_messages_as_they_are
 BUILTIN = "builtin"
 
 _PROBE_TIMEOUT = 60.0
-_EXCERPT_LIMIT = 200
+
+#: What makes the next model of a list be asked: a failure, or an answer that is none, such as a page of HTML.
+_FALL_BACK_ON = (ModelAPIError, UnexpectedModelBehavior)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +89,28 @@ _SERVICES: Mapping[str, _Service] = {
     "zai": _Service(keys=("ZAI_API_KEY",)),
 }
 
+#: The keys of providers that pydantic-ai alone knows, where they are not called ``<PROVIDER>_API_KEY``.
+_OTHER_KEYS = {
+    "azure": "AZURE_OPENAI_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "bedrock-mantle": "AWS_BEARER_TOKEN_BEDROCK",
+    "cohere": "CO_API_KEY",
+    "heroku": "HEROKU_INFERENCE_KEY",
+    "huggingface": "HF_TOKEN",
+}
+
+
+#: In pydantic-ai's messages: the extra that brings a missing library, and the variables that it looked for.
+_EXTRA = re.compile(r"pydantic-ai-slim\[([\w-]+)\]")
+_VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What one real call came back with."""
+    """Which model answered one real call, and how soon."""
 
     model: str
     latency_ms: float
-    #: The beginning of the reply, on one line.
-    reply: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,17 +127,44 @@ class _Opener:
     def open(self, name: str) -> Model:
         """The model of that name; ``ConfigInvalid`` says what is missing."""
         service_name, _, model_name = name.partition(":")
-        service = _SERVICES.get(service_name)
-        if service is None or not model_name:
+        if not model_name:
             raise ConfigInvalid(_unknown(name))
+        service = _service(service_name)
         url = self._url(name, service)
-        arguments = {"api_key": self._key(name, service, url_given=url is not None)}
-        if url or service.url:
-            arguments["base_url"] = url or cast("str", service.url)
+        if service_name not in _SERVICES:
+            return self._other(name, service)
+        arguments = self._arguments(name, service, url)
         if service_name == "openai" and url:
             # Servers that only resemble OpenAI's seldom have the Responses API.
             service_name = "openai-chat"
         return self._model(service_name, model_name, service, arguments)
+
+    def open_embedder(self, name: str) -> Embedder:
+        """The embedding model of that name; ``ConfigInvalid`` says what is missing."""
+        service_name, _, model_name = name.partition(":")
+        service = _SERVICES.get(service_name)
+        if service is None or not model_name:
+            raise ConfigInvalid(_no_embeddings(name))
+        # Embeddings have no two interfaces, as chats have at OpenAI.
+        service_name = "openai" if service == _OPENAI else service_name
+        try:
+            provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
+            provider = provide(**self._arguments(name, service, self._url(name, service)))
+            model = infer_embedding_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+        except ImportError as error:
+            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+        except UserError as error:
+            raise ConfigInvalid(_no_embeddings(name)) from error
+        self._limit_retries(provider)
+        return Embedder(name=name, model=model, provider=provider)
+
+    def _arguments(self, name: str, service: _Service, url: str | None) -> dict[str, str]:
+        """What a provider is made with: a key, and an address where it is known."""
+        # A server of one's own often wants no key, but the SDKs insist on sending one.
+        arguments = {"api_key": self._key(name, service, needed=service.key_needed and not url) or "none"}
+        if url or service.url:
+            arguments["base_url"] = url or cast("str", service.url)
+        return arguments
 
     def _model(
         self, service_name: str, model_name: str, service: _Service, arguments: Mapping[str, str]
@@ -124,17 +174,36 @@ class _Opener:
             provider = provide(**arguments)
             model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
         except ImportError as error:
-            raise ConfigInvalid(_not_installed(service_name, service)) from error
-        # Google's client has no such attribute, and does not retry.
-        if hasattr(provider.client, "max_retries"):
-            provider.client.max_retries = self.retries
+            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+        self._limit_retries(provider)
         if service.extra is None:
             send_messages_as_they_are(provider.client)
         return model
 
+    def _other(self, name: str, service: _Service) -> Model:
+        """A model at a provider that pydantic-ai alone knows; beside the key it looks into the process."""
+        service_name = name.partition(":")[0]
+        provide = _provider_class(name)
+        key = self._key(name, service, needed=False)
+        takes_key = key is not None and "api_key" in inspect.signature(provide).parameters
+        try:
+            provider = provide(api_key=key) if takes_key else provide()
+            model = infer_model(name, provider_factory=lambda _: provider)
+        except ImportError as error:
+            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+        except UserError as error:
+            raise ConfigInvalid(_incomplete(name, service, error)) from error
+        self._limit_retries(provider)
+        return model
+
+    def _limit_retries(self, provider: Provider[Any]) -> None:
+        # Some clients have no such attribute: Google's, which does not retry.
+        if hasattr(provider.client, "max_retries"):
+            provider.client.max_retries = self.retries
+
     def _url(self, name: str, service: _Service) -> str | None:
         """The address that was set for the service, if any."""
-        if self.base_url and service is self.owner:
+        if self.base_url and service == self.owner:
             variable, url = "TORANA_MODEL_BASE_URL", self.base_url
             if service.url_variable is None:
                 raise ConfigInvalid(_fixed_address(name))
@@ -149,16 +218,15 @@ class _Opener:
             )
         return url.removesuffix("/").removesuffix("/chat/completions")
 
-    def _key(self, name: str, service: _Service, *, url_given: bool) -> str:
-        if self.api_key and service is self.owner:
+    def _key(self, name: str, service: _Service, *, needed: bool) -> str | None:
+        if self.api_key and service == self.owner:
             return _checked_key("TORANA_MODEL_API_KEY", self.api_key)
         for variable in service.keys:
             if key := self.environ.get(variable):
                 return _checked_key(variable, key)
-        if service.key_needed and not url_given:
-            raise ConfigInvalid(f"{name} needs a key: set {' or '.join(service.keys)}")
-        # A server of one's own often wants none, but the SDKs insist on sending one.
-        return "none"
+        if needed:
+            raise ConfigInvalid(_needs_key(name, service))
+        return None
 
 
 def open_model(
@@ -173,18 +241,19 @@ def open_model(
 
     A name is ``builtin`` or pydantic-ai's own ``provider:model``. Keys and addresses come from ``environ`` by
     each provider's usual variables; ``base_url`` and ``api_key`` stand above them for the first provider in the
-    list. With an address of its own ``openai:`` means Chat Completions, and a key is optional.
+    list. What else a provider needs, such as a region, pydantic-ai reads from the process's environment. With
+    an address of its own ``openai:`` means Chat Completions, and a key is optional.
 
     Nothing is sent, and only the libraries of the named providers are imported. The model waits 5 s for a
     connection and 600 s for each part of an answer. A single model repeats a request once when the provider
-    fails in passing; in a list the next one is tried at once instead. Enter it (``async with``) for as long as
-    it is used: leaving closes its connections.
+    fails in passing; in a list the next one is tried at once instead, as long as nothing of an answer came.
+    Enter it (``async with``) for as long as it is used: leaving closes its connections.
 
     Raises ``ConfigInvalid`` for an unknown name, a missing key or library, or an address that is none.
     """
     if not names:
         raise ConfigInvalid(f"TORANA_MODEL: no model is named; write {BUILTIN} or for example openai:gpt-5")
-    services = [_SERVICES.get(name.partition(":")[0]) for name in names if name != BUILTIN]
+    services = [_service(name.partition(":")[0]) for name in names if name != BUILTIN]
     opener = _Opener(
         environ=environ,
         base_url=base_url,
@@ -193,23 +262,67 @@ def open_model(
         retries=0 if len(names) > 1 else 1,
     )
     models = [builtin() if name == BUILTIN else opener.open(name) for name in names]
-    return FallbackModel(*models) if len(models) > 1 else models[0]
+    return FallbackModel(*models, fallback_on=_FALL_BACK_ON) if len(models) > 1 else models[0]
+
+
+def without_builtin(model: Model) -> Model | None:
+    """The language models of a model, for what the builtin one cannot do; None where there is no other."""
+    if isinstance(model, FallbackModel):
+        others = [member for member in model.models if not isinstance(member, BuiltinModel)]
+        return FallbackModel(*others, fallback_on=_FALL_BACK_ON) if others else None
+    return None if isinstance(model, BuiltinModel) else model
+
+
+def open_embedder(
+    name: str, *, models: Sequence[str], environ: Mapping[str, str], base_url: str | None, api_key: str | None
+) -> Embedder:
+    """The embedding model of that name, such as ``openai:text-embedding-3-small``.
+
+    ``base_url`` and ``api_key`` belong to the first provider in ``models``; where that is this one's too, or
+    there is none, they count here as well. Nothing is sent. Raises ``ConfigInvalid`` as ``open_model`` does.
+    """
+    services = [_service(model.partition(":")[0]) for model in models if model != BUILTIN]
+    owner = services[0] if services else _service(name.partition(":")[0])
+    opener = _Opener(environ=environ, base_url=base_url, api_key=api_key, owner=owner, retries=0)
+    return opener.open_embedder(name)
 
 
 async def probe(model: Model) -> ProbeResult:
-    """Make one real, small call, for at most a minute. Raises ``ModelFailed`` with the reason."""
+    """Make one real, small call as the agent makes them, streamed, for at most a minute.
+
+    Raises ``ModelFailed`` with the reason.
+    """
     request = ModelRequest.user_text_prompt("Answer with one word: ready")
     started = time.perf_counter()
+    settings = ModelSettings(request_timeout=_PROBE_TIMEOUT)
     try:
-        async with model:
-            response = await model_request(model, [request], model_settings={"request_timeout": _PROBE_TIMEOUT})
+        async with model, model_request_stream(model, [request], model_settings=settings) as stream:
+            async for _ in stream:
+                pass
     except MODEL_ERRORS as error:
         raise explain(error) from error
     return ProbeResult(
-        model=response.model_name or model.model_name,
-        latency_ms=(time.perf_counter() - started) * 1_000,
-        reply=" ".join((response.text or "").split())[:_EXCERPT_LIMIT],
+        model=stream.model_name or model.model_name, latency_ms=(time.perf_counter() - started) * 1_000
     )
+
+
+def _service(service_name: str) -> _Service:
+    usual = f"{service_name.upper().replace('-', '_')}_API_KEY"
+    return _SERVICES.get(service_name) or _Service(keys=(_OTHER_KEYS.get(service_name, usual),))
+
+
+def _provider_class(name: str) -> Callable[..., Provider[Any]]:
+    """The class of a provider that pydantic-ai alone knows."""
+    service_name = name.partition(":")[0]
+    try:
+        # gateway/… is read as the provider behind it, and would send that one's key there.
+        if "/" in service_name:
+            raise ConfigInvalid(_unknown(name))
+        return cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
+    except ImportError as error:
+        raise ConfigInvalid(_not_installed(service_name, _service(service_name), error)) from error
+    except ValueError as error:
+        raise ConfigInvalid(_unknown(name)) from error
 
 
 def _is_address(url: str) -> bool:
@@ -237,9 +350,36 @@ def _fixed_address(name: str) -> str:
     )
 
 
-def _not_installed(service_name: str, service: _Service) -> str:
-    wanted = f"torana[{service.extra}]" if service.extra else "torana"
-    return f"the library for {service_name} is not installed; run: pip install '{wanted}'"
+def _no_embeddings(name: str) -> str:
+    return (
+        f'TORANA_EMBEDDING_MODEL: "{name}" names no embedding model; write for example '
+        "openai:text-embedding-3-small or ollama:nomic-embed-text"
+    )
+
+
+def _needs_key(name: str, service: _Service) -> str:
+    return f"{name} needs a key: set {' or '.join(service.keys)}"
+
+
+def _incomplete(name: str, service: _Service, error: UserError) -> str:
+    """What else a provider needs, by the variables that pydantic-ai names."""
+    variables = tuple(dict.fromkeys(_VARIABLE.findall(str(error))))
+    if variables == service.keys:
+        return _needs_key(name, service)
+    if variables:
+        return f"{name} needs {' or '.join(variables)} in the environment itself (.env is not read for it)"
+    return f"{name} cannot be opened: {str(error).partition('. ')[0]}"
+
+
+def _not_installed(service_name: str, service: _Service, error: ImportError) -> str:
+    extra = _EXTRA.search(str(error))
+    if service.extra:
+        cure = f"run in Torana's checkout: pip install '.[{service.extra}]'"
+    elif extra:
+        cure = f"run: pip install 'pydantic-ai-slim[{extra[1]}]=={version('pydantic-ai-slim')}'"
+    else:
+        cure = f"it says: {error}"
+    return f"the library for {service_name} is not installed; {cure}"
 
 
 def _unknown(name: str) -> str:
@@ -251,7 +391,7 @@ def _unknown(name: str) -> str:
         return f'TORANA_MODEL: "{name}" names no provider; {hint}'
     if not model_name:
         return f'TORANA_MODEL: "{name}" names no model; write for example openai:gpt-5'
-    nearest = get_close_matches(service_name.lower(), _SERVICES, n=1)
+    nearest = get_close_matches(service_name.lower(), _every_service_name(), n=1)
     hint = f'did you mean "{nearest[0]}:{model_name}"?' if nearest else _every_service()
     return f'TORANA_MODEL: unknown provider "{service_name}"; {hint}'
 
@@ -263,8 +403,13 @@ def _known_by_short_name() -> dict[str, str]:
     return {name.partition(":")[2]: name for name in names} | {BUILTIN: BUILTIN}
 
 
+def _every_service_name() -> list[str]:
+    known = {name.partition(":")[0] for name in known_model_names() if ":" in name}
+    return [*_SERVICES, *sorted(name for name in known - _SERVICES.keys() if "/" not in name)]
+
+
 def _every_service() -> str:
     return (
-        f"write {BUILTIN}, or PROVIDER:MODEL with one of {', '.join(_SERVICES)}; any server that speaks "
-        "OpenAI's Chat Completions is openai-chat:MODEL with TORANA_MODEL_BASE_URL"
+        f"write {BUILTIN}, or PROVIDER:MODEL with one of {', '.join(_every_service_name())}; any server that "
+        "speaks OpenAI's Chat Completions is openai-chat:MODEL with TORANA_MODEL_BASE_URL"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -10,8 +10,12 @@ from typing import Literal
 
 from pydantic_ai.messages import ModelMessage
 
+from torana.errors import NotFound
 from torana.messages import Turn
+from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
 from torana.sessions import history
+from torana.sessions.listing import Message, Session, messages_of, session_of
+from torana.store import sessions as session_rows
 from torana.store import transcript, turns
 from torana.store.database import Database
 
@@ -32,6 +36,15 @@ class Said:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a turn is shown of its session: the newest messages, and in short what stood before them."""
+
+    messages: Sequence[ModelMessage]
+    #: None where the messages are all there is, or nothing is told of the others yet.
+    before: str | None = None
+
+
 class Sessions:
     """Reads what is written of sessions; only turns write it."""
 
@@ -39,27 +52,23 @@ class Sessions:
         self._database = database
         self._history_messages = history_messages
 
-    async def window(self, turn: Turn, *, name_speakers: bool) -> list[ModelMessage]:
+    async def window(self, turn: Turn, *, name_speakers: bool) -> Window:
         """What the model is shown of the session before this turn: its newest messages, oldest first.
 
         At most ``history_messages``, in whole turns, so that no tool call is parted from its result; of a
         single turn longer than that, its question and its answer. In a shared room each question is given
-        with its speaker's name.
+        with its speaker's name. What does not fit is told in short, once it was summarised (``Summaries``).
         """
-        rows = await self._database.run(
-            partial(
-                transcript.newest_history,
-                owner=turn.owner,
-                session_id=turn.session_id,
-                before=turn.seq,
-                turns_limit=self._history_messages // 2 + 1,
-            )
-        )
+        limit = self._history_messages // 2 + 1
+        place = {"owner": turn.owner, "session_id": turn.session_id}
+        rows = await self._database.run(partial(transcript.newest_history, **place, turns_limit=limit))
         chosen = self._fit(rows)
+        is_cut = len(chosen) < len(rows) or len(rows) == limit
+        before = await self._database.run(partial(transcript.summary, **place)) if is_cut else None
         turns_of = [history.load(body, name_speakers=name_speakers) for body in chosen]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
-            return [turns_of[0][0], turns_of[0][-1]]
-        return [message for messages in turns_of for message in messages]
+            return Window(messages=[turns_of[0][0], turns_of[0][-1]], before=before)
+        return Window(messages=[message for messages in turns_of for message in messages], before=before)
 
     async def is_shared(self, turn: Turn) -> bool:
         """Whether more than one user has spoken in the turn's session."""
@@ -84,6 +93,53 @@ class Sessions:
                 pair.append(replace(pair[0], speaker="assistant", text=row["reply"]))
             said.extend(reversed(pair) if newest else pair)
         return [item for item in said if speaker in ("any", item.speaker)]
+
+    async def listed(
+        self, owner: str, *, channel: str | None, user: str | None, limit: int, after: str | None
+    ) -> Page[Session]:
+        """The owner's sessions, the last used first: of a channel, or those in which a user spoke."""
+        work = partial(
+            session_rows.listed,
+            owner=owner,
+            channel=channel,
+            user=user,
+            before=read_cursor(after, TIME_KEY),
+            limit=limit + 1,
+        )
+        found = [session_of(row) for row in await self._database.run(work)]
+        return cut(found, limit, lambda item: (item.updated_at, item.id), TIME_KEY)
+
+    async def get(self, owner: str, session_id: str) -> Session:
+        """The owner's session. Raises ``NotFound``, also for another owner's."""
+        row = await self._database.run(partial(session_rows.get, owner=owner, session_id=session_id))
+        if row is None:
+            raise NotFound(f"there is no session {session_id!r}")
+        return session_of(row)
+
+    async def messages(self, owner: str, session_id: str, *, limit: int, after: str | None) -> Page[Message]:
+        """What was said, in the order of turns, a question before its answer; what waits is there too."""
+        await self.get(owner, session_id)
+        seq, role = read_cursor(after, MESSAGE_KEY) or (0, "")
+        # One more than the page tells of a next one; of the turn that the cursor stands in nothing may be left.
+        work = partial(session_rows.said, owner=owner, session_id=session_id, from_seq=seq, limit=limit + 2)
+        rows = await self._database.run(work)
+        said = [(row["seq"], message) for row in rows for message in messages_of(row)]
+        behind = [item for item in said if item[0] > seq or item[1].role < role]
+        page = cut(behind, limit, lambda item: (item[0], item[1].role), MESSAGE_KEY)
+        return Page(items=[message for _, message in page.items], next=page.next)
+
+    async def pages(self, owner: str, session_id: str) -> AsyncGenerator[Sequence[Message]]:
+        """Every message, page by page as they are asked for.
+
+        Raises ``NotFound`` at the beginning, and later when the session is deleted meanwhile.
+        """
+        after: str | None = None
+        while True:
+            page = await self.messages(owner, session_id, limit=LARGEST_PAGE, after=after)
+            yield page.items
+            if page.next is None:
+                return
+            after = page.next
 
     def _fit(self, newest_first: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """As many whole turns as fit, oldest first; the newest one in any case."""

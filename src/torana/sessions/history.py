@@ -10,6 +10,8 @@ from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelRequestPart,
+    ModelResponse,
+    TextPart,
     UserPromptPart,
 )
 
@@ -19,15 +21,25 @@ _SPEAKER = "user"
 def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
     """The messages of one turn, serialised, and how many they are.
 
-    The instructions are left out: every run writes its own. The speaker is kept beside the first message.
+    The instructions are left out: every run writes its own. The speaker is kept beside what the user said.
     """
-    kept = [replace(m, instructions=None) if isinstance(m, ModelRequest) else m for m in messages]
-    if kept and isinstance(kept[0], ModelRequest) and speaker is not None:
-        kept[0] = replace(kept[0], metadata={_SPEAKER: speaker})
+    kept = [_kept(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
     return ModelMessagesTypeAdapter.dump_json(kept), len(kept)
 
 
-def load(body: bytes, *, name_speakers: bool) -> list[ModelMessage]:
+def _kept(request: ModelRequest, speaker: str | None) -> ModelRequest:
+    is_said = any(isinstance(part, UserPromptPart) for part in request.parts)
+    metadata = {_SPEAKER: speaker} if is_said and speaker is not None else None
+    return replace(request, instructions=None, metadata=metadata)
+
+
+def cut_off(content: str, text: str) -> list[ModelMessage]:
+    """What the model is later shown of a cancelled turn: what was asked, and how far the answer came."""
+    said = f"{text}\n\n(Cancelled here.)" if text else "(Cancelled before there was an answer.)"
+    return [ModelRequest(parts=[UserPromptPart(content)]), ModelResponse(parts=[TextPart(said)])]
+
+
+def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     """The messages of one turn; with ``name_speakers`` each user's words begin with who said them."""
     messages = ModelMessagesTypeAdapter.validate_json(body)
     if not name_speakers:
@@ -35,11 +47,21 @@ def load(body: bytes, *, name_speakers: bool) -> list[ModelMessage]:
     return [_named(message) if isinstance(message, ModelRequest) else message for message in messages]
 
 
+def one_line(name: str) -> str:
+    """A name that a caller chose, as it may stand in front of a model: one line, and not too long."""
+    return " ".join(name.split())[:64]
+
+
+def speaker_of(request: ModelRequest) -> str | None:
+    """Who said what the request holds, as far as that was kept."""
+    return (request.metadata or {}).get(_SPEAKER)
+
+
 def _named(request: ModelRequest) -> ModelRequest:
-    speaker = (request.metadata or {}).get(_SPEAKER)
+    speaker = speaker_of(request)
     if speaker is None:
         return request
-    return replace(request, parts=[_prefixed(part, speaker) for part in request.parts])
+    return replace(request, parts=[_prefixed(part, one_line(speaker)) for part in request.parts])
 
 
 def _prefixed(part: ModelRequestPart, speaker: str) -> ModelRequestPart:

@@ -56,6 +56,36 @@ def find_files(directory: Path) -> tuple[File, ...]:
     return tuple(sorted(files, key=attrgetter("name")))
 
 
+def files_to_keep(skills_dir: Path) -> Iterator[tuple[str, Path]]:
+    """What a backup of a directory of skills holds: each file after its path in it, with forward slashes.
+
+    Hidden files are left out. Links are followed as in ``find_files``; where a folder breaks its rules, only
+    its own files are kept. Raises ``OSError`` where something cannot be read.
+    """
+    entries = sorted(skills_dir.iterdir()) if skills_dir.exists() else []
+    for entry in (entry for entry in entries if not is_hidden(entry.name)):
+        if entry.is_dir():
+            yield from ((f"{entry.name}/{name}", file) for name, file in _files_of(entry))
+        elif entry.is_file() and not entry.is_symlink():
+            yield entry.name, entry
+
+
+def _files_of(folder: Path) -> Iterator[tuple[str, Path]]:
+    try:
+        yield from ((file.name, Path(file.path)) for file in find_files(folder))
+    except SkillInvalid:
+        if not folder.is_symlink():
+            yield from _own_files(folder)
+
+
+def _own_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for directory, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        for path in (Path(directory, name) for name in names if not is_hidden(name)):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix(), path
+
+
 def digest(files: Iterable[File]) -> str:
     """``sha256:…`` over the names and contents of ``files``, in their order.
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from torana.skills.skill import BrokenSkill, Skill, Source
 CORE_DIR = Path(__file__).with_name("core")
 
 FILE_BYTES_LIMIT = 64 * 1024
-#: Seconds between two looks at the user's directory.
+#: Seconds between two looks at the user's directory, and how long one may hold up who asks.
 LOOK_INTERVAL = 1.0
+PATIENCE = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +74,19 @@ class Catalogue:
         return {"core": sources.count("core"), "user": sources.count("user")}
 
 
+def in_background(work: Callable[[], object]) -> None:
+    """Run ``work`` in a thread of its own, and wait for it for a moment: a small directory is read by then."""
+    thread = threading.Thread(target=work, name="skills", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+
+
 class Skills:
-    """Core and user skills as one catalogue. Use it from one thread.
+    """Core and user skills as one catalogue, for any thread.
 
     A user's skill takes the place of a core skill of the same slug; a broken one does not. ``environ`` and
-    ``which`` answer what a skill may require; ``monotonic`` counts seconds.
+    ``which`` answer what a skill may require; ``monotonic`` counts seconds; ``background`` runs a look at the
+    user's directory, which takes as long as the disk does.
     """
 
     def __init__(
@@ -87,27 +97,35 @@ class Skills:
         environ: Mapping[str, str],
         which: Callable[[str], str | None] = shutil.which,
         monotonic: Callable[[], float] = time.monotonic,
+        background: Callable[[Callable[[], object]], None] = in_background,
     ) -> None:
         self._core = Shelf(directory=core_dir, source="core")
         self._user = Shelf(directory=user_dir, source="user") if user_dir else None
         self._environ = environ
         self._which = which
         self._monotonic = monotonic
+        self._background = background
         self._core_items: tuple[Item, ...] | None = None
         self._catalogue: Catalogue | None = None
         self._next_look = 0.0
+        # Held while the directories are read: taken by who asks, given back by the thread that reads.
+        self._looking = threading.Lock()
 
     def catalogue(self) -> Catalogue:
-        """The skills as of at most a second ago.
+        """The skills as they were last found.
 
-        Cheap enough for every message: the user's directory is looked at once a second, and only folders that
-        changed are read. Each new fault is logged once. Raises nothing.
+        Cheap enough for every message: at most once a second a look at the user's directory begins in the
+        background, and who asks waits for it for 20 ms at most. So a change is seen within about a second, and
+        in a large directory by the question after the next look. Only folders that changed are read; each new
+        fault is logged once. The first call reads everything. Raises nothing.
         """
-        now = self._monotonic()
-        if self._catalogue is None or now >= self._next_look:
-            self._next_look = now + LOOK_INTERVAL
-            self._catalogue = self._refreshed(self._catalogue)
-        return self._catalogue
+        known = self._catalogue
+        if known is None:
+            self._looking.acquire()
+            return self._look()
+        if self._monotonic() >= self._next_look and self._looking.acquire(blocking=False):
+            self._background(self._look)
+        return self._catalogue or known
 
     def missing(self, skill: Skill) -> Missing:
         """What the skill requires and is not there; nothing missing makes it eligible."""
@@ -153,6 +171,14 @@ class Skills:
         if name not in found:
             raise SkillFileError(f"The skill {slug!r} has no file {relative_path!r}; it has {_listing(found)}.")
         return read_text(found[name], limit=FILE_BYTES_LIMIT)
+
+    def _look(self) -> Catalogue:
+        try:
+            self._next_look = self._monotonic() + LOOK_INTERVAL
+            self._catalogue = self._refreshed(self._catalogue)
+            return self._catalogue
+        finally:
+            self._looking.release()
 
     def _refreshed(self, known: Catalogue | None) -> Catalogue:
         if self._core_items is None:

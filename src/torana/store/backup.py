@@ -9,22 +9,20 @@ import sqlite3
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
-from torana.errors import BackupInvalid, OperatorError
+from torana.errors import BackupInvalid, DataDirUnusable, OperatorError
+from torana.store.check import check_database
+from torana.store.snapshot import Progress, copy_database
 
 DATABASE_NAME = "torana.db"
 
 _MANIFEST = "manifest.json"
 _SKILLS = "skills"
-_PAGES = 256  # copied between two reports of progress
-
-#: Called with how many of how many parts are done.
-Progress = Callable[[int, int], None]
+_CHUNK = 1024 * 1024  # bytes unpacked between two reports of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,38 +34,33 @@ class Restored:
     skill_files: int
 
 
-def copy_database(source: Path, target: Path, progress: Progress = lambda _done, _all: None) -> None:
-    """Copy a database as it is now, by SQLite's own backup; a gateway may write to it meanwhile.
-
-    The copy is readable by its owner alone.
-    """
-    target.touch(mode=0o600)
-    with (
-        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
-        closing(sqlite3.connect(target)) as new,
-    ):
-        # One reader's view for all steps: without it the copy starts anew whenever the gateway has written.
-        old.execute("BEGIN")
-        old.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        old.backup(new, pages=_PAGES, progress=lambda _status, left, all_: progress(all_ - left, all_))
-        new.execute("PRAGMA journal_mode=DELETE")
-
-
 def write_backup(
-    *, data_dir: Path, skills_dir: Path, target: Path, version: str, at: datetime, progress: Progress
+    *,
+    data_dir: Path,
+    skill_files: Iterable[tuple[str, Path]],
+    target: Path,
+    version: str,
+    at: datetime,
+    progress: Progress,
 ) -> None:
     """Write a backup to ``target``, which appears whole or not at all. A running gateway is not disturbed.
 
-    Raises ``OperatorError`` where something cannot be read or written.
+    ``skill_files`` come each after its path in the skills directory, with forward slashes. Raises
+    ``OperatorError`` where something cannot be read or written.
     """
     try:
-        _write(data_dir, skills_dir, target, version, at, progress)
+        _write(data_dir, skill_files, target, version, at, progress)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(f"cannot write the backup {target}: {error}; nothing was written") from error
 
 
 def _write(
-    data_dir: Path, skills_dir: Path, target: Path, version: str, at: datetime, progress: Progress
+    data_dir: Path,
+    skill_files: Iterable[tuple[str, Path]],
+    target: Path,
+    version: str,
+    at: datetime,
+    progress: Progress,
 ) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".torana-backup-") as scratch:
@@ -77,24 +70,27 @@ def _write(
         # A zip file knows no time before 1980, and some packers date every file 1970.
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
             out.write(database, DATABASE_NAME)
-            for file in _files(skills_dir):
-                out.write(file, str(PurePosixPath(_SKILLS, *file.relative_to(skills_dir).parts)))
+            for name, file in skill_files:
+                out.write(file, f"{_SKILLS}/{name}")
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
             out.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
         archive.replace(target)
 
 
-def restore_backup(*, source: Path, data_dir: Path, skills_dir: Path, at: datetime) -> Restored:
+def restore_backup(
+    *, source: Path, data_dir: Path, skills_dir: Path, at: datetime, progress: Progress
+) -> Restored:
     """Put a backup's database and skills in the place of what is there, which is kept beside it.
 
     The caller holds the data directory's lock. The backup is checked whole before anything is touched; raises
-    ``BackupInvalid`` for a file that is not one, and ``OperatorError`` where something cannot be written. What
-    was there before stays as ``<name>.replaced-<time>``.
+    ``BackupInvalid`` for a file that is not one, ``DatabaseTooNew`` for one that this program cannot use, and
+    ``OperatorError`` where something cannot be written. What was there before stays as
+    ``<name>.replaced-<time>``. ``progress`` counts bytes.
     """
     try:
         with tempfile.TemporaryDirectory(dir=data_dir, prefix=".torana-restore-") as scratch:
-            restored = _unpack(source, Path(scratch))
+            restored = _unpack(source, Path(scratch), progress)
             _put_in_place(Path(scratch), data_dir, skills_dir, f".replaced-{at:%Y%m%dT%H%M%SZ}")
     except OSError as error:
         raise OperatorError(f"cannot put the backup in place: {error}") from error
@@ -119,14 +115,13 @@ def _swap(new: Path, old: Path, suffix: str) -> None:
     shutil.move(new, old)
 
 
-def _unpack(source: Path, scratch: Path) -> Restored:
+def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
     """Extract the parts we know by name and check them; the archive's own paths never leave ``scratch``."""
     try:
         with zipfile.ZipFile(source) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
             skills = [entry for entry in archive.infolist() if _is_skill_file(entry.filename)]
-            for entry in (archive.getinfo(DATABASE_NAME), *skills):
-                _extract(archive, entry, scratch)
+            _extract(archive, [archive.getinfo(DATABASE_NAME), *skills], scratch, progress)
         _check(scratch / DATABASE_NAME, manifest["sha256"])
         return Restored(version=manifest["version"], created_at=manifest["createdAt"], skill_files=len(skills))
     except FileNotFoundError:
@@ -145,35 +140,41 @@ _BROKEN = (
     ValueError,
     zipfile.BadZipFile,
     zlib.error,
-    sqlite3.Error,
 )
 
 
-def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, scratch: Path) -> None:
-    """Write one file; of its permissions it keeps that it may be run, and nobody but the owner gets any."""
-    runs = (entry.external_attr >> 16) & 0o100
-    Path(archive.extract(entry, scratch)).chmod(0o600 | runs)
+def _extract(
+    archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], scratch: Path, progress: Progress
+) -> None:
+    """Write files; of its permissions each keeps that it may be run, and nobody but the owner gets any."""
+    entries = tuple(entries)
+    done, total = 0, sum(entry.file_size for entry in entries)
+    for entry in entries:
+        target = scratch / entry.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch(mode=0o600 | ((entry.external_attr >> 16) & 0o100))
+        with archive.open(entry) as packed, target.open("wb") as out:
+            while chunk := packed.read(_CHUNK):
+                done += out.write(chunk)
+                progress(done, total)
 
 
 def _check(database: Path, sha256: str) -> None:
-    """Raise ``ValueError`` or ``sqlite3.Error`` for a database that is damaged or not Torana's."""
+    """Raise ``ValueError`` for a database that is damaged or not Torana's, ``DatabaseTooNew`` as it says."""
     if sha256 != _sha256(database):
         raise ValueError("its database is damaged")
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("SELECT version_num FROM alembic_version")
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
-        raise ValueError(f"its database is damaged: {verdict}")
+    try:
+        at = check_database(database)
+    except DataDirUnusable as error:
+        fault, _, _ = error.detail.partition(";")
+        raise ValueError(fault.replace(str(database), "its database")) from error
+    if at is None:
+        raise ValueError("its database is empty")
 
 
 def _is_skill_file(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return len(parts) > 1 and parts[0] == _SKILLS and ".." not in parts and not name.endswith("/")
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    """Every regular file below, links left out."""
-    return (file for file in sorted(directory.rglob("*")) if file.is_file() and not file.is_symlink())
 
 
 def _sha256(file: Path) -> str:

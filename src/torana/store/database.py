@@ -4,6 +4,8 @@ Every store is plain synchronous functions of a connection. ``Database.run`` exe
 transaction in the thread that alone owns the connection, so nothing in this process ever waits for a lock of
 SQLite's. While a commit waits for the disk, others queue up; the thread takes all of them into its next
 transaction, each in a savepoint of its own, and pays for one more sync instead of many.
+
+What is deleted is overwritten (``secure_delete``); see ``Database.rewrite`` for what that leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -29,6 +31,9 @@ from torana.errors import StoreUnavailable
 
 T = TypeVar("T")
 
+#: What a transaction does.
+Work: TypeAlias = Callable[[Connection], T]
+
 #: At most so many transactions share one commit: a bound on how long the first of them waits.
 _BATCH = 64
 
@@ -38,6 +43,7 @@ _PRAGMAS = (
     "foreign_keys=ON",
     "busy_timeout=5000",
     "temp_store=MEMORY",
+    "secure_delete=ON",
 )
 
 _log = logging.getLogger(__name__)
@@ -75,9 +81,11 @@ def sqlite_engine(path: Path, *, read_only: bool = False) -> Engine:
 class _Job(Generic[T]):
     """One transaction that waits, and the loop that waits for it."""
 
-    work: Callable[[Connection], T]
+    work: Callable[[Connection], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[T]
+    #: What cannot be done inside a transaction is done behind it, and its result is the job's.
+    behind: Callable[[sqlite3.Connection], T] | None = None
 
     def settle(self, outcome: T | BaseException) -> None:
         """Hand the outcome over to the waiting task, in its own thread."""
@@ -114,12 +122,23 @@ class Database:
         here; a database that cannot be read or written, or is closed, raises ``StoreUnavailable``, and nothing
         was kept. Cancelling the call does not undo it: the transaction may still commit.
         """
-        if self._closed:
-            raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
-        loop = asyncio.get_running_loop()
-        job = _Job(work, loop, loop.create_future())
-        self._jobs.put(job)
-        return await job.future
+        return await self._done(work)
+
+    async def rewrite(self) -> None:
+        """Write the whole file anew, without the places where something was deleted.
+
+        Deleted rows are overwritten at once, but what SQLite leaves behind when it moves rows between pages
+        is not, nor is what was deleted before that was so. Takes the time and the room on the disk of a copy;
+        transactions wait meanwhile. Raises ``StoreUnavailable``, and the file is as it was.
+        """
+        await self._done(_nothing, behind=_rewrite)
+
+    async def empty_log(self) -> bool:
+        """Bring everything into the file itself and empty SQLite's log beside it, which holds older pages.
+
+        False where somebody reads the database at this moment and needs the log: then ask again.
+        """
+        return await self._done(_nothing, behind=_empty_log)
 
     async def writable(self) -> bool:
         """Whether the last transaction could be kept; after a failure it tries again, once a second at most."""
@@ -128,6 +147,7 @@ class Database:
                 await self.run(_touch)
             except StoreUnavailable:
                 return False
+            self._failed_at = None
         return self._failed_at is None
 
     def close(self) -> None:
@@ -136,11 +156,24 @@ class Database:
         self._jobs.put(None)
         self._thread.join()
 
+    async def _done(
+        self, work: Callable[[Connection], Any], *, behind: Callable[[sqlite3.Connection], Any] | None = None
+    ) -> Any:
+        if self._closed:
+            raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
+        loop = asyncio.get_running_loop()
+        job = _Job[Any](work, loop, loop.create_future(), behind)
+        self._jobs.put(job)
+        return await job.future
+
     def _serve(self) -> None:
         engine = sqlite_engine(self._path)
         while (job := self._jobs.get()) is not None:
             batch, closing = self._take(job)
-            for member, outcome in zip(batch, self._commit(engine, batch), strict=True):
+            outcomes = self._commit(engine, batch)
+            if batch[-1].behind is not None and not isinstance(outcomes[-1], Exception):
+                outcomes[-1] = self._finish(engine, batch[-1].behind)
+            for member, outcome in zip(batch, outcomes, strict=True):
                 member.settle(outcome)
             if closing:
                 break
@@ -149,7 +182,7 @@ class Database:
     def _take(self, first: _Job[Any]) -> tuple[list[_Job[Any]], bool]:
         """The first job and those that wait behind it, and whether the database is to be closed after them."""
         batch = [first]
-        while len(batch) < _BATCH:
+        while len(batch) < _BATCH and batch[-1].behind is None:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
@@ -163,21 +196,34 @@ class Database:
         """Run the batch as one transaction: an outcome per job, a result or an exception."""
         try:
             with engine.begin() as connection:
+                before = _changes(connection)
                 outcomes = (
                     [batch[0].work(connection)]
                     if len(batch) == 1
                     else [_attempt(connection, job.work) for job in batch]
                 )
+                wrote = _changes(connection) != before
         except DBAPIError as error:
-            return [self._unavailable(error) if _is_broken(error) else error for _ in batch]
+            return [self._unavailable(error.orig) if _is_broken(error) else error for _ in batch]
         except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
             return [error] * len(batch)
-        self._failed_at = None
+        if wrote:  # a full disk can still be read
+            self._failed_at = None
         return outcomes
 
-    def _unavailable(self, error: DBAPIError) -> StoreUnavailable:
+    def _finish(self, engine: Engine, work: Callable[[sqlite3.Connection], T]) -> T | StoreUnavailable:
+        """Do what is done outside of a transaction."""
+        pooled = engine.raw_connection()
+        try:
+            return work(cast("sqlite3.Connection", pooled.driver_connection))
+        except sqlite3.Error as error:
+            return self._unavailable(error)
+        finally:
+            pooled.close()
+
+    def _unavailable(self, error: BaseException | None) -> StoreUnavailable:
         if self._failed_at is None:
-            _log.error("the database failed: %s", error.orig)
+            _log.error("the database failed: %s", error)
         self._failed_at = self._monotonic()
         unavailable = StoreUnavailable(headers={"Retry-After": "5"})
         unavailable.__cause__ = error
@@ -200,6 +246,33 @@ def _attempt(connection: Connection, work: Callable[[Connection], T]) -> T | Exc
         return error
     except Exception as error:  # noqa: BLE001 - as above
         return error
+
+
+def _changes(connection: Connection) -> int:
+    """How many rows were changed since the file was opened."""
+    return cast("sqlite3.Connection", connection.connection.driver_connection).total_changes
+
+
+def _nothing(_connection: Connection) -> None:
+    """Take a place in the order of transactions."""
+
+
+def _rewrite(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA temp_store=FILE").close()  # a whole copy has no place in memory
+    try:
+        connection.execute("VACUUM").close()
+    finally:
+        connection.execute("PRAGMA temp_store=MEMORY").close()
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    # Whoever reads now may read for long, and everybody else's transactions would wait with us.
+    connection.execute("PRAGMA busy_timeout=0").close()
+    try:
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute("PRAGMA busy_timeout=5000").close()
+    return not busy
 
 
 def _touch(connection: Connection) -> None:

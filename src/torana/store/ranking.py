@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from threading import Lock
 from weakref import finalize
 
+from torana.store.fts import TOKENIZER, any_of, terms
 from torana.store.words import words
 
-#: Different words of a message that are looked for; those that follow are ignored.
-QUERY_LIMIT = 64
-
-# The texts are already cut into words, so only a separator may end one: all other categories belong to it.
-_TABLE = """
-CREATE VIRTUAL TABLE documents
-USING fts5(text, tokenize = "unicode61 remove_diacritics 2 categories 'L* M* N* P* S* C*'")
-"""
+_TABLE = f'CREATE VIRTUAL TABLE documents USING fts5(text, tokenize = "{TOKENIZER}")'
 _RANK = "SELECT rowid, -bm25(documents) FROM documents WHERE documents MATCH ? ORDER BY 2 DESC, 1 LIMIT ?"
 
 
@@ -52,7 +46,7 @@ class Ranking:
 
         ``text`` is words and nothing else: no search syntax in it has a meaning.
         """
-        query = _any_of(words(text))
+        query = any_of(terms(text))
         if not query:
             return []
         with self._lock:
@@ -63,14 +57,3 @@ class Ranking:
         """Free the memory now and not with the object; ``rank`` then raises ``sqlite3.ProgrammingError``."""
         with self._lock:
             self._close()
-
-
-def _any_of(found: list[str]) -> str:
-    distinct = list(dict.fromkeys(found))[:QUERY_LIMIT]
-    return " OR ".join(_quoted(word) for word in distinct)
-
-
-def _quoted(word: str) -> str:
-    """The word as an FTS5 string; a lone character of a script without spaces finds every pair it begins."""
-    quoted = '"' + word.replace('"', '""') + '"'
-    return quoted + "*" if len(word) == 1 and not word.isascii() else quoted

@@ -5,7 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.engine import Dialect
+
+from torana.messages import EVERYONE
+from torana.store.fts import TOKENIZER
 
 metadata = sa.MetaData(
     naming_convention={
@@ -32,6 +36,11 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
         return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
 
 
+def owned(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
+    """The condition for an owner's rows; all of them where it is ``EVERYONE``."""
+    return sa.true() if owner == EVERYONE else table.c.owner == owner
+
+
 #: Key (owner, channel). ``next_seq`` numbers the turns in the order of their acceptance; ``speaker`` is the
 #: first user heard and ``shared`` tells that another one has spoken since.
 sessions = sa.Table(
@@ -43,9 +52,16 @@ sessions = sa.Table(
     sa.Column("next_seq", sa.Integer, nullable=False),
     sa.Column("speaker", sa.Text),
     sa.Column("shared", sa.Boolean, nullable=False),
+    # History before this place is not shown to the model any more.
+    sa.Column("fresh_from", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("title", sa.Text),
+    # What the model is told of history up to and with the place ``summary_to``.
+    sa.Column("summary", sa.Text),
+    sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.UniqueConstraint("owner", "channel"),
+    sa.Index("ix_sessions_recent", "owner", "updated_at"),
 )
 
 #: The conditions of the partial indices. A statement that is to use one says the same in the same words:
@@ -63,23 +79,36 @@ turns = sa.Table(
     sa.Column("channel", sa.Text, nullable=False),
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("token", sa.Text),
     sa.Column("user", sa.Text),
     sa.Column("content", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
     sa.Column("reply", sa.Text),
     sa.Column("failure_code", sa.Text),
     sa.Column("failure_detail", sa.Text),
+    sa.Column("failure_retry_after", sa.Integer),
+    # Names of limits, between spaces.
+    sa.Column("failure_policies", sa.Text, nullable=False, server_default=""),
     sa.Column("model", sa.Text),
     sa.Column("input_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
+    sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
+    sa.Column("merged_into", sa.Text),
+    sa.Column("merged_step", sa.Integer),
+    # What is held back for its next model call, on which day's account (see ``usage``).
+    sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reserved_on", sa.Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("session_id", "seq"),
     # Invariant 2: the database itself holds that a session has one running turn at most.
     sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active, postgresql_where=active),
     sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished, postgresql_where=unfinished),
+    sa.Index("ix_turns_user", "user", "created_at"),
 )
 
 #: What the model said and saw, a row per turn: a window of whole turns never parts a call from its result.
@@ -89,33 +118,131 @@ history = sa.Table(
     sa.Column("session_id", sa.Text, sa.ForeignKey("sessions.id"), primary_key=True),
     sa.Column("seq", sa.Integer, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False),
+    # Without the index every deleted turn is looked for in the whole table.
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
     sa.Column("messages", sa.Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
+#: Callers' names for their messages (Idempotency-Key) and the messages they stand for, both as digests; a key
+#: outlives its turn when that is erased.
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("fingerprint", sa.LargeBinary, nullable=False),
+    sa.Column("turn_id", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False, index=True),
+)
+
+#: The journal of turns that run or failed: what a model answered, and which tools it called.
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+calls = sa.Table(
+    "calls",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("idempotent", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("result", sa.LargeBinary, nullable=False),
+)
+
 _live = sa.text("superseded_at IS NULL AND subject <> ''")
 
-#: What a user asked to be remembered; at most one live row per subject, and '' is no subject.
+#: What is remembered about a user, who is its owner; at most one live row per subject, and '' is no subject.
 memories = sa.Table(
     "memories",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("user", sa.Text, nullable=False),
     sa.Column("subject", sa.Text, nullable=False),
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("superseded_at", UtcTime),
-    sa.Index("ix_memories_user", "owner", "user", "created_at"),
-    sa.Index(
-        "uq_memories_live",
-        "owner",
-        "user",
-        "subject",
-        unique=True,
-        sqlite_where=_live,
-        postgresql_where=_live,
-    ),
+    sa.Column("superseded_by", sa.Text),
+    # A vector of 32-bit floats, and the model that made it.
+    sa.Column("embedding", sa.LargeBinary),
+    sa.Column("embedded_by", sa.Text),
+    sa.Index("ix_memories_owner", "owner", "created_at"),
+    sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live, postgresql_where=_live),
+)
+
+#: The words of the memories that stand (FTS5). The owner is a column of the index, so that a search is one
+#: owner's alone; positions and lengths are not kept, since the database does not rank.
+memory_words = sa.table("memory_words", sa.column("owner"), sa.column("memory"), sa.column("words"))
+
+event.listen(
+    memories,
+    "after_create",
+    sa.DDL(
+        "CREATE VIRTUAL TABLE memory_words USING fts5"
+        f'(owner, memory, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
+    ).execute_if(dialect="sqlite"),
+)
+
+#: Tokens besides the gateway's own; of the secret only a digest. ``replaces`` is the one that a rotation ends.
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("user", sa.Text),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("replaces", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime),
+    sa.Column("revoked_at", UtcTime),
+    sa.Column("used_at", UtcTime),
+)
+
+#: Every administrative act: who did what to whom, when, from where. Never a text of a user's.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at", UtcTime, nullable=False, index=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+)
+
+#: What was spent and is held back, per account (``gateway``, ``user:…``, ``token:…``) and period: a day such
+#: as ``2026-11-20`` or, where a limit needs it, a minute such as ``2026-11-20T22:05``, both in UTC.
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("microusd", sa.BigInteger, nullable=False),
+    sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
+    sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
+)
+
+#: Turns that were erased or have expired: asked for again, they are gone and not unknown.
+tombstones = sa.Table(
+    "tombstones",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
 )

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.store.tables import history, turns
+from torana.store.tables import history, sessions, turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsummarised:
+    """History of which no summary tells yet, and what stood in the session's row when it was read."""
+
+    summary: str | None
+    summary_to: int
+    fresh_from: int
+    #: Place, count of messages and size in bytes of each row, the oldest first.
+    rows: Sequence[tuple[int, int, int]]
 
 
 def newest_history(
-    connection: Connection, owner: str, session_id: str, *, before: int, turns_limit: int
+    connection: Connection, owner: str, session_id: str, *, turns_limit: int
 ) -> list[tuple[bytes, int]]:
-    """The serialised messages of the newest turns before ``before``, newest first, with their counts."""
-    rows = connection.execute(
-        _HISTORY, {"owner": owner, "session_id": session_id, "before": before, "limit": turns_limit}
-    )
+    """The serialised messages of the newest ended turns, newest first, with their counts."""
+    rows = connection.execute(_HISTORY, {"owner": owner, "session_id": session_id, "limit": turns_limit})
     return [(row.body, row.messages) for row in rows]
+
+
+def summary(connection: Connection, owner: str, session_id: str) -> str | None:
+    """What is told of the session's older history, if anything is."""
+    query = sa.select(sessions.c.summary).where(sessions.c.owner == owner, sessions.c.id == session_id)
+    return connection.execute(query).scalar()
+
+
+def unsummarised(connection: Connection, owner: str, session_id: str, *, limit: int) -> Unsummarised | None:
+    """The oldest ``limit`` rows of shown history behind the summary; None where there is no such session."""
+    known = sa.select(sessions.c.summary, sessions.c.summary_to, sessions.c.fresh_from)
+    row = connection.execute(known.where(sessions.c.owner == owner, sessions.c.id == session_id)).first()
+    if row is None:
+        return None
+    first = max(row.summary_to + 1, row.fresh_from)
+    found = connection.execute(_SIZES, {"session_id": session_id, "first": first, "limit": limit})
+    return Unsummarised(
+        summary=row.summary,
+        summary_to=row.summary_to,
+        fresh_from=row.fresh_from,
+        rows=[(size.seq, size.messages, size.bytes) for size in found],
+    )
+
+
+def bodies(
+    connection: Connection, owner: str, session_id: str, *, first: int, last: int
+) -> list[tuple[int, bytes]]:
+    """The places and serialised messages of a stretch of history, in order."""
+    stretch = {"owner": owner, "session_id": session_id, "first": first, "last": last}
+    return [(row.seq, row.body) for row in connection.execute(_BODIES, stretch)]
+
+
+def keep_summary(
+    connection: Connection, owner: str, session_id: str, *, known: Unsummarised, text: str, to: int
+) -> bool:
+    """Keep what is told of history up to and with a place; not where the session has changed meanwhile."""
+    kept = connection.execute(
+        sa.update(sessions)
+        .where(
+            sessions.c.owner == owner,
+            sessions.c.id == session_id,
+            sessions.c.summary_to == known.summary_to,
+            sessions.c.fresh_from == known.fresh_from,
+        )
+        .values(summary=text, summary_to=to)
+    )
+    return kept.rowcount == 1
+
+
+def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
+    """How many bytes the serialised messages of the newest ended turns are; they are not read for it."""
+    session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
+    return connection.execute(_HISTORY_SIZE, session).scalar_one()
 
 
 def exchanges(
@@ -41,8 +106,30 @@ _HISTORY = (
     .where(
         history.c.owner == sa.bindparam("owner"),
         history.c.session_id == sa.bindparam("session_id"),
-        history.c.seq < sa.bindparam("before"),
+        history.c.seq
+        >= sa.select(sessions.c.fresh_from)
+        .where(sessions.c.id == sa.bindparam("session_id"))
+        .scalar_subquery(),
     )
     .order_by(history.c.seq.desc())
     .limit(sa.bindparam("limit"))
 )
+_SIZES = (
+    sa.select(history.c.seq, history.c.messages, sa.func.length(history.c.body).label("bytes"))
+    .where(history.c.session_id == sa.bindparam("session_id"), history.c.seq >= sa.bindparam("first"))
+    .order_by(history.c.seq)
+    .limit(sa.bindparam("limit"))
+)
+_BODIES = (
+    sa.select(history.c.seq, history.c.body)
+    .where(
+        history.c.owner == sa.bindparam("owner"),
+        history.c.session_id == sa.bindparam("session_id"),
+        history.c.seq.between(sa.bindparam("first"), sa.bindparam("last")),
+    )
+    .order_by(history.c.seq)
+)
+
+
+_SHOWN = _HISTORY.subquery()
+_HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))

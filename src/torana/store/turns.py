@@ -1,16 +1,21 @@
-"""Rows of turns and of the sessions they stand in. Every function names the owner or takes whole rows."""
+"""Rows of turns and of the sessions they stand in. Every function names the owner or takes whole rows.
+
+Where rows are read the owner may be ``EVERYONE``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import Failure, Inbound, Reply, Turn, Usage
-from torana.store.tables import active, history, sessions, turns, unfinished
+from torana.errors import NotFailed, SessionBusy
+from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
+from torana.store import journal, usage
+from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,8 @@ class NewTurn:
     session_id: str
     channel: str
     at: datetime
+    #: What its session is called, where that has no title yet.
+    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +35,39 @@ class Ending:
     """How a turn ended; ``history`` is what the model said and saw, serialised, with its count of messages."""
 
     at: datetime
+    state: Literal["completed", "failed", "cancelled"] = "completed"
     reply: Reply | None = None
     failure: Failure | None = None
+    #: What was said of the reply before the turn was cut off.
+    text: str = ""
     history: tuple[bytes, int] | None = None
+    #: What a model call that was stopped had said by then; None where none ran.
+    stopped_at: str | None = None
 
 
-def accept(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A message that was written down, and the running turn that it interrupts or joins."""
+
+    turn: Turn
+    interrupts: str | None = None
+    steers: str | None = None
+
+
+def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool) -> Accepted:
     """Write a message down as its session's next turn.
 
     Its place in the order is taken from the session's row in this transaction. It is ``running`` when nothing
-    stands before it in the session, else ``queued``.
+    stands before it in the session, else ``queued``; with ``hold`` it is queued in any case. Only a message
+    of the running turn's own speaker steers or interrupts it; another's is queued. Raises ``SessionBusy`` for
+    one that asked to be rejected then.
     """
     session = _open_session(connection, inbound, new)
-    free = connection.execute(_UNFINISHED, {"session_id": session["id"]}).first() is None
+    unfinished_turns = connection.execute(_UNFINISHED, {"session_id": session["id"]}).mappings().all()
+    if unfinished_turns and inbound.on_busy == "reject":
+        raise SessionBusy
+    free = not unfinished_turns and not hold
+    own = next((row["id"] for row in unfinished_turns if _is_own(row, inbound)), None)
     turn = Turn(
         id=new.turn_id,
         owner=inbound.owner,
@@ -48,56 +75,182 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
         channel=new.channel,
         seq=session["next_seq"],
         principal=inbound.principal,
+        token=inbound.token,
         user=inbound.user,
         content=inbound.content,
         state="running" if free else "queued",
         attempt=1 if free else 0,
+        on_busy=inbound.on_busy if own else "queue",
         created_at=new.at,
+    )
+    connection.execute(_INSERT, _values(turn))
+    return Accepted(
+        turn=turn,
+        interrupts=own if turn.on_busy == "interrupt" else None,
+        steers=own if turn.on_busy == "steer" else None,
+    )
+
+
+def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text: str) -> Turn:
+    """Write a message down together with its answer, which took no agent."""
+    session = _open_session(connection, inbound, new)
+    turn = Turn(
+        id=new.turn_id,
+        owner=inbound.owner,
+        session_id=session["id"],
+        channel=new.channel,
+        seq=session["next_seq"],
+        principal=inbound.principal,
+        token=inbound.token,
+        user=inbound.user,
+        content=inbound.content,
+        state="completed",
+        attempt=1,
+        reply=text,
+        model="torana",
+        created_at=new.at,
+        ended_at=new.at,
     )
     connection.execute(_INSERT, _values(turn))
     return turn
 
 
+def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
+    """The unfinished turns of a channel, in order."""
+    rows = connection.execute(
+        sa.select(turns)
+        .where(unfinished, turns.c.owner == owner, turns.c.channel == channel)
+        .order_by(turns.c.seq)
+    )
+    return [_turn(row) for row in rows.mappings()]
+
+
 def get(connection: Connection, owner: str, turn_id: str) -> Turn | None:
     """The owner's turn of that id; another owner's is None."""
-    row = connection.execute(_GET, {"owner": owner, "id": turn_id}).mappings().first()
+    row = connection.execute(_GET.where(owned(turns, owner)), {"id": turn_id}).mappings().first()
     return None if row is None else _turn(row)
 
 
-def finish(connection: Connection, turn: Turn, ending: Ending) -> tuple[Turn, Turn | None]:
+def newest(connection: Connection, owner: str, *, state: TurnState | None, limit: int) -> list[Turn]:
+    """The owner's turns, the last accepted first; of one state, or of any."""
+    query = sa.select(turns).where(owned(turns, owner))
+    if state is not None:
+        query = query.where(turns.c.state == state)
+    newest_first = query.order_by(turns.c.created_at.desc(), turns.c.id.desc()).limit(limit)
+    return [_turn(row) for row in connection.execute(newest_first).mappings()]
+
+
+def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) -> tuple[list[Turn], Turn | None]:
     """End a running turn, keep its history, and claim the session's next turn, all in this transaction.
 
-    Returns the ended turn and the claimed one, if the session has another.
+    Returns the ended turn with those that were merged into it, which end with it, and the claimed one, if the
+    session has another; with ``hold`` none is claimed. The journal of a completed turn goes; that of another
+    is kept for a retry.
     """
-    ended = _ended(turn, ending)
-    connection.execute(_FINISH, {"key": turn.id} | _outcome(ended))
-    if ending.history is not None:
-        body, count = ending.history
-        connection.execute(
-            _KEEP,
-            {
-                "session_id": turn.session_id,
-                "seq": turn.seq,
-                "owner": turn.owner,
-                "turn_id": turn.id,
-                "messages": count,
-                "body": body,
-            },
-        )
-    return ended, _claim(connection, turn.session_id)
+    ended = _end_all(connection, turn, ending)
+    connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
+    return ended, None if hold else claim_next(connection, turn.session_id)
+
+
+def cancel_queued(connection: Connection, owner: str, turn_id: str, ending: Ending) -> list[Turn]:
+    """Cancel a turn that waits, with those that are merged into it; nothing where it does not wait."""
+    turn = get(connection, owner, turn_id)
+    return _end_all(connection, turn, ending) if turn is not None and turn.state == "queued" else []
+
+
+def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a queued turn that is not to run, with those that are merged into it."""
+    return _end_all(connection, turn, ending)
+
+
+def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
+    """The turn that answers a message: its own, or the unfinished one that it was merged into."""
+    turn = get(connection, owner, turn_id)
+    if turn is None or turn.ended or turn.merged_into is None:
+        return turn
+    return get(connection, owner, turn.merged_into)
+
+
+def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
+    """Put a failed turn at its session's tail, with its id and its journal; it runs where nothing else does.
+
+    None for a turn that the owner has not. Raises ``NotFailed``.
+    """
+    turn = get(connection, owner, turn_id)
+    if turn is None:
+        return None
+    if turn.state != "failed":
+        raise NotFailed
+    seq = connection.execute(_NEXT_SEQ, {"session_id": turn.session_id}).scalar_one()
+    free = not hold and connection.execute(_UNFINISHED, {"session_id": turn.session_id}).first() is None
+    again = replace(
+        turn,
+        seq=seq,
+        state="running" if free else "queued",
+        attempt=turn.attempt + free,
+        crashes=0,
+        failure=None,
+        merged_into=None,
+        on_busy="queue",
+        ended_at=None,
+    )
+    connection.execute(_FINISH, {"key": turn.id} | _values(again))
+    return again
+
+
+def take_steers(connection: Connection, turn: Turn, step: int) -> list[str]:
+    """What its speaker sent in order to steer a running turn, for the request of this step.
+
+    Asked again for the same step it gives the same, and with it what was taken for a later one that was never
+    settled. What is taken ends together with the turn.
+    """
+    own = turns.c.user.is_(None) if turn.user is None else turns.c.user == turn.user
+    is_new = turns.c.merged_into.is_(None) & (turns.c.on_busy == "steer") & (turns.c.state == "queued") & own
+    is_unsettled = (turns.c.merged_into == turn.id) & (turns.c.merged_step > step)
+    connection.execute(
+        sa.update(turns)
+        .where(unfinished, turns.c.session_id == turn.session_id, is_new | is_unsettled)
+        .values(merged_into=turn.id, merged_step=step)
+    )
+    taken = connection.execute(
+        sa.select(turns.c.content)
+        .where(unfinished, turns.c.session_id == turn.session_id, turns.c.merged_into == turn.id)
+        .where(turns.c.merged_step == step)
+        .order_by(turns.c.seq)
+    )
+    return list(taken.scalars())
+
+
+def requeue(connection: Connection) -> None:
+    """Put what runs back into its queue: the process stops in order, and the turns are not to blame."""
+    connection.execute(_REQUEUE)
 
 
 def recover(connection: Connection) -> list[Turn]:
-    """Make every session with unfinished turns run its first one again, after the process died.
+    """Put what ran when the process died back into its queue, and count the death where nothing was settled.
 
-    Returns all unfinished turns, a session's in their order: its first one is running, the others are queued.
+    Returns all unfinished turns, a session's in their order; none of them runs.
     """
+    connection.execute(_COUNT_CRASHES)
     connection.execute(_REQUEUE)
-    found: list[Turn] = []
-    for row in connection.execute(_ALL_UNFINISHED).mappings().all():
-        is_first = not found or found[-1].session_id != row["session_id"]
-        found.append(_started(connection, row) if is_first else _turn(row))
-    return found
+    return [_turn(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
+
+
+def claim_next(connection: Connection, session_id: str) -> Turn | None:
+    """Set the next queued turn of a session running, which runs no other; None where none waits."""
+    row = connection.execute(_NEXT, {"session_id": session_id}).mappings().first()
+    if row is None:
+        return None
+    turn = _turn(row)
+    connection.execute(_START, {"key": turn.id})
+    return replace(turn, state="running", attempt=turn.attempt + 1)
+
+
+def claim_all(connection: Connection) -> list[Turn]:
+    """Set the next queued turn of every session running that runs none."""
+    idle = connection.execute(_IDLE_SESSIONS).scalars().all()
+    claimed = [claim_next(connection, session_id) for session_id in idle]
+    return [turn for turn in claimed if turn is not None]
 
 
 def is_shared(connection: Connection, owner: str, session_id: str) -> bool:
@@ -120,32 +273,57 @@ def _open_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Row
             "key": row["id"],
             "speaker": speaker,
             "shared": row["shared"] or (inbound.user is not None and inbound.user != speaker),
+            "title": row["title"] or new.title,
             "updated_at": new.at,
         },
     )
     return row
 
 
-def _claim(connection: Connection, session_id: str) -> Turn | None:
-    """Set the session's first queued turn running."""
-    row = connection.execute(_NEXT, {"session_id": session_id}).mappings().first()
-    return None if row is None else _started(connection, row)
+def _is_own(row: RowMapping, inbound: Inbound) -> bool:
+    """Whether a row is the running turn of the message's own speaker."""
+    return row["state"] in ("running", "waiting") and row["user"] == inbound.user
 
 
-def _started(connection: Connection, row: RowMapping) -> Turn:
-    connection.execute(_START, {"key": row["id"]})
-    return replace(_turn(row), state="running", attempt=row["attempt"] + 1)
+def _end_all(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a turn with those that were merged into it, and keep of it what its end leaves."""
+    merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+    ended = _end(connection, turn, ending)
+    others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
+    if ending.history is not None:
+        _keep(connection, turn, *ending.history)
+    if ended.state != "failed":  # only those are run again
+        journal.clear(connection, turn.id)
+    return [ended, *others]
+
+
+def _end(connection: Connection, turn: Turn, ending: Ending) -> Turn:
+    used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at)
+    ended = replace(_ended(turn, ending), usage=used)
+    connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
+    return ended
+
+
+def _free(reply: Reply | None) -> Reply | None:
+    """The same reply at no cost: the turn that ran has paid for it."""
+    return reply and replace(reply, usage=Usage())
+
+
+def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
+    """Append to the session's history: in the order of ending, which an interrupted queue is not in."""
+    place = connection.execute(_PLACE, {"session_id": turn.session_id}).scalar_one()
+    values = {"session_id": turn.session_id, "owner": turn.owner, "turn_id": turn.id}
+    connection.execute(_KEEP, values | {"seq": place, "messages": messages, "body": body})
 
 
 def _ended(turn: Turn, ending: Ending) -> Turn:
     reply = ending.reply
     return replace(
         turn,
-        state="completed" if ending.failure is None else "failed",
-        reply=reply and reply.text,
+        state=ending.state,
+        reply=reply.text if reply else ending.text or None,
         failure=ending.failure,
         model=reply and reply.model,
-        usage=reply.usage if reply else Usage(),
         ended_at=ending.at,
     )
 
@@ -158,9 +336,13 @@ def _values(turn: Turn) -> dict[str, Any]:
         "channel": turn.channel,
         "seq": turn.seq,
         "principal": turn.principal,
+        "token": turn.token,
         "user": turn.user,
         "content": turn.content,
         "attempt": turn.attempt,
+        "crashes": turn.crashes,
+        "on_busy": turn.on_busy,
+        "merged_into": turn.merged_into,
         "created_at": turn.created_at,
     } | _outcome(turn)
 
@@ -172,6 +354,8 @@ def _outcome(turn: Turn) -> dict[str, Any]:
         "reply": turn.reply,
         "failure_code": turn.failure and turn.failure.code,
         "failure_detail": turn.failure and turn.failure.detail,
+        "failure_retry_after": turn.failure and turn.failure.retry_after,
+        "failure_policies": " ".join(turn.failure.policies) if turn.failure else "",
         "model": turn.model,
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
@@ -180,15 +364,25 @@ def _outcome(turn: Turn) -> dict[str, Any]:
     }
 
 
+_HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None}
+#: Columns that only the store knows.
+_NOT_OF_A_TURN = frozenset({"merged_step", "reserved_tokens", "reserved_microusd", "reserved_on"})
+
+
 def _turn(row: RowMapping) -> Turn:
-    values = dict(row)
-    code, detail = values.pop("failure_code"), values.pop("failure_detail")
-    usage = Usage(
+    values = {name: value for name, value in row.items() if name not in _NOT_OF_A_TURN}
+    failure = Failure(
+        code=values.pop("failure_code"),
+        detail=values.pop("failure_detail"),
+        retry_after=values.pop("failure_retry_after"),
+        policies=tuple(values.pop("failure_policies").split()),
+    )
+    used = Usage(
         input_tokens=values.pop("input_tokens"),
         output_tokens=values.pop("output_tokens"),
         cost_usd=values.pop("cost_usd"),
     )
-    return Turn(**values, usage=usage, failure=Failure(code=code, detail=detail) if code else None)
+    return Turn(**values, usage=used, failure=failure if failure.code else None)
 
 
 # Statements are built once: SQLAlchemy's cache then finds their SQL without walking them.
@@ -203,19 +397,58 @@ _TAKE_SEQ = (
         next_seq=sessions.c.next_seq + 1,
         speaker=sa.bindparam("speaker"),
         shared=sa.bindparam("shared"),
+        title=sa.bindparam("title"),
         updated_at=sa.bindparam("updated_at"),
     )
 )
 _SHARED = sa.select(sessions.c.shared).where(
     sessions.c.owner == sa.bindparam("owner"), sessions.c.id == sa.bindparam("id")
 )
-_UNFINISHED = sa.select(turns.c.id).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).limit(1)
+_UNFINISHED = (
+    sa.select(turns.c.id, turns.c.state, turns.c.user)
+    .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
+    .order_by(turns.c.seq)
+)
+_NEXT_SEQ = (
+    sa.update(sessions)
+    .where(sessions.c.id == sa.bindparam("session_id"))
+    .values(next_seq=sessions.c.next_seq + 1)
+    .returning(sessions.c.next_seq - 1)
+)
+_MERGED = (
+    sa.select(turns)
+    .where(
+        unfinished,
+        turns.c.session_id == sa.bindparam("session_id"),
+        turns.c.merged_into == sa.bindparam("turn_id"),
+    )
+    .order_by(turns.c.seq)
+)
+#: What the turn that they were for did not take, waits like any other.
+_STEER_NO_MORE = (
+    sa.update(turns)
+    .where(
+        unfinished,
+        turns.c.session_id == sa.bindparam("key"),
+        turns.c.on_busy == "steer",
+        turns.c.merged_into.is_(None),
+    )
+    .values(on_busy="queue")
+)
+_PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
+    history.c.session_id == sa.bindparam("session_id")
+)
 _INSERT = sa.insert(turns)
-_GET = sa.select(turns).where(turns.c.owner == sa.bindparam("owner"), turns.c.id == sa.bindparam("id"))
+_GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
 _NEXT = (
     sa.select(turns)
-    .where(turns.c.session_id == sa.bindparam("session_id"), unfinished, turns.c.state == "queued")
-    .order_by(turns.c.seq)
+    .where(
+        turns.c.session_id == sa.bindparam("session_id"),
+        unfinished,
+        turns.c.state == "queued",
+        turns.c.merged_into.is_(None),
+    )
+    .order_by((turns.c.on_busy == "interrupt").desc(), turns.c.seq)
     .limit(1)
 )
 _START = (
@@ -224,6 +457,21 @@ _START = (
     .values(state="running", attempt=turns.c.attempt + 1)
 )
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
+_own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
+_cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
+#: A death counts against a turn that had settled nothing since it was started: no call, and no step of which
+#: no call was begun. The step of a tool that killed the process is not settled.
+_settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists().where(
+    steps.c.turn_id == turns.c.id, steps.c.attempt == turns.c.attempt, ~_cut_off
+)
+_COUNT_CRASHES = sa.update(turns).where(active, ~_settled).values(crashes=turns.c.crashes + 1)
 _ALL_UNFINISHED = sa.select(turns).where(unfinished).order_by(turns.c.session_id, turns.c.seq)
+_IDLE_SESSIONS = (
+    sa.select(turns.c.session_id)
+    .where(unfinished)
+    .group_by(turns.c.session_id)
+    .having(sa.func.count(sa.case((turns.c.state != "queued", 1))) == 0)
+    .order_by(turns.c.session_id)
+)
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
 _KEEP = sa.insert(history)

@@ -23,6 +23,8 @@ _EMOJI_GLUE = re.compile("[\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG = "[\U0001f1e6-\U0001f1ff]{2}"
 _SYMBOL = "[^\u200d\U000e0020-\U000e007f][\U0001f3fb-\U0001f3ff]?[\U000e0020-\U000e007f]*"
 _EMOJI = re.compile(f"{_FLAG}|{_SYMBOL}(?:\u200d{_SYMBOL})*")
+# Written without them by many, and on many keyboards: "limao" finds "limão".
+_MARKED_LATIN = re.compile("([a-z])[\u0300-\u036f]+")
 # Invisible: soft hyphen, and the selectors of text or emoji style.
 _DROPPED = dict.fromkeys([0xAD, 0xFE0E, 0xFE0F])
 
@@ -31,16 +33,17 @@ def words(text: str) -> list[str]:
     """The words of a text, in order, repeats included, normalised for matching.
 
     Letters, digits and marks make a word (Unicode general categories L, N, M); case and compatibility forms
-    are folded (NFKC with case folding, UAX #15). Scripts without spaces give overlapping pairs of characters,
-    an emoji is a word of its own, and an English plural loses its ending. Never raises; reads at most
-    ``TEXT_LIMIT`` characters, and no word is longer than ``WORD_LIMIT``.
+    are folded (NFKC with case folding, UAX #15), and Latin letters lose their marks. Scripts without spaces
+    give overlapping pairs of characters, an emoji is a word of its own, and an English plural loses its ending.
+    Never raises; reads at most ``TEXT_LIMIT`` characters, and no word is longer than ``WORD_LIMIT``.
     """
     return [word[:WORD_LIMIT] for word in _words(_normal(text))]
 
 
 def _normal(text: str) -> str:
     folded = unicodedata.normalize("NFKC", text[:TEXT_LIMIT]).casefold()
-    return unicodedata.normalize("NFKC", folded)[:TEXT_LIMIT].translate(_DROPPED)
+    plain = _MARKED_LATIN.sub(r"\1", unicodedata.normalize("NFKD", folded))
+    return unicodedata.normalize("NFKC", plain)[:TEXT_LIMIT].translate(_DROPPED)
 
 
 def _words(text: str) -> Iterator[str]:

@@ -29,8 +29,9 @@ class ToolContext:
 def tool(*, idempotent: bool) -> Callable[[F], F]:
     """Mark a function as a tool.
 
-    ``idempotent`` says that running it twice does what running it once does. The function's signature is the
-    tool's schema and its docstring the description that the model reads.
+    ``idempotent`` says that running it twice does what running it once does; after a crash only such a tool
+    is run again. The function's signature is the tool's schema and its docstring the description that the
+    model reads.
     """
 
     def mark(function: F) -> F:

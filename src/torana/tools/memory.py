@@ -1,10 +1,11 @@
-"""Remember, recall and forget for the user who speaks."""
+"""Remember, recall, correct and forget for the user who speaks."""
 
 from __future__ import annotations
 
 from pydantic_ai import RunContext
 
-from torana.memory import Memory, MemoryFull
+from torana.errors import MemoryFull
+from torana.memory import Memory
 from torana.tools.base import ToolContext, ToolError, tool
 
 _SHOWN = 10
@@ -29,31 +30,51 @@ class MemoryTools:
         if not text.strip():
             raise ToolError("There is nothing to remember: the text is empty.")
         try:
-            kept = await self._memory.remember(
-                ctx.deps.turn.owner, user, text.strip(), subject=subject, turn_id=ctx.deps.turn.id
-            )
+            kept = await self._memory.remember(user, text.strip(), subject=subject, turn_id=ctx.deps.turn.id)
         except MemoryFull as full:
             raise ToolError(full.detail) from full
-        return f"Remembered: {kept}"
+        return f"Remembered: {kept.memory.text}"
 
     @tool(idempotent=True)
-    async def recall(self, ctx: RunContext[ToolContext], query: str = "") -> str:
+    async def recall(self, ctx: RunContext[ToolContext], query: str = "", every_word: bool = False) -> str:
         """Find what the user asked to be remembered.
 
         Args:
             query: Words of what is looked for; empty for the newest memories.
+            every_word: Find only what holds all of these words, instead of what shares some of them.
         """
         user = _user(ctx)
         if not ctx.deps.may_recall:
             raise ToolError("More than one person speaks in this channel; private memories are not read here.")
-        owner = ctx.deps.turn.owner
         if query.strip():
-            found = await self._memory.recall(owner, user, query, limit=_SHOWN)
+            fits = await self._memory.recall(user, query, limit=_SHOWN, every_word=every_word)
+            found = [fit.memory for fit in fits]
         else:
-            found = (await self._memory.all(owner, user))[:_SHOWN]
+            found = await self._memory.listed(user, limit=_SHOWN)
         if not found:
             return "Nothing is remembered about that." if query.strip() else "Nothing is remembered yet."
         return "\n".join(f"- {item.text} ({item.created_at:%Y-%m-%d})" for item in found)
+
+    @tool(idempotent=True)
+    async def correct(self, ctx: RunContext[ToolContext], query: str, text: str) -> str:
+        """Replace one thing that is remembered by what is true instead.
+
+        Args:
+            query: Words that only the memory to correct holds.
+            text: What to remember in its place, as a sentence that can be read alone.
+        """
+        user = _user(ctx)
+        if not text.strip():
+            raise ToolError("There is nothing to put in its place: the text is empty.")
+        named = await self._memory.named(user, query)
+        if not named:
+            return "Nothing like that is remembered."
+        if len(named) > 1:
+            raise ToolError(
+                f"{len(named)} memories hold these words; give more words of the one that is meant."
+            )
+        now = await self._memory.edit(user, named[0].id, text=text.strip(), turn_id=ctx.deps.turn.id)
+        return f"Remembered: {now.text}"
 
     @tool(idempotent=True)
     async def forget(self, ctx: RunContext[ToolContext], query: str) -> str:
@@ -64,9 +85,11 @@ class MemoryTools:
                 that fits best.
         """
         user = _user(ctx)
-        gone = await self._memory.forget(ctx.deps.turn.owner, user, query)
+        gone = await self._memory.forget(user, query)
         if not gone:
             return "Nothing like that is remembered."
+        if not ctx.deps.may_recall:  # the others would read what it was
+            return f"Forgotten: {len(gone)} of the user's memories."
         return "\n".join(f"Forgotten: {item.text}" for item in gone)
 
 

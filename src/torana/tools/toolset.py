@@ -44,6 +44,7 @@ def build_toolset(
         shift_date,
         memory.remember,
         memory.recall,
+        memory.correct,
         memory.forget,
         count_text,
         sort_lines,

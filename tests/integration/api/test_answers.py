@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import httpx
@@ -11,11 +11,9 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from starlette.exceptions import HTTPException
 
-from torana.api import Access, Services, create_api
-from torana.api.health import Health
+from torana.api import Access, create_api
 from torana.app import App
 from torana.errors import ModelFailed
-from torana.limits import MessageRates
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -166,27 +164,9 @@ async def test_a_gateway_that_stops_ends_event_streams(start: Start):
 # --- not at all: a bug, a slow body
 
 
-def over(
-    app: App,
-    *,
-    wait: float = 60,
-    body_timeout: float = 60,
-    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]] = lambda: ('"x"', []),
-) -> httpx.AsyncClient:
-    """A client of another edge in front of the same turns."""
-    services = Services(
-        turns=app.turns,
-        rates=MessageRates(per_user=0, overall=0),
-        health=Health(
-            started=time.monotonic(),
-            skills=lambda: {"core": 0, "user": 0},
-            draining=lambda: False,
-            writable=app.database.writable,
-        ),
-        skills=skills,
-        wait=wait,
-        body_timeout=body_timeout,
-    )
+def over(app: App, **changed: Any) -> httpx.AsyncClient:
+    """A client of another edge in front of the same turns, with some of its services changed."""
+    services = replace(app.services, **changed)
     asgi = create_api(services, Access(token=None, allowed_hosts=(), cors_origins=()))
     transport = httpx.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")

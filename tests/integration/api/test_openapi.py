@@ -51,6 +51,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield address
 
 
+@pytest.mark.timeout(900)
 def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path):
     tool = Path(sys.executable).with_name("schemathesis")
     config = Path(__file__).with_name("schemathesis.toml")

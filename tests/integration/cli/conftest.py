@@ -14,9 +14,13 @@ from typing import TypeVar
 
 import pytest
 
+import torana
 from torana.store.lock import read_address
 
 PATIENCE = 30.0
+
+#: The code that is tested, wherever another is installed.
+SOURCE = Path(torana.__file__).parents[1]
 
 #: An operator's tool that says it was started, and ends when it may.
 SLOW_TOOL = '''
@@ -62,7 +66,8 @@ class Place:
             "HOME": str(self.path),
             "TORANA_DATA_DIR": str(self.data_dir),
             "TORANA_TOOLS": "dawdling:dawdle",
-            "PYTHONPATH": str(self.path),
+            # The code that is tested, not another.
+            "PYTHONPATH": os.pathsep.join([str(self.path), str(Path(torana.__file__).parents[1])]),
             "TORANA_TIMEZONE": "UTC",
         }
         return kept | own | settings

@@ -110,6 +110,14 @@ def test_memories_take_no_more_than_their_room() -> None:
     assert "c" * 400 not in text
 
 
+def test_what_costs_more_tokens_takes_more_room() -> None:
+    text = render(memories=["茶" * 400, "紅" * 99, "緑茶"])
+
+    assert "茶" * 400 in text
+    assert "紅" * 99 in text
+    assert "緑茶" not in text
+
+
 @pytest.mark.parametrize(("user", "named"), [("ana", "ana"), (None, "someone without a name")])
 def test_in_a_room_the_speaker_is_named(user: str | None, named: str) -> None:
     text = render(shared=True, user=user)

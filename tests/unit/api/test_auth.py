@@ -6,11 +6,13 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from torana.api.auth import Authentication
-from torana.errors import Unauthorized
+from torana.errors import StoreUnavailable, Unauthorized
+from torana.messages import Principal
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 
 TOKEN = "correct horse battery staple"
+SECRET = "torana_" + "x" * 43
 PLAIN = 'Bearer realm="torana"'
 INVALID = 'Bearer realm="torana", error="invalid_token"'
 
@@ -34,8 +36,15 @@ class Pauses:
         self.taken.append(seconds)
 
 
+async def holder(secret: str) -> Principal | None:
+    """Knows one secret that was made."""
+    return Principal(name="token:tok_1") if secret == SECRET else None
+
+
 def guarded(token: str | None = TOKEN, sleep: Pauses | None = None) -> Authentication:
-    return Authentication(principal, token=token, closed_door=page, sleep=sleep or Pauses())
+    return Authentication(
+        principal, token=token, authenticate=holder, closed_door=page, sleep=sleep or Pauses()
+    )
 
 
 async def test_the_token_makes_an_operator(ask: Ask):
@@ -46,6 +55,40 @@ async def test_the_token_makes_an_operator(ask: Ask):
 async def test_without_a_token_everyone_is_local(ask: Ask):
     answer = await ask(guarded(token=None), "GET", "/skills", [("Authorization", "Bearer whatever")])
     assert answer.body == b"local"
+
+
+@pytest.mark.parametrize("token", [TOKEN, None])
+async def test_a_token_that_was_made_is_its_holder_on_a_guarded_and_an_open_gateway(
+    ask: Ask, token: str | None
+):
+    answer = await ask(guarded(token), "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
+    assert answer.body == b"token:tok_1"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [f"Bearer {SECRET}x"],
+        ["Bearer torana_"],
+        [f"bearer  {SECRET[:-1]}"],
+        # One of them is good, but which one is meant?
+        [f"Bearer {SECRET}", "Bearer whatever"],
+        ["Bearer whatever", f"Bearer {SECRET}"],
+    ],
+)
+async def test_an_open_gateway_refuses_what_means_to_be_a_token_and_is_none(ask: Ask, sent: list[str]):
+    with pytest.raises(Unauthorized):
+        await ask(guarded(token=None), "GET", "/skills", [("Authorization", value) for value in sent])
+
+
+async def test_with_a_broken_store_the_gateways_own_token_is_taken_and_no_other(ask: Ask):
+    async def broken(_secret: str) -> Principal | None:
+        raise StoreUnavailable
+
+    app = Authentication(principal, token=TOKEN, authenticate=broken, closed_door=page)
+    assert (await ask(app, "GET", "/skills", [("Authorization", f"Bearer {TOKEN}")])).body == b"operator"
+    with pytest.raises(StoreUnavailable):
+        await ask(app, "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -131,6 +174,19 @@ async def test_repeated_failures_are_slowed_up_to_a_second(ask: Ask):
     assert pauses.taken[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     assert len(pauses.taken) == 37  # the first three cost nothing
     assert max(pauses.taken) == 1.0
+
+
+@pytest.mark.parametrize("token", [TOKEN, None], ids=["guarded", "open"])
+async def test_guesses_at_tokens_are_slowed_like_any_other_and_a_good_one_is_not(ask: Ask, token: str | None):
+    pauses = Pauses()
+    app = guarded(token, pauses)
+    for number in range(5):
+        guess = f"Bearer torana_{number:043}"
+        with pytest.raises(Unauthorized):
+            await ask(app, "GET", "/skills", [("Authorization", guess)])
+    assert pauses.taken == [0.05, 0.1]
+    await ask(app, "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
+    assert pauses.taken == [0.05, 0.1]
 
 
 async def test_only_the_failing_address_is_slowed(ask: Ask):

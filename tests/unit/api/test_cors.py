@@ -16,12 +16,12 @@ def preflight(origin: str, *, method: str = "POST") -> list[tuple[str, str]]:
     return [("Origin", origin), ("Access-Control-Request-Method", method)]
 
 
-@pytest.mark.parametrize("wanted", ["POST", "DELETE"])
+@pytest.mark.parametrize("wanted", ["POST", "DELETE", "PUT"])
 async def test_a_listed_origin_is_told_what_it_may_do(ask: Ask, wanted: str):
     answer = await ask(APP, "OPTIONS", "/message", preflight("https://app.example", method=wanted))
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "https://app.example"
-    assert answer.headers["access-control-allow-methods"] == "GET, POST"
+    assert answer.headers["access-control-allow-methods"] == "DELETE, GET, POST"
     assert "Authorization" in answer.headers["access-control-allow-headers"]
     assert "Origin" in answer.headers["vary"]
     assert "access-control-allow-credentials" not in answer.headers

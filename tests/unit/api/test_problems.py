@@ -35,6 +35,20 @@ PROMISED = {
     "forbidden": (403, "Forbidden"),
     "host_not_allowed": (403, "Forbidden"),
     "cross_site": (403, "Forbidden"),
+    "scope_missing": (403, "Forbidden"),
+    "wrong_user": (403, "Forbidden"),
+    "conflict": (409, "Conflict"),
+    "session_busy": (409, "Conflict"),
+    "turn_cancelled": (409, "Conflict"),
+    "not_failed": (409, "Conflict"),
+    "token_ended": (409, "Conflict"),
+    "not_ended": (409, "Conflict"),
+    "channel_taken": (409, "Conflict"),
+    "memory_full": (409, "Conflict"),
+    "memory_superseded": (409, "Conflict"),
+    "erased": (410, "Gone"),
+    "expired": (410, "Gone"),
+    "key_reused": (422, "Unprocessable"),
     "not_found": (404, "Not found"),
     "method_not_allowed": (405, "Method not allowed"),
     "not_acceptable": (406, "Not acceptable"),
@@ -42,13 +56,17 @@ PROMISED = {
     "payload_too_large": (413, "Payload too large"),
     "content_too_long": (413, "Payload too large"),
     "body_too_large": (413, "Payload too large"),
+    "memory_too_long": (413, "Payload too large"),
     "unsupported_media_type": (415, "Unsupported media type"),
     "rate_limited": (429, "Rate limited"),
+    "queue_full": (429, "Rate limited"),
+    "budget_spent": (429, "Rate limited"),
     "model_failed": (502, "Model failed"),
     "unavailable": (503, "Unavailable"),
     "starting": (503, "Unavailable"),
     "draining": (503, "Unavailable"),
     "store_unavailable": (503, "Unavailable"),
+    "overloaded": (503, "Unavailable"),
     "timed_out": (504, "Timed out"),
     "wait_expired": (504, "Timed out"),
     "turn_timeout": (504, "Timed out"),
@@ -115,6 +133,11 @@ def test_unavailable_always_says_when_to_try_again(error: GatewayError, seconds:
 def test_a_recorded_failure_becomes_the_same_error_again(kind: type[GatewayError]):
     error = error_from(Failure(code=kind.code, detail="what happened"))
     assert (type(error), error.detail) == (kind, "what happened")
+
+
+def test_a_recorded_failure_may_be_told_with_headers():
+    error = error_from(Failure(code="model_failed", detail="no"), headers={"X": "y"})
+    assert problem(error, request()).headers["x"] == "y"
 
 
 def test_a_failure_of_an_unknown_code_is_an_internal_error():

@@ -40,8 +40,11 @@ class FakeTurns:
         self._script: Sequence[TurnEvent | asyncio.Event | GatewayError] = script
         self._end = end
         self.closed = asyncio.Event()
+        self.after: str | None = None
+        self.cancelled: list[tuple[str, str]] = []
 
-    async def events(self, turn: Turn) -> AsyncGenerator[TurnEvent]:
+    async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        self.after = after
         try:
             for step in self._script:
                 if isinstance(step, asyncio.Event):
@@ -58,6 +61,9 @@ class FakeTurns:
             raise self._end
         return self._end
 
+    async def cancel(self, owner: str, turn_id: str) -> None:
+        self.cancelled.append((owner, turn_id))
+
 
 def event(number: int, type_: EventType, **data: Any) -> TurnEvent:
     return TurnEvent(f"1-{number}", type_, data)
@@ -67,11 +73,12 @@ DELTA = event(2, "message.delta", text="a\nb é\u2028")
 DONE = event(3, "turn.completed")
 
 
+def stream_of(turns: FakeTurns, *, keep_alive: float = 60, **more: Any) -> EventStream:
+    return EventStream(cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, **more)
+
+
 def frames(turns: FakeTurns, *, keep_alive: float = 60) -> AsyncGenerator[str]:
-    stream = EventStream(
-        cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, headers={"RateLimit": "x"}
-    )
-    return cast("AsyncGenerator[str]", stream.body_iterator)
+    return cast("AsyncGenerator[str]", stream_of(turns, keep_alive=keep_alive).body_iterator)
 
 
 async def all_of(stream: AsyncIterator[str]) -> list[str]:
@@ -141,10 +148,65 @@ async def test_leaving_while_nothing_comes_closes_the_events():
     await turns.closed.wait()
 
 
+async def send_until(stream: EventStream, number: int) -> None:
+    """Play a server whose client leaves with the n-th frame on its way, and never for 0."""
+    left = asyncio.Event()
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            sent.append(message["body"])
+            if len(sent) == number:
+                left.set()
+                await asyncio.Event().wait()  # nobody reads any more
+
+    await stream({"type": "http"}, receive, send)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("number", [1, 2])
+async def test_who_leaves_before_the_end_cancels_the_turn_only_if_that_was_asked_for(number: int, asked: bool):
+    turns = FakeTurns(DELTA, DELTA, asyncio.Event(), end=turn())
+    await send_until(stream_of(turns, cancel_when_left=asked), number)
+    assert turns.cancelled == ([("gateway", "turn_1")] if asked else [])
+    assert turns.closed.is_set()
+
+
+async def test_who_leaves_while_nothing_comes_cancels_the_turn():
+    turns = FakeTurns(asyncio.Event(), end=turn())
+    await send_until(stream_of(turns, cancel_when_left=True, keep_alive=0), 3)
+    assert turns.cancelled == [("gateway", "turn_1")]
+
+
+@pytest.mark.parametrize("script", [(DELTA, DONE), (DELTA,)], ids=["the turn's", "the gateway's"])
+async def test_an_end_is_no_leaving(script: Sequence[TurnEvent]):
+    turns = FakeTurns(*script, end=turn())
+    await send_until(stream_of(turns, cancel_when_left=True), 0)
+    assert turns.cancelled == []
+
+
+async def test_a_server_that_gives_up_sending_cancels_no_turn():
+    turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
+    sending = asyncio.create_task(send_until(stream_of(turns, cancel_when_left=True), 0))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert turns.cancelled == []
+
+
+async def test_the_events_begin_behind_one_that_was_seen():
+    turns = FakeTurns(DONE, end=turn())
+    await send_until(stream_of(turns, after="1-2"), 0)
+    assert turns.after == "1-2"
+
+
 def test_a_stream_is_never_stored_nor_held_up_by_a_proxy():
-    stream = EventStream(
-        cast("Turns", FakeTurns(end=turn())), turn(), request_id="r", keep_alive=1, headers={"RateLimit": "x"}
-    )
+    stream = stream_of(FakeTurns(end=turn()), headers={"RateLimit": "x"})
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert stream.headers["cache-control"] == "no-store"
     assert stream.headers["x-accel-buffering"] == "no"

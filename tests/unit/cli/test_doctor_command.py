@@ -84,7 +84,16 @@ def test_the_database_of_a_newer_version_is_found(findings: Callable[[], dict[st
     migrate(place / "data" / "torana.db")
     with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert "written by a newer Torana" in findings()["database"]
+    assert "a newer Torana wrote it" in findings()["database"]
+
+
+def test_another_programs_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+    (place / "data").mkdir()
+    with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
+        database.execute("CREATE TABLE invoices (id)")
+    assert findings() == {
+        "database": f"{place / 'data' / 'torana.db'} is the database of another program; move the file away"
+    }
 
 
 def test_a_data_directory_that_cannot_be_made_is_found(

@@ -7,9 +7,10 @@ from unittest import mock
 
 import pytest
 
-from torana import limits
 from torana.errors import RateLimited
-from torana.limits import MessageRates, headers
+from torana.limits import rates as message_rates
+from torana.limits.rates import MessageRates
+from torana.limits.standings import headers
 
 
 class Now:
@@ -137,7 +138,7 @@ def test_the_headers_tell_of_the_policy_nearest_to_its_end(now: Now) -> None:
 
 
 def test_silent_users_are_swept_out(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_WINDOWS", 100)
+    monkeypatch.setattr(message_rates, "_WINDOWS", 100)
     rates = MessageRates(per_user=1, overall=0)
     windows = rates._storage.events  # pyright: ignore[reportPrivateUsage]
     sizes: list[int] = []
@@ -154,7 +155,7 @@ def test_silent_users_are_swept_out(now: Now, monkeypatch: pytest.MonkeyPatch) -
 def test_a_crowd_that_keeps_talking_is_not_gone_through_at_each_message(
     now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_WINDOWS", 100)
+    monkeypatch.setattr(message_rates, "_WINDOWS", 100)
     rates = MessageRates(per_user=1, overall=0)
     for number in range(1_000):
         rates.take(f"user {number}")

@@ -11,9 +11,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, MemoryFull
-from torana.messages import GATEWAY_OWNER
+from torana.errors import MemoryFull
+from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory
+from torana.messages import owner_of
+from torana.store import memory_words
 from torana.store.database import Database
+from torana.store.memories import HISTORY_LIMIT
 from torana.store.tables import memories
 
 Keep = Callable[..., Awaitable[str]]
@@ -28,22 +31,23 @@ def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
 def keep(memory: Memory) -> Keep:
     """``await keep("I like tea", subject="tea")`` remembers for ana."""
 
-    async def remember(text: str, subject: str = "", *, owner: str = GATEWAY_OWNER, user: str = "ana") -> str:
-        return await memory.remember(owner, user, text, subject=subject, turn_id="turn_1")
+    async def remember(text: str, subject: str = "", *, user: str = "ana") -> str:
+        return (await memory.remember(user, text, subject=subject, turn_id="turn_1")).memory.text
 
     return remember
 
 
-async def known(memory: Memory, owner: str = GATEWAY_OWNER, user: str = "ana") -> list[str]:
-    return [item.text for item in await memory.all(owner, user)]
+async def known(memory: Memory, user: str = "ana") -> list[str]:
+    return [item.text for item in await memory.listed(user)]
 
 
-async def recalled(memory: Memory, query: str, limit: int = 5) -> list[str]:
-    return [item.text for item in await memory.recall(GATEWAY_OWNER, "ana", query, limit=limit)]
+async def recalled(memory: Memory, query: str, limit: int = 5, *, every_word: bool = False) -> list[str]:
+    found = await memory.recall("ana", query, limit=limit, every_word=every_word)
+    return [item.memory.text for item in found]
 
 
 async def forgotten(memory: Memory, query: str) -> set[str]:
-    return {item.text for item in await memory.forget(GATEWAY_OWNER, "ana", query)}
+    return {item.text for item in await memory.forget("ana", query)}
 
 
 async def count_rows(database: Database) -> int:
@@ -55,7 +59,7 @@ async def test_what_is_remembered_stands_newest_first(memory: Memory, keep: Keep
     assert await keep("I like tea") == "I like tea"
     await keep("I live in Lisbon", "Where I live")
 
-    newest, oldest = await memory.all(GATEWAY_OWNER, "ana")
+    newest, oldest = await memory.listed("ana")
 
     assert (oldest.text, oldest.subject, oldest.turn_id) == ("I like tea", "", "turn_1")
     assert (newest.text, newest.subject) == ("I live in Lisbon", "where i live")
@@ -89,11 +93,11 @@ async def test_remembering_the_same_again_changes_nothing(
     memory: Memory, keep: Keep, database: Database, again: str
 ) -> None:
     await keep("I like tea", "tea")
-    before = await memory.all(GATEWAY_OWNER, "ana")
+    before = await memory.listed("ana")
 
     await keep(again, "TEA")
 
-    assert await memory.all(GATEWAY_OWNER, "ana") == before
+    assert await memory.listed("ana") == before
     assert await count_rows(database) == 1
 
 
@@ -108,10 +112,10 @@ async def test_texts_and_subjects_are_cut_at_their_bounds(
 ) -> None:
     long = "long " * TEXT_LIMIT
 
-    kept = await keep(long, "subject " * 100)
-    await keep(long, "subject " * 100)
+    kept = await keep(long, "s" * 300)
+    await keep(long, "s" * 300)
 
-    (item,) = await memory.all(GATEWAY_OWNER, "ana")
+    (item,) = await memory.listed("ana")
     assert item.text == kept == long[:TEXT_LIMIT]
     assert len(item.subject) == SUBJECT_LIMIT
     assert await count_rows(database) == 1
@@ -124,8 +128,7 @@ async def test_a_full_memory_refuses_another_and_takes_a_newer_one(
     fill = [
         {
             "id": f"mem_{number}",
-            "owner": GATEWAY_OWNER,
-            "user": "ana",
+            "owner": owner_of("ana"),
             "subject": "",
             "text": f"note {number}",
             "created_at": datetime.fromisoformat("2026-01-01T00:00:00+00:00"),
@@ -176,6 +179,38 @@ async def test_a_subject_is_found_too_and_the_best_comes_first(memory: Memory, k
     assert len(await recalled(memory, "colour tea", limit=2)) == 2
 
 
+async def test_every_word_leaves_out_what_holds_only_some(memory: Memory, keep: Keep) -> None:
+    for text in ("my green hat is on the shelf", "green tea is in the cupboard", "I like tea"):
+        await keep(text)
+
+    assert set(await recalled(memory, "green tea")) == set(await known(memory))
+    assert await recalled(memory, "green tea", every_word=True) == ["green tea is in the cupboard"]
+    assert await recalled(memory, "green coffee", every_word=True) == []
+    assert await recalled(memory, "???", every_word=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "query", "told"),
+    [
+        ("my sister is called Ana", "my sister's name", "name", False),
+        ("my sister is called Ana", "my sister's name", "sister name", True),
+        ("my sister is called Ana", "my sister's name", "sister's name", True),
+        ("my sister is called Ana", "my sister's name", "Ana", True),
+        ("my sister’s birthday is in May", "", "birthday", False),
+        ("my birthday is in May, my sister's birthday in June", "", "birthday", True),
+        ("my name's Ada", "my name", "Ada", True),
+        ("it's my turn to cook", "", "turn", True),
+        ("我喜欢绿茶", "my sister's drink", "绿", True),
+    ],
+)
+async def test_what_is_somebody_elses_is_told_only_where_that_somebody_is_named(
+    memory: Memory, keep: Keep, text: str, subject: str, query: str, told: bool
+) -> None:
+    await keep(text, subject)
+
+    assert await recalled(memory, query, every_word=True) == ([text] if told else [])
+
+
 @pytest.mark.parametrize("query", ["", "   ", "???", '"', "NEAR(", "* OR"])
 async def test_a_query_without_a_known_word_finds_nothing(memory: Memory, keep: Keep, query: str) -> None:
     await keep("I like tea")
@@ -183,6 +218,73 @@ async def test_a_query_without_a_known_word_finds_nothing(memory: Memory, keep: 
     assert await recalled(memory, query) == []
     assert await forgotten(memory, query) == set()
     assert await known(memory) == ["I like tea"]
+
+
+async def test_only_the_latest_of_what_was_superseded_is_kept(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    for number in range(HISTORY_LIMIT + 5):
+        await keep(f"number {number}", "number")
+
+    (stands,) = await memory.listed("ana")
+    history = await memory.history("ana", stands.id)
+
+    assert [item.text for item in history] == [f"number {n}" for n in range(HISTORY_LIMIT + 3, 3, -1)]
+    assert {item.superseded_by for item in history} == {stands.id}
+    assert await count_rows(database) == HISTORY_LIMIT + 1
+
+
+async def test_a_memory_of_what_was_superseded_is_left_when_another_is_forgotten(
+    memory: Memory, keep: Keep
+) -> None:
+    await keep("blue", "colour")
+    await keep("red", "colour")
+    (stands,) = await memory.listed("ana")
+    (old,) = await memory.history("ana", stands.id)
+
+    await memory.forget_one("ana", old.id)
+
+    assert await known(memory) == ["red"]
+    assert await memory.history("ana", stands.id) == []
+
+
+async def test_what_is_forgotten_leaves_no_word_in_the_index(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    await keep("the secret is xylophone", "the secret")
+    await keep("the secret is zugzwang", "the secret")
+    await keep("I like tea")
+    assert b"zugzwang" in await index_of(database)
+
+    await memory.forget("ana", "secret")
+
+    index = await index_of(database)
+    assert [word for word in (b"xylophone", b"zugzwang", b"secret") if word in index] == []
+    assert b"tea" in index
+
+
+async def test_an_owners_words_are_cleared_at_once_and_nobody_elses(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
+    await keep("zugzwang")
+    await keep("xylophone", user="bob")
+
+    await database.run(partial(memory_words.clear, owner=owner_of("ana")))
+
+    assert b"zugzwang" not in await index_of(database)
+    assert await recalled(memory, "zugzwang") == []
+    assert len(await memory.recall("bob", "xylophone", limit=5)) == 1
+
+
+async def index_of(database: Database) -> bytes:
+    """All that the index of words holds: what it is made of, and the texts it was made from."""
+
+    def read(connection: sa.Connection) -> bytes:
+        made_of = connection.exec_driver_sql("SELECT block FROM memory_words_data").scalars()
+        made_from = connection.exec_driver_sql("SELECT c2 FROM memory_words_content").scalars()
+        return b" ".join(made_of) + " ".join(made_from).encode()
+
+    return await database.run(read)
 
 
 async def test_forgetting_deletes_all_that_hold_every_word(memory: Memory, keep: Keep) -> None:
@@ -212,19 +314,17 @@ async def test_where_nothing_holds_every_word_only_a_good_fit_goes(memory: Memor
     assert await forgotten(memory, "favourite colours red") == {"my favourite colour is blue"}
 
 
-async def test_users_and_owners_are_apart(memory: Memory, keep: Keep) -> None:
+async def test_users_are_apart(memory: Memory, keep: Keep) -> None:
     await keep("hers")
     await keep("his", user="bob")
-    await keep("another gateway's", owner="other")
     await keep("hers of a subject", "s")
     await keep("his of a subject", "s", user="bob")
 
     assert await known(memory) == ["hers of a subject", "hers"]
     assert await known(memory, user="bob") == ["his of a subject", "his"]
-    assert await known(memory, owner="other") == ["another gateway's"]
-    assert await memory.recall(GATEWAY_OWNER, "ana", "his", limit=5) == []
-    assert await memory.forget(GATEWAY_OWNER, "ana", "his") == []
-    await memory.forget(GATEWAY_OWNER, "ana", "subject")
+    assert await memory.recall("ana", "his", limit=5) == []
+    assert await memory.forget("ana", "his") == []
+    await memory.forget("ana", "subject")
     assert await known(memory, user="bob") == ["his of a subject", "his"]
 
 
@@ -239,3 +339,21 @@ async def test_the_database_holds_one_living_memory_per_subject(keep: Keep, data
 
 def execute(connection: sa.Connection, statement: sa.Update) -> None:
     connection.execute(statement)
+
+
+async def test_a_user_searches_once_at_a_time(
+    memory: Memory, keep: Keep, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep("tea with milk")
+    asked: list[int] = []
+    run = database.run
+
+    async def counted(work: Callable[[sa.Connection], object]) -> object:
+        asked.append(len(asked))
+        return await run(work)
+
+    monkeypatch.setattr(database, "run", counted)
+    searches = [asyncio.create_task(recalled(memory, "tea")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert asked == [0]
+    assert await asyncio.gather(*searches) == [["tea with milk"]] * 3

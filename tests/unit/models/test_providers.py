@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import anthropic
@@ -28,7 +29,7 @@ from pydantic_ai.models.fallback import FallbackModel
 
 from torana.errors import ConfigInvalid, ModelFailed
 from torana.models.failures import explain
-from torana.models.providers import open_model, probe
+from torana.models.providers import open_embedder, open_model, probe
 from torana.testing import ScriptedModel
 
 KEYS = {
@@ -157,6 +158,7 @@ def test_only_a_model_without_a_successor_repeats_requests_by_itself(name: str):
         ("builtin1", 'TORANA_MODEL: "builtin1" names no provider; did you mean "builtin"?'),
         ("antropic:x", 'TORANA_MODEL: unknown provider "antropic"; did you mean "anthropic:x"?'),
         ("OpenAI:gpt-5", 'TORANA_MODEL: unknown provider "OpenAI"; did you mean "openai:gpt-5"?'),
+        ("grok:x", 'TORANA_MODEL: unknown provider "grok"; did you mean "groq:x"?'),
         ("openai:", 'TORANA_MODEL: "openai:" names no model; write for example openai:gpt-5'),
         ("openai:gpt-5", "openai:gpt-5 needs a key: set OPENAI_API_KEY"),
         ("google:gemini-3-pro", "google:gemini-3-pro needs a key: set GOOGLE_API_KEY or GEMINI_API_KEY"),
@@ -245,17 +247,53 @@ for library, name in (("anthropic", "anthropic:claude-sonnet-4-5"), ("google.gen
 """)
 
     assert printed == [
-        "the library for anthropic is not installed; run: pip install 'torana[anthropic]'",
-        "the library for google is not installed; run: pip install 'torana[google]'",
+        "the library for anthropic is not installed; run in Torana's checkout: pip install '.[anthropic]'",
+        "the library for google is not installed; run in Torana's checkout: pip install '.[google]'",
     ]
 
 
-async def test_a_probe_tells_what_the_model_said():
-    result = await probe(ScriptedModel("  Ready,\nwilling " + "and able " * 100))
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("groq:llama", "groq"), ("mistral:large", "mistral"), ("bedrock:nova", "bedrock"), ("xai:grok", "xai"),
+     ("cohere:command", "cohere"), ("huggingface:some/model", "huggingface")],
+)  # fmt: skip
+def test_the_missing_library_of_a_provider_that_pydantic_ai_alone_knows_is_told(name: str, extra: str):
+    told = refusal(name, environ={"GROQ_API_KEY": "k"})
+
+    assert told == (
+        f"the library for {extra} is not installed; run: "
+        f"pip install 'pydantic-ai-slim[{extra}]=={version('pydantic-ai-slim')}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("meta:muse", "META_API_KEY"), ("heroku:claude", "HEROKU_INFERENCE_KEY")]
+)
+def test_a_provider_that_pydantic_ai_alone_knows_gets_its_key_from_the_mapping(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str
+):
+    monkeypatch.delenv(variable, raising=False)
+
+    assert client_of(opened(name, environ={variable: "the-key"})).api_key == "the-key"
+    assert client_of(opened(name, api_key="key-that-was-set")).api_key == "key-that-was-set"
+    assert client_of(opened(name, environ={variable: "the-key"})).max_retries == 1
+    assert refusal(name) == f"{name} needs a key: set {variable}"
+    assert "has an address of its own" in refusal(name, base_url="http://box:8000/v1")
+
+
+def test_what_else_a_provider_needs_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
+
+    told = refusal("azure:gpt-5", environ={"AZURE_OPENAI_API_KEY": "k"})
+
+    assert told.startswith("azure:gpt-5 needs AZURE_OPENAI_ENDPOINT or ")
+    assert told.endswith(" in the environment itself (.env is not read for it)")
+
+
+async def test_a_probe_tells_which_model_answered():
+    result = await probe(ScriptedModel("ready"))
 
     assert result.model == "scripted"
-    assert result.reply.startswith("Ready, willing and able")
-    assert len(result.reply) == 200
     assert result.latency_ms > 0
 
 
@@ -301,6 +339,13 @@ async def test_a_failed_probe_tells_why():
         (
             IncompleteToolCall("cut"),
             "the model reached its limit of tokens while it was calling a tool; ask for less at once",
+        ),
+        (
+            UnexpectedModelBehavior("Streamed response ended without content or tool calls"),
+            (
+                "what the provider sent is no answer of a language model; check that TORANA_MODEL_BASE_URL is "
+                "its API's address"
+            ),
         ),
         (UnexpectedModelBehavior("empty answer"), "the model's answer could not be used: empty answer"),
         (ConnectionRefusedError(), "connection refused to the provider: is the server running there?"),
@@ -386,6 +431,7 @@ def test_no_secret_of_the_providers_message_is_shown(secret: str):
 
     assert told.startswith("the provider answered 500: failed with ")
     assert not any(part in told for part in ("abc", "A123", "someone", "pass@"))
+    assert "********" in told
     assert told.endswith(" here")
 
 
@@ -408,3 +454,27 @@ def test_whatever_a_provider_answers_is_told_in_one_short_line(status: int, body
     assert len(told) < 300
     assert told.isprintable()
     assert told.startswith(f"the provider answered {status}")
+
+
+@pytest.mark.parametrize(
+    ("name", "models", "address", "key"),
+    [
+        ("openai:e", ["builtin"], "http://localhost:9/v1/", "the-models"),
+        ("openai:e", ["openai-chat:m", "builtin"], "http://localhost:9/v1/", "the-models"),
+        ("openai:e", ["ollama:m"], OPENAI, "its-own"),
+        ("ollama:e", ["openai:m"], "http://localhost:11434/v1/", "none"),
+    ],
+)
+def test_an_embedder_shares_address_and_key_with_a_model_of_its_provider(
+    name: str, models: list[str], address: str, key: str
+) -> None:
+    embedder = open_embedder(
+        name,
+        models=models,
+        environ={"OPENAI_API_KEY": "its-own"},
+        base_url="http://localhost:9/v1",
+        api_key="the-models",
+    )
+
+    client: Any = embedder.provider.client
+    assert (str(client.base_url), client.api_key, embedder.name) == (address, key, name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from pydantic_ai.messages import (
@@ -16,14 +18,20 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from sqlalchemy.engine import Connection
 
 from torana.agent import Answer, Emit
-from torana.messages import Inbound, Reply, Turn, Usage
-from torana.sessions import Said, Sessions, history
+from torana.agent.journal import Journal
+from torana.messages import Inbound, Reply, Turn, Usage, new_id
+from torana.sessions import Said, Sessions, Window, history
+from torana.store import turns as rows
 from torana.store.database import Database
+from torana.store.turns import Ending, NewTurn
 from torana.turns import Turns
 
 Say = Callable[..., Awaitable[Turn]]
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 
 def question(text: str) -> ModelRequest:
@@ -33,7 +41,7 @@ def question(text: str) -> ModelRequest:
 class Script:
     """An agent whose turns make as many messages as their content says: "4 hello" makes four."""
 
-    async def run(self, turn: Turn, emit: Emit) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         steps = int(turn.content.split()[0]) // 2 - 1
         messages: list[ModelMessage] = [question(turn.content)]
         for step in range(steps):
@@ -58,11 +66,20 @@ def window(
     """``await window(10)``: the texts of the newest messages that the model would be shown next."""
 
     async def look(limit: int, *, name_speakers: bool = False) -> list[str]:
-        upcoming = await turns.ended(await turns.accept(message("2 next")))
+        upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
         sessions = Sessions(database=database, history_messages=limit)
-        return [shown(m) for m in await sessions.window(upcoming, name_speakers=name_speakers)]
+        window = await sessions.window(upcoming, name_speakers=name_speakers)
+        return [shown(m) for m in window.messages]
 
     return look
+
+
+def take_and_drop(connection: Connection, inbound: Inbound) -> Turn:
+    """A turn of the session that leaves nothing in it."""
+    new = NewTurn(turn_id=new_id("turn"), session_id=new_id("ses"), channel=inbound.channel or "", at=AT)
+    turn = rows.accept(connection, inbound, new, hold=True).turn
+    rows.end_queued(connection, turn, Ending(at=AT, state="cancelled"))
+    return turn
 
 
 def shown(message: ModelMessage) -> str:
@@ -106,7 +123,8 @@ async def test_of_a_single_over_long_turn_question_and_answer_are_shown(
     await say(turns, "60 long")
 
     assert await window(40) == ["60 long", "re: 60 long"]
-    assert await window(2) == ["2 next", "re: 2 next"]
+    await say(turns, "2 after")
+    assert await window(2) == ["2 after", "re: 2 after"]
 
 
 async def test_a_turn_that_failed_leaves_no_trace_in_the_window(
@@ -130,10 +148,10 @@ async def test_other_channels_and_other_owners_are_not_shown(
 async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Database) -> None:
     await say(turns, "2 a")
     last = await say(turns, "2 b")
-    shown = await Sessions(database=database, history_messages=10).window(last, name_speakers=False)
+    window = await Sessions(database=database, history_messages=10).window(last, name_speakers=False)
 
-    assert isinstance(shown[0], ModelRequest)
-    assert shown[0].instructions is None
+    assert isinstance(window.messages[0], ModelRequest)
+    assert window.messages[0].instructions is None
 
 
 async def test_in_a_room_each_question_has_its_speakers_name(
@@ -204,7 +222,7 @@ async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Dat
     stranger = replace(last, owner="mallory")
 
     assert await sessions.earlier(stranger, speaker="any", newest=True) == []
-    assert await sessions.window(stranger, name_speakers=False) == []
+    assert await sessions.window(stranger, name_speakers=False) == Window(messages=[])
     assert not await sessions.is_shared(stranger)
 
 

@@ -15,7 +15,7 @@ TOOLS = {
     "csv-query": ("query_csv",),
     "dates-and-times": ("current_time", "days_between", "shift_date"),
     "json-query": ("query_json",),
-    "memory": ("remember", "recall", "forget"),
+    "memory": ("remember", "recall", "correct", "forget"),
     "skill-guide": ("list_skills", "load_skill", "read_skill_file"),
     "skill-writer": (),
     "text-tools": ("count_text", "sort_lines", "unique_lines"),

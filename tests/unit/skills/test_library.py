@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from torana.skills import Catalogue, SkillFileError, Skills
+from torana.skills.library import in_background
 
 WriteSkill = Callable[..., Path]
 
@@ -25,6 +28,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def at_once(work: Callable[[], object]) -> None:
+    """A background in which everything is done before who asked goes on."""
+    work()
 
 
 @pytest.fixture
@@ -57,7 +65,14 @@ def skills(
     def which(name: str) -> str | None:
         return name if name in programs else None
 
-    return Skills(core_dir=core_dir, user_dir=skills_dir, environ=environ, which=which, monotonic=clock)
+    return Skills(
+        core_dir=core_dir,
+        user_dir=skills_dir,
+        environ=environ,
+        which=which,
+        monotonic=clock,
+        background=at_once,
+    )
 
 
 def slugs(catalogue: Catalogue) -> list[tuple[str, str]]:
@@ -172,6 +187,56 @@ def test_new_changed_and_removed_skills_are_picked_up_within_a_second(
     shutil.rmtree(folder)
     clock.now = 3.0
     assert skills.catalogue() == first
+
+
+def test_nobody_waits_for_a_slow_disk_and_one_looks_at_a_time(
+    core_dir: Path, skills_dir: Path, clock: Clock, write_skill: WriteSkill
+) -> None:
+    looks: list[Callable[[], object]] = []
+    skills = Skills(
+        core_dir=core_dir, user_dir=skills_dir, environ={}, monotonic=clock, background=looks.append
+    )
+    first = skills.catalogue()
+    write_skill("tea")
+
+    for clock.now in (1.0, 2.0, 3.0):
+        assert skills.catalogue() is first
+    (look,) = looks
+    look()
+
+    assert slugs(skills.catalogue()) == [("core", "coffee"), ("user", "tea")]
+    assert len(looks) == 1
+
+
+def test_many_threads_may_ask_at_once(
+    core_dir: Path, skills_dir: Path, clock: Clock, write_skill: WriteSkill
+) -> None:
+    skills = Skills(core_dir=core_dir, user_dir=skills_dir, environ={}, monotonic=clock)
+    write_skill("tea")
+    together = threading.Barrier(8)
+
+    def ask(_: int) -> list[Catalogue]:
+        together.wait()
+        return [skills.catalogue() for _ in range(20)]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [catalogue for asked in pool.map(ask, range(8)) for catalogue in asked]
+
+    assert {id(catalogue) for catalogue in found} == {id(skills.catalogue())}
+    assert slugs(skills.catalogue()) == [("core", "coffee"), ("user", "tea")]
+
+
+def test_a_look_that_takes_long_does_not_hold_up_who_asked() -> None:
+    goes_on, looked = threading.Event(), threading.Event()
+
+    def look() -> None:
+        goes_on.wait()
+        looked.set()
+
+    in_background(look)
+    goes_on.set()
+
+    assert looked.wait(timeout=10)
 
 
 def test_change_of_a_file_beside_the_instructions_changes_digest_and_etag(

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from torana.errors import BackupInvalid, OperatorError
-from torana.store.backup import DATABASE_NAME, Restored, copy_database, restore_backup, write_backup
+from torana.errors import BackupInvalid, DatabaseTooNew, OperatorError
+from torana.skills.folder import files_to_keep
+from torana.store.backup import DATABASE_NAME, Restored, restore_backup, write_backup
 from torana.store.check import check_database
 from torana.store.migrate import HEAD, migrate
+from torana.store.snapshot import Progress, copy_database
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 KEPT = ".replaced-20260302T093000Z"
@@ -41,7 +43,9 @@ def ignore(_done: int, _all: int) -> None:
 
 def remember(path: Path, owner: str) -> None:
     change(
-        path, f"INSERT INTO memories VALUES (hex(randomblob(8)), '{owner}', 'ana', '', 'tea', NULL, 0, NULL)"
+        path,
+        "INSERT INTO memories (id, owner, subject, text, created_at) "
+        f"VALUES (hex(randomblob(8)), '{owner}', '', 'tea', 0)",
     )
 
 
@@ -64,7 +68,7 @@ def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
     def write(target: Path = tmp_path / "backups" / "torana.zip", **changed: Any) -> Path:
         arguments: dict[str, Any] = {
             "data_dir": data_dir,
-            "skills_dir": data_dir / "skills",
+            "skill_files": files_to_keep(data_dir / "skills"),
             "target": target,
             "version": "1.2.3",
             "at": AT,
@@ -76,8 +80,10 @@ def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def restore(source: Path, data_dir: Path) -> Restored:
-    return restore_backup(source=source, data_dir=data_dir, skills_dir=data_dir / "skills", at=AT)
+def restore(source: Path, data_dir: Path, progress: Progress = ignore) -> Restored:
+    return restore_backup(
+        source=source, data_dir=data_dir, skills_dir=data_dir / "skills", at=AT, progress=progress
+    )
 
 
 def test_a_backup_brings_everything_back_and_keeps_what_was_there(
@@ -125,7 +131,7 @@ def test_a_backup_ends_although_a_writer_writes_all_the_time(
 
     restore(backup, data_dir)
     assert owners(database) == ["old"]
-    assert check_database(database) == (HEAD, "ok")
+    assert check_database(database) == HEAD
 
 
 def test_the_last_writes_of_a_killed_gateway_are_kept_too(
@@ -151,7 +157,7 @@ def test_the_last_writes_of_a_killed_gateway_are_kept_too(
 def test_a_backup_without_skills_leaves_the_skills_alone(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
-    backup = back_up(skills_dir=tmp_path / "none")
+    backup = back_up(skill_files=files_to_keep(tmp_path / "none"))
 
     assert restore(backup, data_dir).skill_files == 0
     assert (data_dir / "skills" / "tea" / "SKILL.md").exists()
@@ -167,18 +173,78 @@ def test_it_is_restored_where_there_is_nothing_yet(back_up: Callable[..., Path],
     assert sorted(file.name for file in empty.iterdir()) == ["skills", DATABASE_NAME]
 
 
-def test_links_are_left_out_and_files_from_before_1980_are_not(
+def skill_names(backup: Path) -> list[str]:
+    with zipfile.ZipFile(backup) as archive:
+        return sorted(name.removeprefix("skills/") for name in archive.namelist() if name.startswith("skills/"))
+
+
+def test_links_that_lead_out_are_left_out_and_files_from_before_1980_are_not(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     skill = data_dir / "skills" / "tea"
     (skill / "secret").symlink_to("/etc/passwd")
     (data_dir / "skills" / "linked").symlink_to("/etc")
+    (data_dir / "skills" / "notes.md").symlink_to("/etc/passwd")
     os.utime(skill / "SKILL.md", (0, 0))
 
-    with zipfile.ZipFile(back_up()) as archive:
-        names = sorted(archive.namelist())
+    assert skill_names(back_up()) == ["tea/SKILL.md", "tea/scripts/brew.sh"]
 
-    assert names == ["manifest.json", "skills/tea/SKILL.md", "skills/tea/scripts/brew.sh", DATABASE_NAME]
+
+def test_links_inside_the_skills_directory_are_kept_as_what_they_lead_to(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    skills = data_dir / "skills"
+    shared = skills / ".shared" / "mint"
+    shared.mkdir(parents=True)
+    (shared / "SKILL.md").write_text("# Mint\n")
+    (skills / "mint").symlink_to(shared)
+    (skills / "tea" / "guide.md").symlink_to(shared / "SKILL.md")
+
+    restore(back_up(), data_dir)
+
+    assert (skills / "mint" / "SKILL.md").read_text() == "# Mint\n"
+    assert (skills / "tea" / "guide.md").read_text() == "# Mint\n"
+    assert not (skills / "mint").is_symlink()
+
+
+def test_hidden_files_are_not_in_a_backup_whether_or_not_the_skill_is_whole(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    skills = data_dir / "skills"
+    for folder in (skills, skills / "tea", skills / "broken"):
+        (folder / ".git" / "hooks").mkdir(parents=True)
+        (folder / ".git" / "hooks" / "x").touch()
+        (folder / ".env").write_text("KEY=1")
+    (skills / "broken" / "out").symlink_to("/etc")
+    (skills / "broken" / "SKILL.md").touch()
+    (skills / "README.md").touch()
+
+    assert skill_names(back_up()) == ["README.md", "broken/SKILL.md", "tea/SKILL.md", "tea/scripts/brew.sh"]
+
+
+def test_a_restore_tells_how_far_it_is(back_up: Callable[..., Path], data_dir: Path) -> None:
+    steps: list[tuple[int, int]] = []
+
+    restore(back_up(), data_dir, lambda done, total: steps.append((done, total)))
+
+    assert len(steps) == 3
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_the_backup_of_a_newer_version_is_refused_before_anything_is_touched(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    database = data_dir / DATABASE_NAME
+    change(database, "UPDATE alembic_version SET version_num = '9999'")
+    newer = back_up()
+    change(database, f"UPDATE alembic_version SET version_num = '{HEAD}'")
+    before = sorted(data_dir.rglob("*"))
+
+    with pytest.raises(DatabaseTooNew, match="9999"):
+        restore(newer, data_dir)
+
+    assert sorted(data_dir.rglob("*")) == before
 
 
 def test_a_backup_that_cannot_be_written_leaves_nothing_behind(
@@ -203,7 +269,7 @@ def test_a_damaged_database_is_not_backed_up_in_silence(back_up: Callable[..., P
 def test_a_copy_holds_no_journal_of_its_own(path: Path, tmp_path: Path) -> None:
     copy_database(path, tmp_path / "copy.db")
 
-    assert check_database(tmp_path / "copy.db") == (HEAD, "ok")
+    assert check_database(tmp_path / "copy.db") == HEAD
     assert not list(tmp_path.glob("copy.db-*"))
 
 
@@ -305,7 +371,7 @@ def test_an_encrypted_zip_is_refused(back_up: Callable[..., Path], data_dir: Pat
 def test_another_programs_database_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     change(data_dir / DATABASE_NAME, "DROP TABLE alembic_version")
 
-    with pytest.raises(BackupInvalid, match="alembic_version"):
+    with pytest.raises(BackupInvalid, match="its database is the database of another program"):
         restore(back_up(), data_dir)
 
 

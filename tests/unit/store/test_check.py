@@ -1,7 +1,12 @@
 """Looking at a database without changing it."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from torana.errors import DatabaseTooNew, DataDirUnusable
 from torana.store.check import check_database
 from torana.store.migrate import HEAD
 
@@ -9,21 +14,21 @@ from torana.store.migrate import HEAD
 def test_a_whole_database_is_ok(path: Path) -> None:
     before = path.read_bytes()
 
-    assert check_database(path) == (HEAD, "ok")
+    assert check_database(path) == HEAD
     assert path.read_bytes() == before
 
 
 def test_a_missing_one_is_not_made(tmp_path: Path) -> None:
-    at, verdict = check_database(tmp_path / "torana.db")
+    with pytest.raises(DataDirUnusable, match="unable to open database file"):
+        check_database(tmp_path / "torana.db")
 
-    assert (at, verdict) == (None, "unable to open database file")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_file_has_no_revision(tmp_path: Path) -> None:
     (tmp_path / "torana.db").touch()
 
-    assert check_database(tmp_path / "torana.db") == (None, "ok")
+    assert check_database(tmp_path / "torana.db") is None
 
 
 def test_a_damaged_one_is_told_in_sqlites_words(path: Path) -> None:
@@ -31,7 +36,26 @@ def test_a_damaged_one_is_told_in_sqlites_words(path: Path) -> None:
         file.seek(4096)
         file.write(b"\xff" * 8192)
 
-    at, verdict = check_database(path)
+    with pytest.raises(DataDirUnusable, match=r"torana\.db is damaged: .*(malformed|[bB]tree).*; restore a"):
+        check_database(path)
 
-    assert "malformed" in verdict or "btree" in verdict.lower()
-    assert at in (None, HEAD)
+
+@pytest.mark.parametrize("number", ["0003x", "9999", "10", "01"])
+def test_a_revision_that_is_not_known_is_of_a_newer_version(path: Path, number: str) -> None:
+    change(path, f"UPDATE alembic_version SET version_num = '{number}'")
+
+    with pytest.raises(DatabaseTooNew, match=f"at revision {number}, .* Install that version"):
+        check_database(path)
+
+
+@pytest.mark.parametrize("table", ["invoices", "alembic_version"])
+def test_another_programs_database_is_told(tmp_path: Path, table: str) -> None:
+    change(tmp_path / "torana.db", f"CREATE TABLE {table} (version_num)")
+
+    with pytest.raises(DataDirUnusable, match="database of another program; move the file away"):
+        check_database(tmp_path / "torana.db")
+
+
+def change(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)

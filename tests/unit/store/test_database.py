@@ -227,8 +227,9 @@ async def test_whether_it_is_writable_is_tried_again_once_a_second(path: Path) -
     database.close()
 
 
-async def test_a_transaction_that_is_kept_makes_it_writable_again(path: Path) -> None:
+async def test_only_a_transaction_that_wrote_makes_it_writable_again(path: Path) -> None:
     database = Database(path=path, monotonic=lambda: 100.0)
+    await database.run(partial(execute, sql="CREATE TABLE notes (text)"))
 
     def fail(_connection: Connection) -> None:
         raise OperationalError("write", {}, Exception("disk I/O error"))
@@ -237,7 +238,9 @@ async def test_a_transaction_that_is_kept_makes_it_writable_again(path: Path) ->
         await database.run(fail)
     assert not await database.writable()
 
-    await database.run(lambda _: None)
+    await database.run(read)  # a full disk can still be read
+    assert not await database.writable()
+    await database.run(partial(execute, sql="INSERT INTO notes VALUES ('x')"))
     assert await database.writable()
     database.close()
 

@@ -37,7 +37,7 @@ def take(message: Callable[..., Inbound]) -> Callable[..., Turn]:
 
     def accept(connection: Connection, turn_id: str, *, channel: str = "home", **who: str) -> Turn:
         new = NewTurn(turn_id=turn_id, session_id=f"ses_{turn_id}", channel=channel, at=AT)
-        return rows.accept(connection, message(channel=channel, **who), new)
+        return rows.accept(connection, message(channel=channel, **who), new, hold=False).turn
 
     return accept
 
@@ -91,7 +91,7 @@ def test_the_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..
         first = take(connection, "t9")
         take(connection, "t5")
         take(connection, "t2")
-        ended, following = rows.finish(connection, first, DONE)
+        (ended,), following = rows.finish(connection, first, DONE, hold=False)
 
         assert rows.get(connection, "gateway", "t9") == ended
         assert following == rows.get(connection, "gateway", "t5")
@@ -101,12 +101,12 @@ def test_the_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..
 
 
 def test_a_row_comes_back_as_it_was_written(engine: Engine, take: Callable[..., Turn]) -> None:
-    failed = Ending(at=AT, failure=Failure(code="model_failed", detail="no key"))
+    failed = Ending(at=AT, state="failed", failure=Failure(code="model_failed", detail="no key"))
     with engine.begin() as connection:
         first = take(connection, "t1", user="ana")
         second = take(connection, "t2")
-        rows.finish(connection, first, DONE)
-        rows.finish(connection, replace(second, state="running", attempt=1), failed)
+        rows.finish(connection, first, DONE, hold=False)
+        rows.finish(connection, replace(second, state="running", attempt=1), failed, hold=False)
         found = [rows.get(connection, "gateway", turn_id) for turn_id in ("t1", "t2")]
 
     completed, broken = found
@@ -127,14 +127,17 @@ def test_a_row_comes_back_as_it_was_written(engine: Engine, take: Callable[..., 
     )
 
 
-def test_recovery_puts_the_first_of_each_session_first(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_recovery_puts_all_back_into_their_queues_and_counts_the_death(
+    engine: Engine, take: Callable[..., Turn]
+) -> None:
     with engine.begin() as connection:
         for turn_id, channel in [("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b"), ("c1", "c")]:
-            ended = take(connection, turn_id, channel=channel)
-        rows.finish(connection, ended, DONE)
+            last = take(connection, turn_id, channel=channel)
+        rows.finish(connection, last, DONE, hold=False)
         connection.execute(sa.update(turns).where(turns.c.id == "b1").values(state="waiting"))
     with engine.begin() as connection:
-        found = [(turn.id, turn.state, turn.attempt) for turn in rows.recover(connection)]
+        found = [(turn.id, turn.state, turn.attempt, turn.crashes) for turn in rows.recover(connection)]
+        claimed = [(turn.id, turn.state, turn.attempt) for turn in rows.claim_all(connection)]
         assert states(connection) == {
             "a1": "running",
             "a2": "queued",
@@ -143,7 +146,13 @@ def test_recovery_puts_the_first_of_each_session_first(engine: Engine, take: Cal
             "c1": "completed",
         }
 
-    assert found == [("a1", "running", 2), ("a2", "queued", 0), ("b1", "running", 2), ("b2", "queued", 0)]
+    assert found == [
+        ("a1", "queued", 1, 1),
+        ("a2", "queued", 0, 0),
+        ("b1", "queued", 1, 1),
+        ("b2", "queued", 0, 0),
+    ]
+    assert claimed == [("a1", "running", 2), ("b1", "running", 2)]
 
 
 def test_recovery_of_a_quiet_database_finds_nothing(engine: Engine) -> None:
@@ -187,7 +196,7 @@ def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take:
         raw = connection.connection.dbapi_connection
         assert raw is not None
         raw.set_trace_callback(statements.append)
-        rows.finish(connection, take(connection, "t1"), DONE)
+        rows.finish(connection, take(connection, "t1"), DONE, hold=False)
         rows.recover(connection)
         raw.set_trace_callback(None)
         plans = [

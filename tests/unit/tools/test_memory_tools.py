@@ -73,11 +73,45 @@ async def test_it_says_when_there_is_nothing(tools: MemoryTools) -> None:
     assert await tools.forget(context(), "tea") == "Nothing like that is remembered."
 
 
+async def test_somebody_elses_name_is_no_answer_to_the_question_for_ones_own(tools: MemoryTools) -> None:
+    await tools.remember(context(), "my sister is called Ana", "my sister's name")
+
+    assert await tools.recall(context(), "name") == "- my sister is called Ana (2026-03-02)"
+    assert await tools.recall(context(), "name", every_word=True) == "Nothing is remembered about that."
+
+
 async def test_it_says_what_it_forgot(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes tea")
 
     assert await tools.forget(context(), "tea") == "Forgotten: Ana likes tea"
     assert await tools.recall(context()) == "Nothing is remembered yet."
+
+
+async def test_one_memory_is_corrected_by_words_that_only_it_holds(tools: MemoryTools) -> None:
+    await tools.remember(context(), "Ana likes green tea", "tea")
+    await tools.remember(context(), "Ana has a green hat")
+
+    assert await tools.correct(context(), "tea", " Ana likes black tea ") == "Remembered: Ana likes black tea"
+    assert await tools.recall(context(), "tea") == "- Ana likes black tea (2026-03-02)"
+    assert await tools.correct(context(), "piano", "x") == "Nothing like that is remembered."
+
+
+async def test_what_could_mean_several_is_not_corrected(tools: MemoryTools) -> None:
+    await tools.remember(context(), "Ana likes green tea")
+    await tools.remember(context(), "Ana has a green hat")
+
+    with pytest.raises(ToolError, match="2 memories hold these words"):
+        await tools.correct(context(), "green", "Ana has a red hat")
+    with pytest.raises(ToolError, match="the text is empty"):
+        await tools.correct(context(), "hat", " ")
+
+
+async def test_in_a_room_a_correction_tells_nothing_of_what_it_replaced(tools: MemoryTools) -> None:
+    await tools.remember(context(), "Ana likes green tea")
+
+    told = await tools.correct(context(may_recall=False), "tea", "Ana likes coffee")
+
+    assert told == "Remembered: Ana likes coffee"
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
@@ -100,7 +134,12 @@ async def test_a_full_memory_says_so(
 
 async def test_nothing_is_kept_for_nobody(tools: MemoryTools) -> None:
     nobody = context(None)
-    calls: list[Awaitable[str]] = [tools.remember(nobody, "x"), tools.recall(nobody), tools.forget(nobody, "x")]
+    calls: list[Awaitable[str]] = [
+        tools.remember(nobody, "x"),
+        tools.recall(nobody),
+        tools.correct(nobody, "x", "y"),
+        tools.forget(nobody, "x"),
+    ]
     for call in calls:
         with pytest.raises(ToolError, match="send a userId"):
             await call
@@ -113,6 +152,7 @@ async def test_in_a_room_it_writes_and_forgets_but_does_not_read(tools: MemoryTo
     with pytest.raises(ToolError, match="private memories are not read here"):
         await tools.recall(room)
     assert await tools.recall(context()) == "- Ana likes tea (2026-03-02)"
+    assert await tools.forget(room, "tea") == "Forgotten: 1 of the user's memories."
 
 
 async def test_users_do_not_see_each_others_memories(tools: MemoryTools) -> None:

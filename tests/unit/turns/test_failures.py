@@ -14,6 +14,7 @@ from pydantic_ai.exceptions import UnexpectedModelBehavior
 from sqlalchemy.engine import Connection
 
 from torana.agent import Answer, Emit
+from torana.agent.journal import Journal
 from torana.errors import GatewayError, StoreUnavailable
 from torana.messages import Inbound, Reply, Turn, Usage
 from torana.store.database import Database
@@ -31,7 +32,7 @@ class Raises:
     def __init__(self, *errors: BaseException) -> None:
         self._errors = list(errors)
 
-    async def run(self, turn: Turn, emit: Emit) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         if self._errors:
             raise self._errors.pop(0)
         return answer("fine")
@@ -87,7 +88,7 @@ async def test_a_turn_that_takes_too_long_is_stopped(open_turns: OpenTurns, say:
 
 async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTurns, say: Say) -> None:
     class HalfACharacter:
-        async def run(self, turn: Turn, emit: Emit) -> Answer:
+        async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
             return answer("\ud83d" if turn.content == "break" else "fine")
 
     turns = open_turns(agent=HalfACharacter())

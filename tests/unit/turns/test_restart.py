@@ -185,7 +185,7 @@ async def test_who_waits_at_the_stop_is_told_that_the_answer_comes_later(
         with pytest.raises(Draining, match="answered after its next start"):
             await one
     assert await watching == ["turn.accepted"]
-    assert [(await turns.get("gateway", turn.id)).state for turn in (running, queued)] == ["running", "queued"]
+    assert [(await turns.get("gateway", turn.id)).state for turn in (running, queued)] == ["queued", "queued"]
 
 
 async def test_who_asks_after_the_stop_is_told_the_same(

@@ -1,4 +1,4 @@
-"""The stand-in as a server: two endpoints, on a loopback port of its own, in a thread."""
+"""The stand-in as a server: three endpoints, on a loopback port of its own, in a thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from torana.testing.openai_server.rules import Rule, fixed_phrases
-from torana.testing.openai_server.wire import ChatRequest, Completion, error_body
+from torana.testing.openai_server.wire import ChatRequest, Completion, EmbeddingRequest, embeddings, error_body
 
 #: The one model that the stand-in lists. It answers to any name.
 MODEL_NAME = "stand-in"
@@ -51,7 +51,7 @@ class Fault:
 
 
 class OpenAIStandIn:
-    """A server that speaks OpenAI's Chat Completions and answers at once, by a rule.
+    """A server that speaks OpenAI's Chat Completions and answers at once, by a rule, and its embeddings.
 
     ::
 
@@ -114,6 +114,7 @@ class OpenAIStandIn:
         return Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/embeddings", self._embeddings, methods=["POST"]),
                 Route("/v1/models", self._models),
             ]
         )
@@ -137,6 +138,19 @@ class OpenAIStandIn:
         if fault.status is not None:
             return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
         return _render(self._completion(asked), fault)
+
+    async def _embeddings(self, request: Request) -> Response:
+        if refusal := self._refusal(request):
+            return refusal
+        try:
+            asked = EmbeddingRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            return _error(400, str(error), code="invalid_body")
+        fault = next(self._faults, None) or Fault()
+        await _pause(request, fault.delay)
+        if fault.status is not None:
+            return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
+        return JSONResponse(embeddings(asked))
 
     def _completion(self, asked: ChatRequest) -> Completion:
         return Completion(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
-from torana.messages import TurnEvent
+from torana.messages import EventType, TurnEvent
 
 
 class EventLog(ABC):
@@ -15,12 +16,20 @@ class EventLog(ABC):
     """
 
     @abstractmethod
-    def append(self, turn_id: str, event: TurnEvent) -> None:
-        """Add an event at once; a slow reader never holds it up. A terminal one closes the turn's log."""
+    def open(self, turn_id: str, *, attempt: int) -> None:
+        """Begin the events of an attempt; those of an earlier one are gone."""
+
+    @abstractmethod
+    def append(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
+        """Add an event of the attempt at once; a slow reader never holds it up. A terminal one is the last."""
 
     @abstractmethod
     def knows(self, turn_id: str) -> bool:
         """Whether there are events of this turn to follow."""
+
+    @abstractmethod
+    def forget(self, turn_id: str) -> None:
+        """Drop the events of a turn that has ended; one that has not, or is not known, is left as it is."""
 
     @abstractmethod
     def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:

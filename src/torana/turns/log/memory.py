@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
-from torana.messages import TurnEvent
+from torana.messages import EventType, TurnEvent
 from torana.turns.log.base import EventLog
 
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -19,7 +20,8 @@ class _Channel:
     A position counts the events before it; the event at position ``p`` has the id ``<attempt>-<p + 1>``.
     """
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, *, attempt: int, limit: int) -> None:
+        self._attempt = str(attempt)
         self._limit = limit
         self._events: deque[TurnEvent] = deque()
         self._text: list[str] = []
@@ -35,7 +37,13 @@ class _Channel:
     def closed(self) -> bool:
         return bool(self._events) and self._events[-1].terminal
 
-    def append(self, event: TurnEvent) -> None:
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes, events and text."""
+        return self._size + sum(len(piece) for piece in self._text)
+
+    def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
+        event = TurnEvent(f"{self._attempt}-{self.end + 1}", type_, data)
         self._events.append(event)
         self._size += _size(event)
         if event.type == "message.delta":
@@ -69,31 +77,41 @@ class _Channel:
     async def more(self) -> None:
         await self._more.wait()
 
-    @property
-    def _attempt(self) -> str:
-        return self._events[-1].id.partition("-")[0] if self._events else ""
-
 
 class MemoryEventLog(EventLog):
-    """Bounded in bytes for each turn, and in the number of ended turns kept for late readers."""
+    """Bounded in bytes of events for each turn, and in all that ended turns may take for late readers.
 
-    def __init__(self, *, turn_bytes: int = 1_000_000, ended_turns: int = 256) -> None:
+    The text of a turn that runs is kept whole: it becomes the reply.
+    """
+
+    def __init__(self, *, turn_bytes: int = 1_000_000, ended_bytes: int = 16_000_000) -> None:
         self._turn_bytes = turn_bytes
-        self._ended_turns = ended_turns
+        self._ended_bytes = ended_bytes
+        self._ended_size = 0
         self._closed = False
         self._live: dict[str, _Channel] = {}
         self._ended: OrderedDict[str, _Channel] = OrderedDict()
 
-    def append(self, turn_id: str, event: TurnEvent) -> None:
+    def open(self, turn_id: str, *, attempt: int) -> None:
         """See ``EventLog``."""
-        channel = self._live.get(turn_id)
-        if channel is None:
-            channel = self._live[turn_id] = _Channel(limit=self._turn_bytes)
-        channel.append(event)
+        self.forget(turn_id)
+        self._live[turn_id] = _Channel(attempt=attempt, limit=self._turn_bytes)
+
+    def append(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
+        """See ``EventLog``."""
+        channel = self._live[turn_id]
+        channel.append(type_, data)
         if channel.closed:
             self._ended[turn_id] = self._live.pop(turn_id)
-            while len(self._ended) > self._ended_turns:
-                self._ended.popitem(last=False)
+            self._ended_size += channel.weight
+            while self._ended_size > self._ended_bytes:
+                self.forget(next(iter(self._ended)))
+
+    def forget(self, turn_id: str) -> None:
+        """See ``EventLog``."""
+        channel = self._ended.pop(turn_id, None)
+        if channel is not None:
+            self._ended_size -= channel.weight
 
     def knows(self, turn_id: str) -> bool:
         """See ``EventLog``."""

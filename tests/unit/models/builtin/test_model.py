@@ -34,8 +34,9 @@ def calculate(expression: str) -> str:
     return f"{expression} = 42"
 
 
-def recall(query: str) -> dict[str, str]:
+def recall(query: str, every_word: bool = False) -> dict[str, str]:
     """Find a memory."""
+    assert every_word
     return {"query": query}
 
 

@@ -35,7 +35,7 @@ def kept(text: str, subject: str = "") -> Call:
 
 
 def recalled(query: str) -> Call:
-    return Call("recall", {"query": query})
+    return Call("recall", {"query": query, "every_word": True})
 
 
 def earlier(speaker: str, order: str = "last", count: int = 1, about: str = "") -> Call:
@@ -129,10 +129,15 @@ def test_times_and_dates(chooser: Chooser, text: str, call: Call) -> None:
         ("remember to buy milk", kept("to buy milk")),
         ("Remember: dentist on Tuesday", kept("dentist on Tuesday")),
         ("Can you remember that my dog is called Rex?", kept("my dog is called Rex", "my dog's name")),
-        ("what is my sister called?", recalled("sister called")),
+        ("what is my sister called?", recalled("sister name")),
+        ("what is my name?", recalled("name")),
+        ("what am I called?", recalled("name")),
+        ("what's my sister's name", recalled("sister's name")),
+        ("when was I born", recalled("I born")),
+        ("what do you know about the trip to Rome", recalled("trip Rome")),
         ("what's my favourite colour", recalled("favourite colour")),
-        ("Where do I live?", recalled("live")),
-        ("what do you know about me", recalled("")),
+        ("Where do I live?", recalled("I live")),
+        ("what do you know about me", Call("recall", {"query": ""})),
         ("what do you remember about my sister?", recalled("sister")),
         ("do you remember what I told you about my job?", recalled("job")),
         ("do you know my birthday", recalled("birthday")),

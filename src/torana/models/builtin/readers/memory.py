@@ -18,7 +18,7 @@ _KEEPING = ("remember", "note", "memori")
 # "Remember that thing" and "remember my name" state nothing.
 _STATEMENT = wordings(
     r"(?!(?:when|what|who|where|why|how|if|whether)\b)(?:.+ )?"
-    r"(?:am|is|are|was|were|has|have|had|can|will|like|love|hate|prefer|live|work|want|need|use|speak)(?:n't)?\b.*",
+    r"(?:am|is|are|was|were|has|have|had|can|will|like|love|hate|prefer|live|work|want|need|use|speak)s?(?:n't)?\b.*",
     r".+'(?:s|m|re|ve|d)\b.*",
 )
 
@@ -65,19 +65,31 @@ _RECALL = (
     wordings(r"(?:do you (?:remember|know|recall)|recall) (?:about )?my (?P<query>.+)"),
     wordings(r"(?:what|who|when|where)(?:'s| is| are| was) my (?P<query>[\w' -]+)"),
     wordings(r"(?:what|which) (?P<query>[\w' -]+) do i (?:like|prefer|have)(?: best| most)?"),
-    wordings(r"where do i (?P<query>live|work)"),
-    wordings(r"(?:what|who) am i (?P<query>called)"),
-    wordings(r"when was i (?P<query>born)"),
+    wordings(r"where do (?P<query>i live|i work)"),
+    wordings(r"(?:what|who) am (?P<query>i called)"),
+    wordings(r"when was (?P<query>i born)"),
 )
 _OWN = wordings(r"\A(?:my|our|the) ")
+# What a name is asked by, and what says nothing about the matter: every other word must be in the answer.
+_CALLED = wordings(r"(?:\bi )?\b(?:called|named)\Z")
+_FILLING = wordings(r"\b(?:a|an|the|my|our|is|are|was|of|to|in|on|at|for|and|with|from)\b")
 
 
 def recall(message: Message) -> Arguments | None:
-    """A question about the user. The query holds its telling words; an empty one asks for everything."""
+    """A question about the user. The query is its telling words, all of which the answer must hold.
+
+    An empty one asks for everything.
+    """
     if _EVERYTHING.fullmatch(message.phrase):
         return {"query": ""}
     match = first_match(_RECALL, message.phrase)
-    return {"query": _OWN.sub("", match["query"])} if match else None
+    return {"query": _telling(match["query"]), "every_word": True} if match else None
+
+
+def _telling(query: str) -> str:
+    """The words that a fitting memory shares; all of them where none tells anything."""
+    told = _FILLING.sub(" ", _CALLED.sub("name", query))
+    return " ".join(told.split()) or query
 
 
 _FORGET = (

@@ -1,0 +1,230 @@
+"""The tool journal: each step of a run is written down before it counts, and nothing is done twice.
+
+A step is a request to the model and its response. One that calls tools is kept together with the start of its
+first tool; one that ends the turn needs no row, for the turn's end is written at once. After a crash the run
+goes on behind its last kept step: what was answered is not asked again, a finished call gives its recorded
+result, an idempotent one that was cut off runs again, and any other is not started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, cast
+
+from pydantic import TypeAdapter
+from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai.capabilities import (
+    AbstractCapability,
+    ValidatedToolArgs,
+    WrapModelRequestHandler,
+    WrapToolExecuteHandler,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturn,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
+
+from torana.agent.watch import whole
+from torana.tools import ToolContext
+
+CallState = Literal["started", "completed", "failed"]
+
+_RESULT = TypeAdapter(ToolReturn[Any])
+
+UNKNOWN_OUTCOME = (
+    "The gateway was interrupted while this call ran, and its outcome is unknown. It was not started again. "
+    "Find out how things stand before you repeat it, or tell the user."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A settled exchange with the model: its place in the turn, from 0, and its messages.
+
+    They are a request and a response, with those before them that led to no call.
+    """
+
+    number: int
+    messages: Sequence[ModelMessage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call as the journal knows it; ``result`` is JSON when it completed, else the failure's text."""
+
+    step: int
+    id: str
+    tool: str
+    idempotent: bool
+    state: CallState = "started"
+    result: bytes = b""
+
+
+class Journal(Protocol):
+    """What is written down of one turn. Each method returns after the commit."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What earlier attempts settled, in order."""
+        ...
+
+    def call(self, step: int, call_id: str) -> Call | None:
+        """What earlier attempts wrote of a call."""
+        ...
+
+    async def steers(self, step: int) -> Sequence[str]:
+        """What the user added for the request of this step; asked again, the same."""
+        ...
+
+    async def settle(self, step: Step) -> None:
+        """Keep a step none of whose tools was started."""
+        ...
+
+    async def start(self, call: Call, step: Step | None) -> None:
+        """Keep that a tool is about to run, with the step that called it where that is not kept yet."""
+        ...
+
+    async def finish(self, call: Call) -> None:
+        """Keep how a started call ended."""
+        ...
+
+    def check_budgets(self) -> None:
+        """Raise ``BudgetSpent`` where nothing could be held back for another request to the model."""
+        ...
+
+
+def responses_of(messages: Sequence[ModelMessage]) -> list[ModelResponse]:
+    """What the model said among messages."""
+    return [message for message in messages if isinstance(message, ModelResponse)]
+
+
+def settled_messages(journal: Journal) -> list[ModelMessage]:
+    """All messages of the turn that earlier attempts settled, in order."""
+    return [message for step in journal.steps for message in step.messages]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(ToolContext):
+    """What a run of the agent has at hand: what tools may know, and the turn's journal."""
+
+    journal: Journal
+
+
+@dataclass
+class Journaled(AbstractCapability[Run]):
+    """Keeps the journal of each run."""
+
+    #: What was said with the model and is not in a step yet.
+    _said: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False)
+    _pending: Step | None = field(default=None, init=False)
+
+    async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
+        """One of its own for each run: it remembers what is not written yet."""
+        return Journaled()
+
+    async def before_model_request(
+        self, ctx: RunContext[Run], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Put in front of the model what the user added while the turn ran."""
+        added = await ctx.deps.journal.steers(_number(ctx))
+        last = request_context.messages[-1]
+        if added and isinstance(last, ModelRequest):
+            request = replace(last, parts=[*last.parts, *(UserPromptPart(text) for text in added)])
+            request_context.messages[-1] = request
+            ctx.messages[-1] = request
+        return request_context
+
+    async def wrap_model_request(
+        self,
+        ctx: RunContext[Run],
+        *,
+        request_context: ModelRequestContext,
+        handler: WrapModelRequestHandler,
+    ) -> ModelResponse:
+        """Ask the model; a response that calls tools waits for the first of them to be written down."""
+        if pending := self._take_pending():
+            await ctx.deps.journal.settle(pending)
+        ctx.deps.journal.check_budgets()
+        response = _storable(await handler(request_context))
+        self._said += [request_context.messages[-1], response]
+        if response.tool_calls:
+            self._pending = Step(number=_number(ctx), messages=self._said)
+            self._said = []
+        return response
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Run],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: ValidatedToolArgs,
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Run a tool between two rows, unless an earlier attempt did."""
+        journal = ctx.deps.journal
+        begun = Call(
+            step=_number(ctx),
+            id=call.tool_call_id,
+            tool=call.tool_name,
+            idempotent=bool((tool_def.metadata or {}).get("idempotent")),
+        )
+        known = journal.call(begun.step, begun.id)
+        if known is not None and not (known.state == "started" and known.idempotent):
+            return _recorded(known)
+        await journal.start(begun, self._take_pending())
+        return await _run(journal, begun, handler, args)
+
+    def _take_pending(self) -> Step | None:
+        pending, self._pending = self._pending, None
+        return pending
+
+
+def _storable(response: ModelResponse) -> ModelResponse:
+    """The response with texts that can be written down: some models cut a character in two."""
+    parts = [
+        replace(part, content=whole(part.content)) if isinstance(part, TextPart) else part
+        for part in response.parts
+    ]
+    return replace(response, parts=parts) if parts != list(response.parts) else response
+
+
+async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, args: ValidatedToolArgs) -> Any:
+    try:
+        result = await handler(args)
+    except ToolFailed as error:
+        await journal.finish(replace(begun, state="failed", result=error.message.encode()))
+        raise
+    await journal.finish(replace(begun, state="completed", result=_dump(result)))
+    return result
+
+
+def _dump(result: Any) -> bytes:
+    """A tool's result in the one form that keeps what it gave beside its value."""
+    wrapped = cast("ToolReturn[Any]", result) if isinstance(result, ToolReturn) else ToolReturn[Any](result)
+    return _RESULT.dump_json(wrapped, fallback=str, warnings=False)
+
+
+def _number(ctx: RunContext[Run]) -> int:
+    """The step's place in the turn: a resumed run's first new request is behind all that is settled."""
+    steps = ctx.deps.journal.steps
+    return (steps[-1].number + 1 if steps else 0) + ctx.run_step - 1
+
+
+def _recorded(call: Call) -> Any:
+    """What the model is told of a call that is not run again."""
+    match call.state:
+        case "completed":
+            return _RESULT.validate_json(call.result)
+        case "failed":
+            raise ToolFailed(call.result.decode())
+        case "started":
+            raise ToolFailed(UNKNOWN_OUTCOME)

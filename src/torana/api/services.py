@@ -1,0 +1,52 @@
+"""What the handlers call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torana.api.health import Health
+from torana.limits.rates import MessageRates
+from torana.limits.spending import Spending
+from torana.memory import Memory
+from torana.people.audit import AuditRecord
+from torana.people.erasure import Erasure
+from torana.people.export import Export
+from torana.people.tokens import Tokens
+from torana.sessions import Sessions
+from torana.turns import SessionChanges, Turns
+
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class People:
+    """Who may reach the gateway, what was done in its name, and what is kept of somebody."""
+
+    tokens: Tokens
+    audit: AuditRecord
+    export: Export
+    erasure: Erasure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the handlers call, and the seconds they allow."""
+
+    turns: Turns
+    sessions: Sessions
+    changes: SessionChanges
+    memory: Memory
+    people: People
+    rates: MessageRates
+    spending: Spending
+    health: Health
+    #: Gives an entity tag and the records of the loaded skills.
+    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    #: How long a plain request waits for its answer.
+    wait: float
+    #: How long a body may take to arrive.
+    body_timeout: float = 30.0
+    #: How long an event stream may be silent.
+    keep_alive: float = 15.0

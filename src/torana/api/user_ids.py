@@ -1,0 +1,52 @@
+"""User ids in paths: as they are where a path can hold them, else ``~`` and the base64url of their UTF-8."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from torana.api.access import who
+from torana.errors import NotFound
+from torana.messages import ID_LIMIT
+
+_PLAIN = re.compile(r"[A-Za-z0-9._:@-]+")
+_IN_PATH = Annotated[str, Path(alias="user_id", max_length=6 * ID_LIMIT)]
+
+
+def read_user_id(segment: str) -> str:
+    """The user id that a path's segment stands for; each has one segment only. Raises ``NotFound``."""
+    if not segment.startswith("~"):
+        if _PLAIN.fullmatch(segment) and segment not in (".", "..") and len(segment) <= ID_LIMIT:
+            return segment
+        raise NotFound("no user has such an id; write it as `~` and the base64url of its UTF-8")
+    try:
+        coded = segment[1:]
+        user = base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        raise NotFound("no user has such an id: behind `~` there is no base64url of UTF-8") from None
+    if not 1 <= len(user) <= ID_LIMIT or "\0" in user or write_user_id(user) != segment:
+        raise NotFound("no user has such an id, or it is written otherwise")
+    return user
+
+
+def write_user_id(user: str) -> str:
+    """The segment of a path that stands for a user id."""
+    if _PLAIN.fullmatch(user) and user not in (".", ".."):
+        return user
+    return "~" + base64.urlsafe_b64encode(user.encode()).decode().rstrip("=")
+
+
+async def _user(request: Request, segment: _IN_PATH) -> str:
+    user = read_user_id(segment)
+    principal = who(request)
+    may_name = principal.user is None and not principal.scopes.isdisjoint(("admin", "impersonate"))
+    if principal.user != user and not may_name:
+        raise NotFound(f"there is no user {segment!r}")
+    return user
+
+
+#: The user of ``/v1/users/{user_id}/…``; for a token that is bound to another user there is none such.
+UserInPath = Annotated[str, Depends(_user)]

@@ -1,0 +1,90 @@
+"""Changes by hand: asked of the running gateway, or made without one under the data directory's lock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+
+from torana.config import Settings
+from torana.errors import OperatorError
+from torana.messages import utc_now
+from torana.store.audit import Act
+from torana.store.backup import DATABASE_NAME
+from torana.store.database import Database
+from torana.store.lock import DataDirLock, read_address
+from torana.store.migrate import migrate
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningGateway:
+    """The gateway that holds the data directory, asked over HTTP with its own token."""
+
+    address: str
+    headers: Mapping[str, str]
+
+    def ask(
+        self, method: str, path: str, *, read: Callable[[Any], T], body: Mapping[str, Any] | None = None
+    ) -> T:
+        """What ``read`` makes of the answer's JSON.
+
+        Raises ``OperatorError``, in the gateway's own words where it refuses.
+        """
+        try:
+            answer = self._answer(method, path, body)
+            document = answer.json()
+            if not answer.is_error:
+                return read(document)
+            refusal = str(document["detail"])
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+            raise OperatorError(f"the gateway at {self.address} did not answer as one: {error!r}") from error
+        raise OperatorError(refusal)
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        # ASCII throughout: what is no Unicode in an argument is for the gateway to refuse.
+        content = None if body is None else json.dumps(body)
+        headers = self.headers if body is None else {**self.headers, "Content-Type": "application/json"}
+        url = f"{self.address}{path}"
+        return httpx.request(method, url, headers=headers, content=content, timeout=60, trust_env=False)
+
+
+def running_gateway(settings: Settings) -> RunningGateway | None:
+    """The gateway that runs on the data directory of the settings; None where none does."""
+    address = read_address(settings.data_dir)
+    if address is None:
+        return None
+    token = settings.gateway_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    return RunningGateway(address=address, headers=headers)
+
+
+def the_gateway(settings: Settings) -> RunningGateway:
+    """The gateway that runs on the data directory. Raises ``OperatorError`` where none does."""
+    gateway = running_gateway(settings)
+    if gateway is None:
+        raise OperatorError("no gateway runs on this data directory; start it with `torana serve`")
+    return gateway
+
+
+@contextmanager
+def own_database(settings: Settings) -> Generator[Database]:
+    """The database while no gateway runs; none can start meanwhile. Raises ``DataDirBusy``."""
+    with DataDirLock(data_dir=settings.data_dir, address="a command of torana"):
+        path = settings.data_dir / DATABASE_NAME
+        migrate(path)
+        database = Database(path=path)
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+def act_by_hand() -> Act:
+    """What is written down of a change that is made without a gateway."""
+    return Act(principal="operator", source="command line", at=utc_now())

@@ -1,0 +1,88 @@
+"""``torana user``: hand over or erase what is kept of somebody."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+from zipfile import ZipFile
+
+import httpx
+import typer
+
+from torana.api.user_ids import write_user_id
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import printable
+from torana.config import Settings
+from torana.errors import OperatorError
+
+app = typer.Typer(help="Export or erase everything that is kept of a user.", no_args_is_help=True)
+
+_UserId = Annotated[str, typer.Argument(help="The user's id, as in `userId`.")]
+#: Seconds: the gateway writes its whole database anew.
+_PATIENCE = 600
+
+
+@app.command()
+def export(
+    user_id: _UserId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The zip file to write.")],
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write everything that is kept of a user into a new zip file."""
+    if output.exists():
+        raise OperatorError(f"{output} exists already; name another file")
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    partial = output.with_name(f"{output.name}.part")
+    try:
+        with _asked(settings, "GET", f"/v1/users/{write_user_id(user_id)}/export") as answer:
+            _save(answer, partial)
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+    with ZipFile(output) as archive:
+        counts = json.loads(archive.read("manifest.json"))["counts"]
+    holds = ", ".join(f"{name} {count}" for name, count in counts.items())
+    typer.echo(f"{output} ({output.stat().st_size:,} bytes): {holds}")
+
+
+@app.command()
+def erase(
+    user_id: _UserId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Erase everything that is kept of a user, and print the receipt. It cannot be undone."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    if not yes:
+        typer.confirm(f"Erase everything that is kept of {printable(user_id)!r} for ever?", abort=True)
+    with _asked(settings, "DELETE", f"/v1/users/{write_user_id(user_id)}") as answer:
+        typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
+
+
+def _save(answer: httpx.Response, file: Path) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        for chunk in answer.iter_bytes():
+            out.write(chunk)
+
+
+@contextmanager
+def _asked(settings: Settings, method: str, path: str) -> Generator[httpx.Response]:
+    """The running gateway's answer, not yet read. Raises ``OperatorError`` where none runs or it refuses."""
+    gateway = the_gateway(settings)
+    try:
+        with httpx.stream(
+            method, f"{gateway.address}{path}", headers=gateway.headers, timeout=_PATIENCE, trust_env=False
+        ) as answer:
+            if answer.is_error:
+                answer.read()
+                raise OperatorError(answer.json()["detail"])
+            yield answer
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        raise OperatorError(f"the gateway at {gateway.address} did not answer as one: {error!r}") from error

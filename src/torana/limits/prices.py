@@ -1,0 +1,112 @@
+"""What a model's tokens cost: by the operator's own prices, else as pydantic-ai knows them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from torana.limits.policies import MICRO
+from torana.messages import Usage
+
+if TYPE_CHECKING:  # it takes a second to import
+    from pydantic_ai.messages import ModelResponse
+
+#: The model that runs inside the gateway.
+_FREE = "builtin"
+
+_OWN_PRICE = re.compile(r"([!-~]{1,200}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,6}(?:\.\d{1,6})?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrice:
+    """What a model costs in dollars, per million tokens."""
+
+    model: str
+    input: Decimal
+    output: Decimal
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """The price of so many tokens, in dollars."""
+        return float((self.input * input_tokens + self.output * output_tokens) / MICRO)
+
+
+def parse_price(text: str) -> OwnPrice:
+    """The price that a text such as ``openai-chat:my-model 0.15 0.60`` stands for. Raises ``ValueError``."""
+    found = _OWN_PRICE.fullmatch(" ".join(text.split()))
+    if found is None:
+        raise ValueError(text)
+    model, input_price, output_price = found.groups()
+    return OwnPrice(model=model, input=Decimal(input_price), output=Decimal(output_price))
+
+
+class Prices:
+    """The prices of the models that the settings name."""
+
+    def __init__(self, *, models: Sequence[str] = (), own: Sequence[OwnPrice] = ()) -> None:
+        """``models`` are names as in the settings; of several prices for one model the last counts."""
+        self._models = tuple(models)
+        self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
+        self._own |= {price.model: price for price in own}
+
+    def unknown(self) -> list[str]:
+        """The models whose price nobody knows."""
+        return [model for model in self._models if self._of_model(model, 1, 1) is None]
+
+    def most(self, input_tokens: int, output_tokens: int) -> int:
+        """What a call of so many tokens costs at most, whichever of the models answers; in micro-dollars.
+
+        A model without a known price counts as free.
+        """
+        prices = [self._of_model(model, input_tokens, output_tokens) or 0.0 for model in self._models]
+        return math.ceil(max(prices, default=0.0) * MICRO)
+
+    def usage(self, responses: Sequence[ModelResponse]) -> Usage:
+        """What responses consumed and cost; 0 for one whose price is not known."""
+        return Usage(
+            input_tokens=sum(response.usage.input_tokens for response in responses),
+            output_tokens=sum(response.usage.output_tokens for response in responses),
+            cost_usd=sum(self._of_response(response) for response in responses),
+        )
+
+    def _of_response(self, response: ModelResponse) -> float:
+        model = self._answered(response.model_name or "")
+        if model in self._own:
+            return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
+        try:
+            return float(response.cost().total_price)
+        except (LookupError, ValueError, AssertionError):
+            tokens = response.usage.input_tokens, response.usage.output_tokens
+            return (self._of_model(model, *tokens) if model else None) or 0.0
+
+    def _answered(self, model_name: str) -> str | None:
+        """The setting's name of the model that answered: providers add a date to it, or give another."""
+        if len(self._models) == 1:
+            return self._models[0]
+        fitting = [name for name in self._models if model_name.startswith(name.partition(":")[2] or name)]
+        return max(fitting, key=len, default=None)
+
+    def _of_model(self, name: str, input_tokens: int, output_tokens: int) -> float | None:
+        if name in self._own:
+            return self._own[name].of(input_tokens, output_tokens)
+        return _known(name, input_tokens, output_tokens)
+
+
+def _known(name: str, input_tokens: int, output_tokens: int) -> float | None:
+    """The price as pydantic-ai's library has it; None for a model that it does not know."""
+    from genai_prices import Usage as Tokens
+    from genai_prices import calc_price
+
+    service, _, model = name.partition(":")
+    try:
+        tokens = Tokens(input_tokens=input_tokens, output_tokens=output_tokens)
+        return float(calc_price(tokens, model, provider_id=_PROVIDERS.get(service, service)).total_price)
+    except (LookupError, ValueError):
+        return None
+
+
+#: Where pydantic-ai's name of a service is not the price list's name of the provider.
+_PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai"}

@@ -1,0 +1,130 @@
+"""What was spent, day by day, and how the limits stand: for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from torana.limits.budgets import reserved_of, spent_of
+from torana.limits.policies import MICRO, Limit, Limits, Unit, Whose, day_of, window_of
+from torana.messages import utc_now
+from torana.store import usage
+from torana.store.database import Connection, Database
+from torana.store.usage import Amount
+
+#: So many days are told of at most.
+LONGEST = 366
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose spending: a user's, a token's, or with neither everybody's."""
+
+    user: str | None = None
+    token: str | None = None
+
+    @property
+    def account(self) -> str:
+        """Its account."""
+        if self.user is not None:
+            return usage.of_user(self.user)
+        return usage.GATEWAY if self.token is None else usage.of_token(self.token)
+
+    @property
+    def whose(self) -> Whose:
+        """Which limits are its own."""
+        if self.user is not None:
+            return "user"
+        return "global" if self.token is None else "token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What was counted in a time; money in dollars."""
+
+    messages: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How a limit stands, in its own unit; turns that are counted at once never end."""
+
+    policy: str
+    unit: Unit
+    quota: float
+    used: float
+    reserved: float
+    resets_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Days with their dates, the oldest first and none left out; today, this month, and the limits."""
+
+    days: Sequence[tuple[str, Spent]]
+    today: Spent
+    month: Spent
+    limits: Sequence[State]
+
+
+def report(connection: Connection, subject: Subject, *, limits: Limits, days: int, at: datetime) -> Report:
+    """What a subject spent in so many days up to a moment."""
+    at = at.astimezone(UTC)
+    names = [day_of(at - timedelta(days=back)) for back in reversed(range(days))]
+    rows = dict(usage.by_period(connection, subject.account, first=names[0], last=names[-1]))
+    month = window_of("month", at)
+    own = {"user": limits.per_user, "token": limits.per_token, "global": limits.overall}[subject.whose]
+    total = partial(usage.total, connection, subject.account)
+    return Report(
+        days=[(name, _spent(rows.get(name, Amount()))) for name in names],
+        today=_spent(total(first=day_of(at), last=day_of(at))),
+        month=_spent(total(first=month.first, last=month.last)),
+        limits=[_state(connection, subject, limit, at) for limit in own],
+    )
+
+
+class Spending:
+    """Tells what users and all together spent."""
+
+    def __init__(self, *, database: Database, limits: Limits, clock: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._limits = limits
+        self._clock = clock
+
+    async def report(self, subject: Subject, *, days: int) -> Report:
+        """See ``report``."""
+        work = partial(report, subject=subject, limits=self._limits, days=days, at=self._clock())
+        return await self._database.run(work)
+
+
+def _spent(amount: Amount) -> Spent:
+    return Spent(
+        messages=amount.messages,
+        input_tokens=amount.input_tokens,
+        output_tokens=amount.output_tokens,
+        cost_usd=amount.microusd / MICRO,
+    )
+
+
+def _state(connection: Connection, subject: Subject, limit: Limit, at: datetime) -> State:
+    policy = f"{subject.whose}-{limit.label}"
+    if limit.period is None:
+        waiting = usage.unanswered(connection, user=subject.user, token=subject.token)
+        return State(
+            policy=policy, unit=limit.unit, quota=limit.quota, used=waiting, reserved=0, resets_at=None
+        )
+    window = window_of(limit.period, at)
+    amount = usage.total(connection, subject.account, first=window.first, last=window.last)
+    return State(
+        policy=policy,
+        unit=limit.unit,
+        quota=limit.quota / limit.scale,
+        used=spent_of(limit, amount) / limit.scale,
+        reserved=reserved_of(limit, amount) / limit.scale,
+        resets_at=window.ends,
+    )

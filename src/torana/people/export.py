@@ -1,0 +1,148 @@
+"""Exporting a user: everything that is kept of somebody, as a zip file that needs no Torana to be read."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from torana import __version__
+from torana.store import audit
+from torana.store.audit import Act
+from torana.store.database import Database
+from torana.store.gathering import Holdings
+from torana.store.reading import read_database
+
+_Row = Mapping[Any, Any]
+
+_SPENT = ("period", "messages", "inputTokens", "outputTokens", "costUsd")
+
+
+class Export:
+    """Writes what is kept of a user into a file that has no name and is gone when it is closed.
+
+    Rows go through the memory one by one, and all come from one moment.
+    """
+
+    def __init__(self, *, database: Database, path: Path) -> None:
+        self._database = database
+        self._path = path
+
+    async def write(self, user: str, act: Act) -> IO[bytes]:
+        """A zip file, to be read from its beginning and closed by the caller; recorded as an act.
+
+        It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
+        turn a line), ``memories.jsonl``, ``tokens.jsonl`` and ``usage.csv``; nobody known has empty ones.
+        Raises ``OSError`` where there is no room.
+        """
+        file, counts = await asyncio.to_thread(self._spool, user, act)
+        await self._database.run(
+            partial(audit.record, act=act, action="user.export", target=user, **counts),
+        )
+        return file
+
+    def _spool(self, user: str, act: Act) -> tuple[IO[bytes], dict[str, int]]:
+        # Beside the database, where room is provided for texts like these.
+        file = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed by whoever sends it
+        try:
+            counts = read_database(
+                self._path, lambda connection: _write(file, Holdings(connection, user), user, act)
+            )
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+        return file, counts
+
+
+def _write(file: IO[bytes], holdings: Holdings, user: str, act: Act) -> dict[str, int]:
+    with ZipFile(file, "w", ZIP_DEFLATED) as out:
+        counts = _write_sessions(out, holdings.said())
+        counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
+        counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
+        _write_usage(out, holdings.spent())
+        manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
+        out.writestr("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
+    return counts
+
+
+def _write_sessions(out: ZipFile, said: Iterable[_Row]) -> dict[str, int]:
+    counts = {"sessions": 0, "turns": 0}
+    for session_id, turns in groupby(said, key=lambda row: row["session_id"]):
+        counts["sessions"] += 1
+        counts["turns"] += _write_lines(out, f"sessions/{session_id}.jsonl", map(_turn, turns))
+    return counts
+
+
+def _write_lines(out: ZipFile, name: str, records: Iterable[dict[str, Any]]) -> int:
+    """Write a JSON object a line; returns how many."""
+    count = 0
+    with out.open(name, "w", force_zip64=True) as lines:
+        for record in records:
+            lines.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            count += 1
+    return count
+
+
+def _write_usage(out: ZipFile, spent: Iterable[_Row]) -> None:
+    with out.open("usage.csv", "w") as binary, io.TextIOWrapper(binary, "utf-8", newline="") as text:
+        table = csv.writer(text)
+        table.writerow(_SPENT)
+        for row in spent:
+            amounts = (row["messages"], row["input_tokens"], row["output_tokens"], row["microusd"] / 1e6)
+            table.writerow((row["period"], *amounts))
+
+
+def _turn(row: _Row) -> dict[str, Any]:
+    failure = row["failure_code"] and {"code": row["failure_code"], "detail": row["failure_detail"]}
+    return {
+        "id": row["id"],
+        "sessionId": row["session_id"],
+        "channelId": row["channel"],
+        "status": row["state"],
+        "content": row["content"],
+        "reply": row["reply"],
+        "error": failure,
+        "model": row["model"],
+        "usage": {
+            "inputTokens": row["input_tokens"],
+            "outputTokens": row["output_tokens"],
+            "costUsd": row["cost_usd"],
+        },
+        "mergedInto": row["merged_into"],
+        "createdAt": row["created_at"].isoformat(),
+        "endedAt": row["ended_at"] and row["ended_at"].isoformat(),
+    }
+
+
+def _memory(row: _Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "text": row["text"],
+        "subject": row["subject"],
+        "turnId": row["turn_id"],
+        "createdAt": row["created_at"].isoformat(),
+        "supersededAt": row["superseded_at"] and row["superseded_at"].isoformat(),
+        "supersededBy": row["superseded_by"],
+    }
+
+
+def _token(row: _Row) -> dict[str, Any]:
+    times = {
+        name: row[column] and row[column].isoformat()
+        for name, column in (
+            ("createdAt", "created_at"),
+            ("expiresAt", "expires_at"),
+            ("revokedAt", "revoked_at"),
+            ("usedAt", "used_at"),
+        )
+    }
+    return {"id": row["id"], "label": row["label"], "scopes": row["scopes"], **times}

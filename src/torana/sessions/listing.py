@@ -1,0 +1,70 @@
+"""A session and its messages, as they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation: the turns of an owner's channel."""
+
+    id: str
+    owner: str
+    channel: str
+    #: The beginning of what was said in it first; None where that is not known.
+    title: str | None
+    turns: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One side of a turn."""
+
+    id: str
+    turn_id: str
+    role: Literal["user", "assistant"]
+    content: str
+    user: str | None
+    at: datetime
+
+
+def session_of(row: Mapping[Any, Any]) -> Session:
+    """The session that a row is."""
+    return Session(
+        id=row["id"],
+        owner=row["owner"],
+        channel=row["channel"],
+        title=row["title"],
+        turns=row["next_seq"] - 1,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def messages_of(row: Mapping[Any, Any]) -> list[Message]:
+    """The sides of the turn that a row is, the question before its answer."""
+    question = Message(
+        id=f"{row['id']}_user",
+        turn_id=row["id"],
+        role="user",
+        content=row["content"],
+        user=row["user"],
+        at=row["created_at"],
+    )
+    if not row["reply"]:
+        return [question]
+    answer = replace(
+        question,
+        id=f"{row['id']}_assistant",
+        role="assistant",
+        content=row["reply"],
+        user=None,
+        at=row["ended_at"],
+    )
+    return [question, answer]

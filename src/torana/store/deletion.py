@@ -1,0 +1,82 @@
+"""Deleting whole sessions: what was said is gone, and of each turn a tombstone stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.errors import SessionBusy
+from torana.store.tables import calls, history, keys, owned, sessions, steps, tombstones, turns, unfinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """What was deleted: the ids of the turns, and how many idempotency keys stand for none any more."""
+
+    turns: Sequence[str]
+    keys: int
+
+
+def delete(connection: Connection, owner: str, session_id: str, *, at: datetime) -> Deleted | None:
+    """Delete the owner's session with all that hangs on it; None where there is none.
+
+    Raises ``SessionBusy`` while a turn of it has not ended; then nothing is deleted.
+    """
+    is_there = sa.select(sessions.c.id).where(sessions.c.owner == owner, sessions.c.id == session_id)
+    if connection.execute(is_there).first() is None:
+        return None
+    busy = sa.select(turns.c.id).where(unfinished, turns.c.session_id == session_id).limit(1)
+    if connection.execute(busy).first() is not None:
+        raise SessionBusy
+    return _delete(connection, [session_id], at)
+
+
+def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
+    """The ids of sessions of every owner in which nothing was said since then and nothing waits, the oldest
+    first.
+    """
+    found = sa.select(sessions.c.id).where(_idle_since(before)).order_by(sessions.c.updated_at).limit(limit)
+    return list(connection.execute(found).scalars())
+
+
+def delete_idle(
+    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
+) -> Deleted:
+    """Delete those of the sessions that are idle still."""
+    still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
+    return _delete(connection, connection.execute(still).scalars().all(), at)
+
+
+def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
+    """Whether a turn of the owner's left a tombstone; the owner may be ``EVERYONE``."""
+    found = sa.select(tombstones.c.turn_id).where(owned(tombstones, owner), tombstones.c.turn_id == turn_id)
+    return connection.execute(found).first() is not None
+
+
+def _idle_since(before: datetime) -> sa.ColumnElement[bool]:
+    waits = sa.exists().where(unfinished, turns.c.session_id == sessions.c.id)
+    return (sessions.c.updated_at < before) & ~waits
+
+
+def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: datetime) -> Deleted:
+    """Delete turns, which have ended, with all that hangs on them, and leave a tombstone for each."""
+    ids = sa.select(turns.c.id).where(which)
+    erased = connection.execute(ids).scalars().all()
+    buried = sa.select(turns.c.id, turns.c.owner, sa.literal(at, tombstones.c.at.type)).where(which)
+    connection.execute(sa.insert(tombstones).from_select(["turn_id", "owner", "at"], buried))
+    # A key stays for its day, so that the message is not run again; what it was can no longer be told from it.
+    cleared = connection.execute(sa.update(keys).where(keys.c.turn_id.in_(ids)).values(fingerprint=b""))
+    for table in (calls, steps, history):
+        connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
+    connection.execute(sa.delete(turns).where(which))
+    return Deleted(turns=erased, keys=cleared.rowcount)
+
+
+def _delete(connection: Connection, session_ids: Sequence[str], at: datetime) -> Deleted:
+    deleted = delete_turns(connection, turns.c.session_id.in_(session_ids), at)
+    connection.execute(sa.delete(sessions).where(sessions.c.id.in_(session_ids)))
+    return deleted

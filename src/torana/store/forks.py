@@ -1,0 +1,195 @@
+"""A session that begins as a copy of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
+from torana.store import sessions as session_rows
+from torana.store.tables import history, sessions, turns
+
+#: At most so many turns are copied: a bound on how long nothing else is written.
+_MOST = 5_000
+
+#: The states of turns that are copied.
+_ENDED = ("completed", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """What a fork becomes: the ids and the time chosen for it."""
+
+    session_id: str
+    channel: str
+    at: datetime
+    #: Gives each copied turn its id.
+    turn_id: Callable[[], str]
+    #: What a session is called after a message.
+    title_of: Callable[[str], str | None]
+
+
+def fork(
+    connection: Connection, owner: str, session_id: str, *, last: str | None, new: NewSession, most: int = _MOST
+) -> RowMapping:
+    """Copy the owner's session up to and with a turn, or to its last ended one; the new session.
+
+    The ended turns are copied with their history, under new ids and at no cost: they were paid for. The title
+    comes along only with the message that gave it: what is erased of that later is erased here too. What the
+    model is not shown any more stays so, unless the named turn itself is among it. Journals and idempotency
+    keys are not copied. Raises ``NotFound``, ``NotEnded``, ``ChannelTaken``, or ``Conflict`` for more than
+    ``most`` turns.
+    """
+    source = session_rows.get(connection, owner, session_id)
+    if source is None:
+        raise NotFound(f"there is no session {session_id!r}")
+    if connection.execute(_SESSION_OF, {"owner": owner, "channel": new.channel}).first() is not None:
+        raise ChannelTaken
+    last_seq = _last_seq(connection, session_id, last)
+    copies = _new_ids(connection, session_id, last_seq, new.turn_id, most)
+    places = _places(connection, session_id)
+    kept = [place for turn_id, place in places.items() if turn_id in copies]
+    values = _shown(source, kept=kept, left=set(places.values()) - set(kept), named=last is not None)
+    title = source["title"] if _gave_title(connection, source, copies, new.title_of) else None
+    connection.execute(_INSERT_SESSION, _session(source, new, last_seq) | values | {"title": title})
+    if copies:
+        _copy(connection, source, new, copies, places)
+    return session_rows.get(connection, owner, new.session_id) or source
+
+
+def _last_seq(connection: Connection, session_id: str, last: str | None) -> int:
+    """The place in the session of the turn that is copied last; 0 where none has ended."""
+    if last is None:
+        ended = turns.c.state.in_(_ENDED)
+        query = sa.select(sa.func.coalesce(sa.func.max(turns.c.seq), 0))
+        return int(connection.execute(query.where(turns.c.session_id == session_id, ended)).scalar_one())
+    named = sa.select(turns.c.seq, turns.c.state).where(turns.c.session_id == session_id, turns.c.id == last)
+    row = connection.execute(named).first()
+    if row is None:
+        raise NotFound(f"there is no turn {last!r} in the session {session_id!r}")
+    if row.state not in _ENDED:
+        raise NotEnded
+    return int(row.seq)
+
+
+def _new_ids(
+    connection: Connection, session_id: str, last_seq: int, turn_id: Callable[[], str], most: int
+) -> dict[str, str]:
+    """The id of each turn that is copied, and that of its copy."""
+    found = (
+        sa.select(turns.c.id)
+        .where(turns.c.session_id == session_id, turns.c.seq <= last_seq, turns.c.state.in_(_ENDED))
+        .order_by(turns.c.seq)
+    )
+    ids = connection.execute(found.limit(most + 1)).scalars().all()
+    if len(ids) > most:
+        raise Conflict(f"More than {most:,} turns cannot be copied; name an earlier turn.")
+    return {old: turn_id() for old in ids}
+
+
+def _gave_title(
+    connection: Connection,
+    source: RowMapping,
+    copies: Mapping[str, str],
+    title_of: Callable[[str], str | None],
+) -> bool:
+    """Whether the session is called after a message that is copied: another one's words stay behind."""
+    said = sa.select(turns.c.id, turns.c.content).where(turns.c.session_id == source["id"])
+    rows = connection.execute(said.order_by(turns.c.created_at), execution_options={"yield_per": 10})
+    return any(row.id in copies and title_of(row.content) == source["title"] for row in rows)
+
+
+def _places(connection: Connection, session_id: str) -> dict[str, int]:
+    """The place in the session's history of each turn that has one."""
+    found = sa.select(history.c.turn_id, history.c.seq).where(history.c.session_id == session_id)
+    return {row.turn_id: row.seq for row in connection.execute(found)}
+
+
+def _shown(source: RowMapping, *, kept: list[int], left: set[int], named: bool) -> dict[str, Any]:
+    """From where on the copied history is shown to the model, and the summary, if it tells of nothing else."""
+    is_before = named and max(kept, default=0) < source["fresh_from"]
+    is_whole = not is_before and all(place > source["summary_to"] for place in left)
+    return {
+        "fresh_from": 0 if is_before else source["fresh_from"],
+        "summary": source["summary"] if is_whole else None,
+        "summary_to": source["summary_to"] if is_whole else 0,
+    }
+
+
+def _session(source: RowMapping, new: NewSession, last_seq: int) -> dict[str, Any]:
+    return {
+        "id": new.session_id,
+        "owner": source["owner"],
+        "channel": new.channel,
+        "next_seq": last_seq + 1,
+        # Of a room it is not asked again who of it was copied: it stays one.
+        "speaker": source["speaker"],
+        "shared": source["shared"],
+        "created_at": new.at,
+        "updated_at": new.at,
+    }
+
+
+def _copy(
+    connection: Connection,
+    source: RowMapping,
+    new: NewSession,
+    copies: Mapping[str, str],
+    places: Mapping[str, int],
+) -> None:
+    place = {"session_id": new.session_id, "channel": new.channel}
+    connection.execute(_COPY_TURN, [place | {"old": old, "new": copy} for old, copy in copies.items()])
+    merged = sa.select(turns.c.id, turns.c.merged_into).where(
+        turns.c.session_id == new.session_id, turns.c.merged_into.is_not(None)
+    )
+    for row in connection.execute(merged).all():
+        connection.execute(_MERGE, {"key": row.id, "merged_into": copies.get(row.merged_into)})
+    said = [
+        {"session_id": new.session_id, "new": copy, "source": source["id"], "place": places[old]}
+        for old, copy in copies.items()
+        if old in places
+    ]
+    if said:
+        connection.execute(_COPY_HISTORY, said)
+
+
+_SESSION_OF = sa.select(sessions.c.id).where(
+    sessions.c.owner == sa.bindparam("owner"), sessions.c.channel == sa.bindparam("channel")
+)
+_INSERT_SESSION = sa.insert(sessions)
+#: What a copied turn does not take over as it is.
+_OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
+    "id": sa.bindparam("new", type_=sa.Text),
+    "session_id": sa.bindparam("session_id", type_=sa.Text),
+    "channel": sa.bindparam("channel", type_=sa.Text),
+    "input_tokens": sa.literal(0),
+    "output_tokens": sa.literal(0),
+    "cost_usd": sa.literal(0.0),
+    "merged_step": sa.null(),
+    "reserved_tokens": sa.literal(0),
+    "reserved_microusd": sa.literal(0),
+    "reserved_on": sa.null(),
+}
+_COPY_TURN = sa.insert(turns).from_select(
+    turns.c.keys(),
+    sa.select(*(_OF_THE_COPY.get(column.name, column) for column in turns.c)).where(
+        turns.c.id == sa.bindparam("old")
+    ),
+)
+_MERGE = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
+_COPY_HISTORY = sa.insert(history).from_select(
+    ["session_id", "seq", "owner", "turn_id", "messages", "body"],
+    sa.select(
+        sa.bindparam("session_id", type_=sa.Text),
+        history.c.seq,
+        history.c.owner,
+        sa.bindparam("new", type_=sa.Text),
+        history.c.messages,
+        history.c.body,
+    ).where(history.c.session_id == sa.bindparam("source"), history.c.seq == sa.bindparam("place")),
+)

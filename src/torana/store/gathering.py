@@ -1,0 +1,53 @@
+"""What is kept of a user, for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.messages import owner_of
+from torana.store.tables import memories, sessions, tokens, turns, usage
+
+#: Rows that are in memory at once.
+_PAGE = 100
+
+
+class Holdings:
+    """A user's rows, as they are in one transaction; each kind is read row by row."""
+
+    def __init__(self, connection: Connection, user: str) -> None:
+        self._connection = connection
+        self._user = user
+
+    def said(self) -> Iterator[RowMapping]:
+        """The user's turns, session by session, in their order; of rooms nobody else's."""
+        own = sa.select(sessions.c.id).where(sessions.c.owner == owner_of(self._user))
+        return self._rows(
+            sa.select(turns)
+            .where((turns.c.user == self._user) | turns.c.session_id.in_(own))
+            .order_by(turns.c.session_id, turns.c.seq)
+        )
+
+    def remembered(self) -> Iterator[RowMapping]:
+        """All memories about the user, superseded ones too, the oldest first."""
+        return self._rows(
+            sa.select(memories)
+            .where(memories.c.owner == owner_of(self._user))
+            .order_by(memories.c.created_at, memories.c.id)
+        )
+
+    def spent(self) -> Iterator[RowMapping]:
+        """What the user spent, by period."""
+        account = usage.c.account == f"user:{self._user}"
+        return self._rows(sa.select(usage).where(account).order_by(usage.c.period))
+
+    def credentials(self) -> Iterator[RowMapping]:
+        """The tokens that are bound to the user, the oldest first; nothing of their secrets."""
+        shown = [column for column in tokens.c if column.name != "digest"]
+        bound = sa.select(*shown).where(tokens.c.user == self._user)
+        return self._rows(bound.order_by(tokens.c.created_at, tokens.c.id))
+
+    def _rows(self, query: sa.Select[*tuple[object, ...]]) -> Iterator[RowMapping]:
+        return iter(self._connection.execute(query, execution_options={"yield_per": _PAGE}).mappings())

@@ -1,0 +1,29 @@
+"""Read a database without changing it, beside a running gateway or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from torana.errors import DataDirUnusable
+from torana.store.database import sqlite_engine
+
+T = TypeVar("T")
+
+
+def read_database(path: Path, work: Callable[[Connection], T]) -> T:
+    """What ``work`` reads. Raises ``DataDirUnusable`` for a file that is missing or cannot be read."""
+    if not path.exists():
+        raise DataDirUnusable(f"there is no database {path} yet; name another place with --data-dir")
+    engine = sqlite_engine(path, read_only=True)
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except DBAPIError as error:
+        raise DataDirUnusable(f"{path} cannot be read: {error.orig}; `torana doctor` tells more") from error
+    finally:
+        engine.dispose()

@@ -1,0 +1,69 @@
+"""Rows of sessions. Every function names the owner, who may be ``EVERYONE`` where rows are read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.tables import history, owned, sessions, turns
+
+
+def listed(
+    connection: Connection,
+    owner: str,
+    *,
+    channel: str | None,
+    user: str | None,
+    before: tuple[datetime, str] | None,
+    limit: int,
+) -> list[RowMapping]:
+    """The owner's sessions, the last used first: of a channel, or those in which a user spoke."""
+    query = sa.select(sessions).where(owned(sessions, owner))
+    if channel is not None:
+        query = query.where(sessions.c.channel == channel)
+    if user is not None:
+        spoke = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user == user)
+        query = query.where(spoke)
+    if before is not None:
+        at, session_id = before
+        query = query.where(
+            (sessions.c.updated_at < at) | ((sessions.c.updated_at == at) & (sessions.c.id < session_id))
+        )
+    newest_first = query.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    return list(connection.execute(newest_first).mappings())
+
+
+def get(connection: Connection, owner: str, session_id: str) -> RowMapping | None:
+    """The owner's session of that id."""
+    query = sa.select(sessions).where(owned(sessions, owner), sessions.c.id == session_id)
+    return connection.execute(query).mappings().first()
+
+
+def said(connection: Connection, owner: str, session_id: str, *, from_seq: int, limit: int) -> list[RowMapping]:
+    """The session's turns from a place on, in order."""
+    query = (
+        sa.select(turns)
+        .where(owned(turns, owner), turns.c.session_id == session_id, turns.c.seq >= from_seq)
+        .order_by(turns.c.seq)
+        .limit(limit)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def start_afresh(connection: Connection, owner: str, channel: str) -> None:
+    """Show the model nothing any more of what was said in a channel so far; it stays written."""
+    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))
+
+
+def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | None:
+    """``start_afresh`` for a session by its id; the session as it is now, or None where there is none."""
+    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.id == session_id))
+    return get(connection, owner, session_id)
+
+
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
+    history.c.session_id == sessions.c.id
+)
+_AFRESH = sa.update(sessions).values(fresh_from=_NEWEST.scalar_subquery() + 1, summary=None, summary_to=0)

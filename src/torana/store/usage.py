@@ -1,0 +1,209 @@
+"""Rows of what was spent and is held back, by account and period; what each turn holds is on its own row.
+
+A period is a day such as ``2026-11-20`` or a minute such as ``2026-11-20T22:05``, in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.messages import Turn, Usage
+from torana.store.tables import turns, unfinished, usage
+
+#: The account of all together.
+GATEWAY = "gateway"
+
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """What was counted or held back; money in micro-dollars."""
+
+    messages: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    microusd: int = 0
+    reserved_tokens: int = 0
+    reserved_microusd: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Those that went in and those that came out."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What is held back for a turn's next model call, on which period, and what its calls used so far."""
+
+    tokens: int
+    microusd: int
+    on: str | None
+    used: Usage
+
+
+def of_user(user: str) -> str:
+    """The account of a user."""
+    return f"user:{user}"
+
+
+def of_token(token: str) -> str:
+    """The account of a token, by its id."""
+    return f"token:{token}"
+
+
+def accounts_of(turn: Turn) -> list[str]:
+    """The accounts that a turn is charged to."""
+    accounts = [GATEWAY]
+    if turn.user is not None:
+        accounts.append(of_user(turn.user))
+    if turn.token is not None:
+        accounts.append(of_token(turn.token))
+    return accounts
+
+
+def total(connection: Connection, account: str, *, first: str, last: str) -> Amount:
+    """The sum of an account's rows from one period to another of the same kind, both included."""
+    window = {"account": account, "first": first, "last": last, "length": len(first)}
+    return _amount(connection.execute(_TOTAL, window).mappings().one())
+
+
+def by_period(connection: Connection, account: str, *, first: str, last: str) -> list[tuple[str, Amount]]:
+    """An account's rows from one period to another of the same kind, in order."""
+    window = {"account": account, "first": first, "last": last, "length": len(first)}
+    return [(row["period"], _amount(row)) for row in connection.execute(_ROWS, window).mappings()]
+
+
+def add(connection: Connection, accounts: Sequence[str], periods: Sequence[str], amount: Amount) -> None:
+    """Add to rows of accounts, which are made where there are none."""
+    values = asdict(amount)
+    rows = [{"account": account, "period": period} | values for account in accounts for period in periods]
+    connection.execute(_ADD, rows)
+
+
+def forget_minutes(connection: Connection, accounts: Sequence[str], *, before: str) -> None:
+    """Drop the accounts' rows of minutes before one."""
+    keys = [{"key": account, "before": before, "length": len(before)} for account in accounts]
+    connection.execute(_FORGET_MINUTES, keys)
+
+
+def held(connection: Connection, turn_id: str) -> Held:
+    """What a turn holds and used."""
+    row = connection.execute(_HELD, {"id": turn_id}).mappings().one()
+    used = Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_usd=row["cost_usd"])
+    return Held(
+        tokens=row["reserved_tokens"], microusd=row["reserved_microusd"], on=row["reserved_on"], used=used
+    )
+
+
+def hold(connection: Connection, turn_id: str, held: Held) -> None:
+    """Write on a turn's row what it holds and used."""
+    connection.execute(
+        _HOLD,
+        {
+            "key": turn_id,
+            "reserved_tokens": held.tokens,
+            "reserved_microusd": held.microusd,
+            "reserved_on": held.on,
+            "input_tokens": held.used.input_tokens,
+            "output_tokens": held.used.output_tokens,
+            "cost_usd": held.used.cost_usd,
+        },
+    )
+
+
+def settle(connection: Connection, turn: Turn, *, used: Usage | None, at: datetime) -> Usage:
+    """Charge what a turn has used since it was last settled, and free what it held.
+
+    ``used`` is all that it used; None where it used no more than its row says. Returns that sum. It is charged
+    to the period on which it was held back, where it was tested, else to the day of ``at``. The caller writes
+    the turn's row, in the same transaction.
+    """
+    before = held(connection, turn.id)
+    used = used or before.used
+    spent = since(before.used, used)
+    accounts = accounts_of(turn)
+    if before.on is not None:
+        # Only rows that are still there: one of a minute may be forgotten meanwhile.
+        freed = asdict(spent) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
+        periods = dict.fromkeys((before.on[:10], before.on))
+        keys = [{"key": account, "at": period} for account in accounts for period in periods]
+        connection.execute(_SETTLE, [freed | key for key in keys])
+    elif spent != Amount():
+        add(connection, accounts, [f"{at:%Y-%m-%d}"], spent)
+    return used
+
+
+def unanswered(connection: Connection, *, user: str | None = None, token: str | None = None) -> int:
+    """How many accepted turns have not ended: of a user, of a token, or in all."""
+    query = sa.select(sa.func.count()).select_from(turns).where(unfinished)
+    if user is not None:
+        query = query.where(turns.c.user == user)
+    if token is not None:
+        query = query.where(turns.c.token == token)
+    return connection.execute(query).scalar_one()
+
+
+def since(before: Usage, now: Usage) -> Amount:
+    """What was used between two sums; never less than nothing."""
+    return Amount(
+        input_tokens=max(0, now.input_tokens - before.input_tokens),
+        output_tokens=max(0, now.output_tokens - before.output_tokens),
+        microusd=max(0, round(now.cost_usd * _MICRO) - round(before.cost_usd * _MICRO)),
+    )
+
+
+def _amount(row: RowMapping) -> Amount:
+    return Amount(**{name: max(0, row[name] or 0) for name in _AMOUNTS})
+
+
+_AMOUNTS = [field.name for field in fields(Amount)]
+# The length parts days from minutes, which lie between them.
+_IN_WINDOW = (
+    (usage.c.account == sa.bindparam("account"))
+    & (usage.c.period >= sa.bindparam("first"))
+    & (usage.c.period <= sa.bindparam("last"))
+    & (sa.func.length(usage.c.period) == sa.bindparam("length"))
+)
+_TOTAL = sa.select(*(sa.func.sum(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
+_ROWS = sa.select(usage).where(_IN_WINDOW).order_by(usage.c.period)
+
+
+def _adding() -> Any:
+    new = insert(usage)
+    sums = {name: usage.c[name] + new.excluded[name] for name in _AMOUNTS}
+    return new.on_conflict_do_update(index_elements=["account", "period"], set_=sums)
+
+
+_ADD = _adding()
+_FREED = ("reserved_tokens", "reserved_microusd")
+_SETTLE = (
+    sa.update(usage)
+    .where(usage.c.account == sa.bindparam("key"), usage.c.period == sa.bindparam("at"))
+    .values(
+        {name: usage.c[name] + sa.bindparam(name) for name in _AMOUNTS if name not in _FREED}
+        | {name: sa.func.max(0, usage.c[name] - sa.bindparam(name)) for name in _FREED}
+    )
+)
+_FORGET_MINUTES = sa.delete(usage).where(
+    usage.c.account == sa.bindparam("key"),
+    usage.c.period < sa.bindparam("before"),
+    sa.func.length(usage.c.period) == sa.bindparam("length"),
+)
+_HELD = sa.select(
+    turns.c.reserved_tokens,
+    turns.c.reserved_microusd,
+    turns.c.reserved_on,
+    turns.c.input_tokens,
+    turns.c.output_tokens,
+    turns.c.cost_usd,
+).where(turns.c.id == sa.bindparam("id"))
+_HOLD = sa.update(turns).where(turns.c.id == sa.bindparam("key"))

@@ -1,0 +1,375 @@
+"""The durable inbox: every message that comes in, and what is asked of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NoReturn
+
+from torana.errors import (
+    CrashedRepeatedly,
+    Draining,
+    Erased,
+    Expired,
+    NotFailed,
+    NotFound,
+    StoreUnavailable,
+    by_code,
+)
+from torana.limits.budgets import Admitted, Budgets
+from torana.limits.policies import Limits
+from torana.limits.prices import Prices
+from torana.limits.standings import Standing
+from torana.messages import GATEWAY_OWNER, Inbound, Turn, TurnEvent, new_id, utc_now
+from torana.sessions.titles import title_of
+from torana.store import deletion, keys
+from torana.store import turns as rows
+from torana.store.audit import Act, recorded
+from torana.store.database import Connection, Database, T
+from torana.store.turns import Accepted, NewTurn
+from torana.turns.controls import Controls
+from torana.turns.log.base import EventLog
+from torana.turns.queue import Queue
+from torana.turns.runner import Runner, RunsTurns, stopped
+
+#: From so many deaths on a turn is a suspect, and runs alone.
+_SUSPECT = 2
+
+#: What waited longer than this when the gateway starts is not acted on any more.
+_STALE = timedelta(days=1)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What became of a message: its turn, and how the limits stand that it was counted on.
+
+    A message that is not ``new`` is a turn that was known by its key; it was counted on none.
+    """
+
+    turn: Turn
+    new: bool
+    standings: Sequence[Standing] = ()
+
+
+class Turns:
+    """Takes messages in, runs each session's turns one at a time in the order of acceptance, keeps the answers.
+
+    One process owns the database; the tasks that run turns live here.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        agent: RunsTurns,
+        log: EventLog,
+        turn_timeout: float,
+        budgets: Budgets | None = None,
+        queue: Queue | None = None,
+        concurrency: int = 100,
+        max_crashes: int = 3,
+        clock: Callable[[], datetime] = utc_now,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        ended: Callable[[Turn], None] | None = None,
+    ) -> None:
+        """``ended`` is called with every turn that has ended; it must not wait or raise."""
+        self._database = database
+        self._log = log
+        self._budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
+        self._queue = queue or Queue()
+        self._max_crashes = max_crashes
+        self._clock = clock
+        self._runner = Runner(
+            database=database,
+            agent=agent,
+            log=log,
+            budgets=self._budgets,
+            turn_timeout=turn_timeout,
+            concurrency=concurrency,
+            clock=clock,
+            pause=pause,
+            ended=ended,
+        )
+        self._controls = Controls(database=database, cancel=self.cancel)
+        self._accepting = True
+        #: What is on its way into the store, with the message if it is one.
+        self._writing: dict[asyncio.Task[Any], Inbound | None] = {}
+        self._isolating: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take up what an earlier process left unfinished, in order.
+
+        A turn over which two processes died runs alone, the others after it, until it has settled a step or
+        ended: a poisonous message is found out, and its neighbours live.
+        """
+        unfinished = await self._database.run(rows.recover)
+        for turn in unfinished:
+            self._runner.expect(turn, settled=await self._runner.settled_text(turn))
+        alive = [turn for turn in unfinished if not await self._given_up(turn, unfinished)]
+        suspects = [turn for turn in alive if turn.crashes >= _SUSPECT]
+        if suspects:
+            self._runner.holding = True
+            # One of each session at most: what waits behind it comes in its order.
+            sessions = dict.fromkeys(turn.session_id for turn in suspects)
+            self._isolating = asyncio.create_task(self._isolate(sessions))
+        else:
+            await self._release()
+
+    async def stop(self, *, grace: float) -> None:
+        """Take no more messages, give running turns ``grace`` seconds, and leave the rest to the next start."""
+        self._accepting = False
+        if self._writing:
+            await asyncio.wait(self._writing)
+        if self._isolating is not None:
+            self._isolating.cancel()
+        await self._runner.stop(grace=grace)
+        with suppress(StoreUnavailable):
+            await self._database.run(rows.requeue)
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more messages are taken."""
+        return not self._accepting
+
+    def check_accepting(self) -> None:
+        """Raise ``Draining`` when no more messages are taken."""
+        if not self._accepting:
+            raise Draining(headers={"Retry-After": "5"})
+
+    async def accept(self, inbound: Inbound) -> Turn:
+        """The turn of a message: see ``submit``."""
+        return (await self.submit(inbound)).turn
+
+    async def submit(self, inbound: Inbound, *, rates: Sequence[Standing] = ()) -> Submitted:
+        """Write a message down and see to it that it is answered. When this returns, it is durable.
+
+        Without a channel the turn gets one of its own. A message with a key that was accepted before is that
+        turn, and no other is made. Raises ``Draining``, ``StoreUnavailable``, ``QueueFull``, ``Overloaded``,
+        ``SessionBusy``, ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does
+        not take the message back: it may still be answered. ``rates`` are limits that were tested before, for
+        the headers of the answer and of a refusal.
+        """
+        self.check_accepting()
+        if word := self._controls.word(inbound.content):
+            return await self._obey(word, inbound)
+        arriving = [message for message in self._writing.values() if message is not None]
+        self._queue.check(inbound, [*self._runner.live.values(), *arriving])
+        return await self._carried_out(self._submit(inbound, rates), inbound)
+
+    async def known(
+        self, inbound: Inbound, *, again: AbstractContextManager[object] | None = None
+    ) -> Turn | None:
+        """The turn that a message with the same key became, if there is one, running again if it may.
+
+        It is run again inside of ``again``. Raises ``KeyReused`` where the key was used with another message,
+        and ``BudgetSpent`` where it may not run again yet.
+        """
+        if inbound.key is None:
+            return None
+        found = await self._database.run(partial(keys.find, inbound=inbound, now=self._clock()))
+        if found is not None and found.failure is not None and by_code(found.failure.code).retryable:
+            with suppress(NotFailed), again or nullcontext():  # another request was quicker
+                return await self.retry(found.owner, found.id)
+            return await self.get(found.owner, found.id)
+        return found
+
+    async def get(self, owner: str, turn_id: str) -> Turn:
+        """The owner's turn as its row says.
+
+        Raises ``NotFound``, also for another owner's, and ``Erased`` for one that was deleted.
+        """
+        turn = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id))
+        return turn or await self._missing(owner, turn_id)
+
+    async def cancel(self, owner: str, turn_id: str, *, act: Act | None = None) -> Turn:
+        """Stop a turn, whether it runs or waits; returns it as it ended. One that has ended is left as it is.
+
+        A message that a running turn took as a further input is cancelled with that turn. An operator's act is
+        written down where the turn is a user's own. Raises ``NotFound``.
+        """
+        turn = await self._carried_out(self._cancel(owner, turn_id, act))
+        return turn if turn.ended else await self.ended(turn)
+
+    async def retry(self, owner: str, turn_id: str, *, act: Act | None = None) -> Turn:
+        """Put a failed turn at its session's tail again, with its journal: what was settled is not repeated.
+
+        An operator's act is written down where the turn is a user's own. Raises ``NotFound``, ``NotFailed`` for
+        a turn that did not fail, and ``BudgetSpent``.
+        """
+        self.check_accepting()
+        return await self._carried_out(self._retry(owner, turn_id, act))
+
+    async def ended(self, turn: Turn) -> Turn:
+        """Wait until the turn has ended. Cancelling the wait does nothing to the turn.
+
+        Raises ``Draining`` when the gateway stops before that, and ``NotFound`` as ``get`` does.
+        """
+        ending = self._runner.ending(turn.id)
+        if ending is not None:
+            return await asyncio.shield(ending)
+        found = await self.get(turn.owner, turn.id)
+        if not found.ended:
+            raise stopped()
+        return found
+
+    def forget(self, turn_ids: Iterable[str]) -> None:
+        """Drop what is kept of the events of ended turns, which were deleted."""
+        for turn_id in turn_ids:
+            self._log.forget(turn_id)
+
+    async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """What happens in the turn, from the event behind ``after`` to its end: replay, then follow.
+
+        The first event says that it was accepted; a turn that nobody follows any more is told from its row.
+        """
+        if not self._log.knows(turn.id):
+            for event in _told_from_row(await self.get(turn.owner, turn.id)):
+                yield event
+            return
+        async for event in self._log.follow(turn.id, after=after):
+            yield event
+
+    async def _carried_out(self, work: Coroutine[Any, Any, T], inbound: Inbound | None = None) -> T:
+        """What the work returns; it goes on when its caller goes away.
+
+        The store may keep what it wrote, and then somebody has to run it, or to tell the end.
+        """
+        task = asyncio.create_task(work)
+        self._writing[task] = inbound
+        task.add_done_callback(self._writing.pop)
+        return await asyncio.shield(task)
+
+    async def _submit(self, inbound: Inbound, rates: Sequence[Standing]) -> Submitted:
+        new = replace(self._new(inbound), title=title_of(inbound.content))
+        work = partial(self._accept, inbound=inbound, new=new, rates=rates)
+        accepted, admitted = await self._database.run(work)
+        turn = accepted.turn
+        if admitted is None:
+            return Submitted(turn=turn, new=False)  # somebody else's request with the same key came first
+        self._budgets.tell(admitted.warned)
+        _log.info("turn accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
+        self._begin(turn)
+        if accepted.interrupts is not None:
+            self._runner.cancel(accepted.interrupts)
+        if accepted.steers is not None:
+            self._runner.steer(accepted.steers)
+        return Submitted(turn=turn, new=True, standings=admitted.standings)
+
+    def _accept(
+        self, connection: Connection, inbound: Inbound, new: NewTurn, rates: Sequence[Standing]
+    ) -> tuple[Accepted, Admitted | None]:
+        accepted = keys.accept(connection, inbound, new, hold=self._runner.holding)
+        is_new = accepted.turn.id == new.turn_id
+        return accepted, self._budgets.admit(connection, accepted.turn, rates=rates) if is_new else None
+
+    async def _cancel(self, owner: str, turn_id: str, act: Act | None) -> Turn:
+        turn = await self._database.run(partial(rows.target, owner=owner, turn_id=turn_id))
+        turn = turn or await self._missing(owner, turn_id)
+        ending = self._runner.cancelled()
+        work = partial(rows.cancel_queued, owner=owner, turn_id=turn.id, ending=ending)
+        noted = None if turn.ended else _on_a_users(turn, act)
+        self._runner.tell_ends(await self._database.run(recorded(work, noted, "turn.cancel", turn.id)))
+        self._runner.cancel(turn.id)
+        return await self.get(owner, turn_id)
+
+    async def _retry(self, owner: str, turn_id: str, act: Act | None) -> Turn:
+        failed = await self.get(owner, turn_id)
+        # What it settled is read before it runs again: from then on its events belong to whoever runs it.
+        settled = await self._runner.settled_text(failed)
+        work = partial(self._taken_up, owner=owner, turn_id=turn_id, hold=self._runner.holding)
+        turn = await self._database.run(recorded(work, _on_a_users(failed, act), "turn.retry", turn_id))
+        turn = turn or await self._missing(owner, turn_id)
+        self._begin(turn, settled=settled)
+        return turn
+
+    def _taken_up(self, connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
+        turn = rows.retry(connection, owner, turn_id, hold=hold)
+        if turn is not None:
+            self._budgets.admit(connection, turn, messages=0)
+        return turn
+
+    async def _missing(self, owner: str, turn_id: str) -> NoReturn:
+        """Say that there is no such turn, or none any more."""
+        if await self._database.run(partial(deletion.is_erased, owner=owner, turn_id=turn_id)):
+            raise Erased(f"the turn {turn_id!r} was erased")
+        raise NotFound(f"there is no turn {turn_id!r}")
+
+    def _begin(self, turn: Turn, *, settled: str = "") -> None:
+        self._runner.expect(turn, settled=settled)
+        if turn.state == "running":
+            self._runner.start(turn)
+
+    async def _obey(self, word: str, inbound: Inbound) -> Submitted:
+        """Do what a control word says, and write it down as a turn that is over already."""
+        new = self._new(inbound)
+        text = await self._controls.obey(word, owner=inbound.owner, channel=new.channel)
+        work = partial(keys.answer_at_once, inbound=inbound, new=new, text=text)
+        turn = await self._database.run(work)
+        return Submitted(turn=turn, new=turn.id == new.turn_id)
+
+    def _new(self, inbound: Inbound) -> NewTurn:
+        return NewTurn(
+            turn_id=new_id("turn"),
+            session_id=new_id("ses"),
+            channel=inbound.channel or new_id("ch"),
+            at=self._clock(),
+        )
+
+    async def _given_up(self, turn: Turn, unfinished: Sequence[Turn]) -> bool:
+        """End a turn that is not to run again: interrupted, waited too long, or killed too many processes."""
+        if turn.attempt > 0 and any(_interrupts(other, turn) for other in unfinished):
+            ending = self._runner.cut_off(turn, await self._runner.settled_text(turn))
+        elif turn.crashes >= _SUSPECT + self._max_crashes:
+            ending = self._runner.failed(CrashedRepeatedly())
+        elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
+            ending = self._runner.failed(Expired())
+        else:
+            return False
+        self._runner.tell_ends(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
+        return True
+
+    async def _isolate(self, sessions: Iterable[str]) -> None:
+        """Run the next turn of each session, one after the other, while everything else waits."""
+        for session_id in sessions:
+            turn = await self._runner.persist(partial(rows.claim_next, session_id=session_id))
+            if turn is not None:  # it was not cancelled meanwhile
+                _log.warning("turn runs alone: processes died over it", extra={"turn_id": turn.id})
+                await self._runner.start_alone(turn)
+        self._runner.holding = False
+        await self._release()
+
+    async def _release(self) -> None:
+        """Run the first turn of every session that runs none."""
+        for turn in await self._runner.persist(rows.claim_all):
+            _log.info("turn taken up again", extra={"turn_id": turn.id})
+            self._runner.start(turn)
+
+
+def _interrupts(other: Turn, turn: Turn) -> bool:
+    """Whether the other turn came to interrupt this one, which the process did not live to see."""
+    same = (other.session_id, other.user) == (turn.session_id, turn.user)
+    return same and other.on_busy == "interrupt" and other.attempt == 0 and other.seq > turn.seq
+
+
+def _on_a_users(turn: Turn, act: Act | None) -> Act | None:
+    """The act, where it reaches into what a user's own token made; the gateway's own turns are everyday."""
+    return None if turn.owner == GATEWAY_OWNER else act
+
+
+def _told_from_row(turn: Turn) -> list[TurnEvent]:
+    """The events of an ended turn whose log is gone."""
+    attempt = max(turn.attempt, 1)
+    events = [TurnEvent(f"{attempt}-1", "turn.accepted", {"id": turn.id, "channelId": turn.channel})]
+    if turn.reply:
+        events.append(TurnEvent(f"{attempt}-2", "message.snapshot", {"text": turn.reply}))
+    if turn.ended:
+        last = "turn.completed" if turn.state == "completed" else "turn.failed"
+        events.append(TurnEvent(f"{attempt}-{len(events) + 1}", last, {}))
+    return events

@@ -1,0 +1,28 @@
+"""How many messages may wait for their answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from torana.errors import Overloaded, QueueFull
+from torana.messages import Inbound, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Bounds on messages that have no answer yet; past them new ones are refused at once."""
+
+    per_session: int = 20
+    per_user: int = 50
+    overall: int = 1000
+
+    def check(self, inbound: Inbound, live: Collection[Turn | Inbound]) -> None:
+        """Raise ``Overloaded`` or ``QueueFull`` where there is no room for another message."""
+        if len(live) >= self.overall:
+            raise Overloaded(headers={"Retry-After": "5"})
+        ours = [turn for turn in live if turn.owner == inbound.owner]
+        in_session = sum(turn.channel == inbound.channel for turn in ours) if inbound.channel is not None else 0
+        of_user = sum(turn.user == inbound.user for turn in ours) if inbound.user is not None else 0
+        if in_session >= self.per_session or of_user >= self.per_user:
+            raise QueueFull(headers={"Retry-After": "5"})

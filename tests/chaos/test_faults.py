@@ -1,0 +1,443 @@
+"""The process dies at every place, one after the other: before and after each commit, around each step.
+
+A scenario is lived once without a death, which tells all places it comes past. Then for each of them it is
+lived again, with a death there, and what is left of it is finished by another life from the same file. What
+everybody sees afterwards must be what they saw without the death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ModelResponse
+from pydantic_ai.messages import UserPromptPart as UserPrompt
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+
+from torana.agent import TurnAgent
+from torana.agent.journal import UNKNOWN_OUTCOME
+from torana.limits.budgets import Budgets
+from torana.limits.policies import Limits, parse_limit
+from torana.limits.prices import Prices
+from torana.messages import GATEWAY_OWNER, Inbound, OnBusy, Turn
+from torana.testing import Faults, MortalDatabase
+from torana.tools import ToolContext
+from torana.turns import Turns
+from torana.turns.log.memory import MemoryEventLog
+
+#: How many pairs of deaths are tried: every single one is, but all pairs take an hour.
+PAIRS = 300 if os.environ.get("TORANA_CHAOS_SECONDS") else 12
+
+#: Seconds after which a life is stuck.
+PATIENCE = 10.0
+
+#: So that something is held back for every call, and nothing is refused.
+AMPLE = Limits(overall=[parse_limit("1000000000 tokens/minute"), parse_limit("1000 turns")])
+
+Step = tuple[str, Sequence[str]]
+Row = dict[str, Any]
+
+#: What the model does with a message, request by request: it says a text and calls tools.
+PLANS: dict[str, list[Step]] = {
+    "write it down": [("First.", ["append"]), ("Then.", ["look"]), ("Written.", [])],
+    "and then?": [("Nothing more.", [])],
+    "do both": [("Both.", ["append", "look"]), ("Done.", [])],
+    "thank you": [("You are welcome.", [])],
+    "work": [("Working.", ["append"]), ("On it.", ["hold"]), ("Finished.", [])],
+}
+
+
+@dataclass
+class World:
+    """What outlives a process: what was written, what was asked and what the client knows."""
+
+    lines: list[str] = field(default_factory=list[str])
+    #: How often the model was asked for a step of a message.
+    asked: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    #: By what was said, in the order of the acknowledgements.
+    acknowledged: dict[str, Turn] = field(default_factory=dict[str, Turn])
+    #: What the client will not send again, for it cannot know whether it arrived.
+    lost: set[str] = field(default_factory=set[str])
+
+
+@dataclass
+class Hold:
+    """A tool that does not return before it is let go."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Client:
+    """Sends messages in one life after the other until it knows what became of them."""
+
+    def __init__(self, *, world: World, turns: Turns, hold: Hold) -> None:
+        self.world = world
+        self.turns = turns
+        self.hold = hold
+
+    async def send(self, content: str, *, channel: str, keyed: bool = True, on_busy: OnBusy = "queue") -> None:
+        """Send a message unless it was acknowledged; without a key once at most."""
+        if content in self.world.acknowledged or content in self.world.lost:
+            return
+        if not keyed:
+            self.world.lost.add(content)
+        inbound = Inbound(
+            owner=GATEWAY_OWNER,
+            principal="local",
+            content=content,
+            channel=channel,
+            user=None,
+            key=content if keyed else None,
+            on_busy=on_busy,
+        )
+        self.world.acknowledged[content] = await self.turns.accept(inbound)
+        self.world.lost.discard(content)
+
+    async def answers(self) -> None:
+        """Wait for the end of all that was acknowledged."""
+        for turn in self.world.acknowledged.values():
+            await self.turns.ended(turn)
+
+    async def held(self, content: str) -> None:
+        """Wait until the message's turn is in the midst of its last tool, or has ended."""
+        ended = asyncio.ensure_future(self.turns.ended(self.world.acknowledged[content]))
+        begun = asyncio.ensure_future(self.hold.begun.wait())
+        await asyncio.wait({ended, begun}, return_when=asyncio.FIRST_COMPLETED)
+
+
+Scenario = Callable[[Client], Awaitable[None]]
+
+
+async def answered(client: Client) -> None:
+    """Two sessions, one with a follow-up that waits, tools one by one and two at a time."""
+    await client.send("write it down", channel="kitchen")
+    await client.send("and then?", channel="kitchen")
+    await client.send("do both", channel="garage", keyed=False)
+    await client.answers()
+    await client.send("thank you", channel="kitchen")
+    await client.answers()
+
+
+async def steered(client: Client) -> None:
+    """A message that joins the running turn, and one that waits behind both."""
+    await client.send("work", channel="kitchen")
+    await client.send("faster", channel="kitchen", on_busy="steer")
+    await client.send("thank you", channel="kitchen")
+    client.hold.let_go.set()
+    await client.answers()
+
+
+async def cancelled(client: Client) -> None:
+    """A turn that is cancelled while a tool runs, and one behind it."""
+    await client.send("work", channel="kitchen")
+    await client.send("thank you", channel="kitchen")
+    await client.held("work")
+    await client.turns.cancel(GATEWAY_OWNER, client.world.acknowledged["work"].id)
+    await client.answers()
+
+
+async def interrupted(client: Client) -> None:
+    """A turn that another one interrupts, which runs before what waited already."""
+    await client.send("work", channel="kitchen")
+    await client.send("and then?", channel="kitchen")
+    await client.held("work")
+    await client.send("thank you", channel="kitchen", on_busy="interrupt")
+    await client.answers()
+
+
+class PlannedModel(FunctionModel):
+    """Follows ``PLANS`` by what it is shown, and may die before, while and after it speaks."""
+
+    def __init__(self, *, world: World, faults: Faults) -> None:
+        super().__init__(stream_function=self._stream, model_name="planned")
+        self._world = world
+        self._faults = faults
+
+    async def _stream(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        content, number = _stands(messages)
+        self._world.asked[content, number] += 1
+        await self._faults.at("the model was asked")
+        text, tools = PLANS[content][number]
+        yield text
+        await self._faults.at("the model speaks")
+        for place, name in enumerate(tools):
+            # Another answer to the same request has other ids.
+            call_id = f"{content}-{number}-{place}-{self._world.asked[content, number]}"
+            yield {place: DeltaToolCall(name, f'{{"line": "{content}"}}', tool_call_id=call_id)}
+        await self._faults.at("the model has spoken")
+
+
+def _stands(messages: Sequence[ModelMessage]) -> tuple[str, int]:
+    """The message that the model is answering, and how many answers it has given to it."""
+    starts = [
+        (place, part.content)
+        for place, message in enumerate(messages)
+        if isinstance(message, ModelRequest)
+        for part in message.parts[:1]
+        if isinstance(part, UserPrompt) and isinstance(part.content, str)
+    ]
+    place, content = starts[-1]
+    return content, sum(isinstance(message, ModelResponse) for message in messages[place:])
+
+
+def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[ToolContext]:
+    """One tool that must not run twice, and two that may."""
+
+    async def append(line: str) -> str:
+        """Write a line."""
+        await faults.at("append begins")
+        world.lines.append(line)
+        await faults.at("append has written")
+        return "appended"
+
+    async def look(line: str) -> str:
+        """Look something up."""
+        await faults.at("look begins")
+        return f"seen: {line}"
+
+    async def hold(line: str) -> str:
+        """Take a while."""
+        await faults.at("hold begins")
+        holding.begun.set()
+        await holding.let_go.wait()
+        return f"held: {line}"
+
+    tools = FunctionToolset[ToolContext]()
+    tools.add_function(append, metadata={"idempotent": False})
+    tools.add_function(look, metadata={"idempotent": True})
+    tools.add_function(hold, metadata={"idempotent": True})
+    return tools
+
+
+#: ``live(world, scenario, path, die_at=…)``: one life of the process, to its end or its death.
+Live = Callable[..., Faults]
+
+
+@pytest.fixture
+def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) -> Live:
+    """Lives of a process, from a file."""
+
+    def one_life(world: World, scenario: Scenario, path: Path, *, die_at: str | None = None) -> Faults:
+        faults = Faults(die_at=die_at)
+        database = MortalDatabase(path=path, faults=faults)
+        hold = Hold()
+        model = PlannedModel(world=world, faults=faults)
+        turns = Turns(
+            database=database,
+            agent=open_agent(model, toolset(world, faults, hold), database=database),
+            log=MemoryEventLog(),
+            budgets=Budgets(limits=AMPLE, prices=Prices(), clock=clock),
+            turn_timeout=60,
+            clock=clock,
+        )
+
+        async def lived() -> None:
+            await turns.start()
+            await scenario(Client(world=world, turns=turns, hold=hold))
+            await turns.stop(grace=0)
+
+        try:
+            asyncio.run(_until_death(lived, faults))
+        finally:
+            database.close()
+        return faults
+
+    return one_life
+
+
+async def _until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
+    life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
+    ended, _ = await asyncio.wait({life, death}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert ended, "something is stuck"
+    if life in ended:
+        await life
+
+
+@pytest.fixture
+def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
+    """Copies of the empty database, which is made once."""
+    made: list[Path] = []
+
+    def copy() -> Path:
+        made.append(tmp_path / f"{len(made)}.db")
+        shutil.copy(path, made[-1])
+        return made[-1]
+
+    return copy
+
+
+SCENARIOS: list[Scenario] = [answered, steered, cancelled, interrupted]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_death_at_any_place_changes_nothing(
+    live: Live, new_file: Callable[[], Path], scenario: Scenario, subtests: pytest.Subtests
+) -> None:
+    world, path = World(), new_file()
+    clean = live(world, scenario, path)
+    expected = Seen(path)
+    expected.check(world)
+
+    assert len(clean.reached) == len(set(clean.reached)) > 30
+    missed: list[str] = []
+    for place in clean.reached:
+        with subtests.test(place=place):
+            world, path = World(), new_file()
+            died = live(world, scenario, path, die_at=place)
+            if died.reached[-1] != place:
+                missed.append(place)  # the store's thread was faster or slower: not every life passes there
+            settled = settled_steps(path)
+            before = Counter(world.asked)
+            live(world, scenario, path)
+
+            seen = Seen(path)
+            seen.check(world)
+            assert {step: world.asked[step] - before[step] for step in settled} == dict.fromkeys(settled, 0)
+            assert seen.replies(world) == expected.replies(world)
+            assert seen.told(world) == expected.told(world)
+    assert len(missed) <= len(clean.reached) // 10
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_death_on_the_way_back_changes_nothing_either(
+    live: Live, new_file: Callable[[], Path], scenario: Scenario, subtests: pytest.Subtests
+) -> None:
+    world, path = World(), new_file()
+    clean = live(world, scenario, path)
+    expected = Seen(path)
+    for first, second in _pairs(clean.reached):
+        with subtests.test(first=first, second=second):
+            world, path = World(), new_file()
+            live(world, scenario, path, die_at=first)
+            live(world, scenario, path, die_at=second)
+            live(world, scenario, path)
+
+            seen = Seen(path)
+            seen.check(world)
+            assert seen.replies(world) == expected.replies(world)
+
+
+def test_what_joined_a_turn_that_is_given_up_ends_with_it(live: Live, new_file: Callable[[], Path]) -> None:
+    world, path = World(), new_file()
+    live(world, steered, path, die_at="the model was asked 3")
+    for _ in range(5):  # two deaths make it a suspect, three alone are enough
+        live(world, steered, path, die_at="the model was asked 1")
+    live(world, steered, path)
+
+    ends = [(row["content"], row["state"], row["failure_code"]) for row in Seen(path).turns]
+    assert ends == [
+        ("work", "failed", "crashed_repeatedly"),
+        ("faster", "failed", "crashed_repeatedly"),
+        ("thank you", "completed", None),
+    ]
+    assert world.asked["work", 2] == 6
+
+
+def _pairs(places: Sequence[str]) -> list[tuple[str, str]]:
+    """Two deaths; places that only a second life comes past are among the names of the first as well."""
+    recovery = [f"{name} 1 {when} its commit" for name in ("recover", "load") for when in ("before", "after")]
+    pairs = [(first, second) for first in places for second in dict.fromkeys([*recovery, *places])]
+    return random.Random(1).sample(pairs, min(PAIRS, len(pairs)))
+
+
+def rows(path: Path, statement: str) -> list[Row]:
+    """What a file holds, read from outside."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(statement)]
+
+
+def settled_steps(path: Path) -> list[tuple[str, int]]:
+    """The answers of the model that are in the journal, by message and place."""
+    found = rows(path, "SELECT content, number FROM steps JOIN turns ON turns.id = steps.turn_id")
+    return [(row["content"], row["number"]) for row in found]
+
+
+class Seen:
+    """What stands in a file when everything has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.turns = rows(path, "SELECT * FROM turns ORDER BY session_id, seq")
+        self.history = rows(
+            path,
+            "SELECT history.seq, turns.content, turns.channel, body FROM history "
+            "JOIN turns ON turns.id = history.turn_id ORDER BY turns.channel, history.seq",
+        )
+        self.journal = rows(
+            path,
+            "SELECT id FROM turns WHERE state = 'completed' "
+            "AND id IN (SELECT turn_id FROM steps UNION SELECT turn_id FROM calls)",
+        )
+        self.usage = rows(path, "SELECT * FROM usage WHERE account = 'gateway' AND length(period) = 10")
+
+    def check(self, world: World) -> None:
+        """What holds whatever died."""
+        by_content = Counter(row["content"] for row in self.turns)
+        assert by_content.keys() >= world.acknowledged.keys()
+        assert set(by_content.values()) == {1}
+        by_id = {row["id"]: row for row in self.turns}
+        acknowledged = [by_id[turn.id] for turn in world.acknowledged.values()]
+        assert [row["state"] for row in self.turns if row["ended_at"] is None] == []
+        assert {row["state"] for row in self.turns} <= {"completed", "cancelled"}
+        for channel in {row["channel"] for row in acknowledged}:
+            order = [row["seq"] for row in acknowledged if row["channel"] == channel]
+            assert order == sorted(order)
+        assert self.journal == []
+        # Nothing that was used is forgotten, and nothing is held back for ever.
+        assert {row["reserved_tokens"] for row in [*self.turns, *self.usage]} == {0}
+        assert sum(row["messages"] for row in self.usage) == len(self.turns)
+        for tokens in ("input_tokens", "output_tokens"):
+            assert sum(row[tokens] for row in self.usage) == sum(row[tokens] for row in self.turns)
+        assert len(world.lines) == len(set(world.lines))
+        said = [row["content"] for row in self.history if ("tool-return", "append", "appended") in _told(row)]
+        assert set(said) <= set(world.lines)
+
+    def replies(self, world: World) -> list[tuple[Any, ...]]:
+        """What became of the acknowledged messages."""
+        merged = {row["id"]: row["content"] for row in self.turns}
+        return sorted(
+            (row["content"], row["state"], row["reply"], row["failure_code"], merged.get(row["merged_into"]))
+            for row in self.turns
+            if row["content"] in world.acknowledged
+        )
+
+    def told(self, world: World) -> list[Any]:
+        """The history of the acknowledged messages, with every outcome known."""
+        return [
+            (row["channel"], row["content"], [_same(part) for part in _told(row)])
+            for row in self.history
+            if row["content"] in world.acknowledged
+        ]
+
+
+def _told(row: Row) -> list[tuple[str, Any, Any]]:
+    """The parts of a turn's messages: what they are, of which tool, and what they say."""
+    return [
+        (
+            part.part_kind,
+            getattr(part, "tool_name", None),
+            getattr(part, "content", getattr(part, "args", None)),
+        )
+        for message in ModelMessagesTypeAdapter.validate_json(row["body"])
+        for part in message.parts
+    ]
+
+
+def _same(part: tuple[str, Any, Any]) -> tuple[str, Any, Any]:
+    """Without the one thing that a death may change."""
+    return (*part[:2], "appended") if part[1:] == ("append", UNKNOWN_OUTCOME) else part

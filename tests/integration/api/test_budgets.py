@@ -1,0 +1,267 @@
+"""Budgets over HTTP: what is refused, what is told, and that nothing is ever overspent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, DeltaToolCalls, FunctionModel
+
+from torana.app import App
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+
+async def said(client: httpx.AsyncClient, content: str = "hello", **fields: Any) -> httpx.Response:
+    headers = fields.pop("headers", {})
+    return await client.post("/message", json={"content": content, **fields}, headers=headers)
+
+
+async def spent(app_client: Gateway, subject: str = "/v1/usage") -> dict[str, Any]:
+    return (await app_client[1].get(subject)).raise_for_status().json()
+
+
+def limit(report: dict[str, Any], policy: str) -> dict[str, Any]:
+    return next(entry for entry in report["limits"] if entry["policy"] == policy)
+
+
+async def test_200_turns_at_once_never_spend_more_than_a_budget_for_50(start: Start) -> None:
+    """Each holds back the same, and 50 of them fit; the model waits until all 200 have been tested."""
+    tested = asyncio.Event()
+
+    async def answer(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        await tested.wait()
+        yield "yes"
+
+    one = 4096 + 4000 + len("hello") // 3 + 1
+    model: Any = FunctionModel(stream_function=answer)
+    persona = "."  # one byte: it adds nothing
+    gateway = await start(model, limits_global=f"{50 * one} tokens/month", persona=persona, concurrency=1000)
+    _, client = gateway
+
+    waiting = [asyncio.create_task(said(client, channelId=str(n))) for n in range(200)]
+    refused = 0
+    while refused < 150:
+        await asyncio.wait([task for task in waiting if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        refused = sum(task.done() for task in waiting)
+    state = limit(await spent(gateway), "global-tokens-month")
+    most = state["used"] + state["reserved"]
+    tested.set()
+    answers = await asyncio.gather(*waiting)
+
+    assert Counter(answer.status_code for answer in answers) == {200: 50, 429: 150}
+    assert most == 50 * one
+    used = sum(
+        sum(a.json()["usage"][k] for k in ("inputTokens", "outputTokens")) for a in answers if a.is_success
+    )
+    after = limit(await spent(gateway), "global-tokens-month")
+    assert (after["used"], after["reserved"]) == (used, 0)
+    # What was held back and not used lets others in.
+    assert (await said(client)).status_code == 200
+
+
+async def test_a_refusal_names_every_policy_the_time_and_the_setting(start: Start) -> None:
+    _, client = await start(
+        limits_per_user="1 messages/day, 5 messages/month", limits_global="1 messages/month", rate_per_user=20
+    )
+    await said(client, userId="ana")
+
+    refused = await said(client, userId="ana")
+
+    body = refused.json()
+    assert refused.status_code == 429
+    assert (body["code"], body["error"]) == ("budget_spent", "Rate limited")
+    assert body["violatedPolicies"] == ["user-messages-day", "global-messages-month"]
+    assert body["retryAfterMs"] == 1000 * int(refused.headers["Retry-After"])
+    assert "1 messages/day (TORANA_LIMITS_PER_USER)" in body["detail"]
+    names = [policy.split(";")[0] for policy in refused.headers["RateLimit-Policy"].split(", ")]
+    assert names == ['"user"', '"user-messages-day"', '"user-messages-month"', '"global-messages-month"']
+    assert refused.headers["RateLimit"].startswith('"user-messages-day";r=0;t=')
+    assert refused.headers["Torana-Budget-Warning"] == (
+        '"user-messages-day";used=100, "global-messages-month";used=100'
+    )
+
+
+async def test_all_limits_are_tested_before_any_is_touched(start: Start, stored: Callable[[App], Any]) -> None:
+    gateway = await start(limits_per_user="1 messages/day", limits_global="3 messages/day")
+    app, client = gateway
+    await said(client, userId="ana")
+    kept = await stored(app)
+
+    assert (await said(client, userId="ana", channelId="new")).status_code == 429
+
+    assert await stored(app) == kept
+    assert limit(await spent(gateway), "global-messages-day")["used"] == 1
+    assert (await said(client, userId="bob")).status_code == 200
+    # The operator's own message counts for all, and for no user.
+    assert (await said(client)).status_code == 200
+    assert (await said(client)).json()["violatedPolicies"] == ["global-messages-day"]
+
+
+async def test_a_refused_message_gives_its_minute_back_and_binds_no_key(start: Start) -> None:
+    _, client = await start(limits_global="1 messages/day", rate_per_user=3)
+    key = {"Idempotency-Key": "k"}
+    await said(client, userId="ana")
+
+    refused = [await said(client, userId="ana", headers=key) for _ in range(5)]
+
+    assert {answer.json()["code"] for answer in refused} == {"budget_spent"}
+
+
+async def test_so_many_turns_may_wait_at_once(start: Start) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(*[["", gate, "yes"]] * 4)
+    _, client = await start(model, limits_per_user="2 turns")
+    later = {"Prefer": "respond-async"}
+
+    first = await said(client, userId="ana", channelId="1", headers=later)
+    await said(client, userId="ana", channelId="2", headers=later)
+    refused = await said(client, userId="ana", channelId="3")
+
+    assert refused.json()["violatedPolicies"] == ["user-turns"]
+    assert refused.headers["Retry-After"] == "5"
+    assert '"user-turns";q=2;qu="concurrent-requests"' in refused.headers["RateLimit-Policy"]
+    cancelled = await client.post(f"/{first.headers['Location']}/cancel")
+    assert cancelled.json()["status"] == "cancelled"
+    gate.set()
+    assert (await said(client, userId="ana", channelId="3")).status_code == 200
+
+
+async def test_money_is_counted_by_own_prices(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "torana.toml").write_text(
+        'model = "openai-chat:mine"\nmodel_base_url = "http://localhost:1/v1"\n'
+        'prices = "openai-chat:mine 1 2"\nlimits_per_user = "5 usd/month"\n'
+    )
+    gateway = await start(ScriptedModel("one two three"))
+
+    answer = (await said(gateway[1], userId="ana")).json()
+
+    usage = answer["usage"]
+    assert usage["costUsd"] == pytest.approx((usage["inputTokens"] + 2 * usage["outputTokens"]) / 1e6)
+    report = await spent(gateway, "/v1/users/ana/usage")
+    assert report["user"] == "ana"
+    assert report["today"] == report["month"] == {"messages": 1, **usage}
+    assert [day["date"] for day in report["days"]] == sorted(day["date"] for day in report["days"])
+    assert (len(report["days"]), report["days"][-1]["messages"]) == (30, 1)
+    state = limit(report, "user-usd-month")
+    assert (state["quota"], state["used"], state["reserved"]) == (5, pytest.approx(usage["costUsd"]), 0)
+    assert datetime.fromisoformat(state["resetsAt"]).day == 1
+
+
+async def test_a_model_is_told_how_much_it_may_say_where_that_is_limited(start: Start) -> None:
+    bounded, unbounded = ScriptedModel("yes"), ScriptedModel("yes")
+
+    _, client = await start(bounded, limits_global="1000000 tokens/day", max_output_tokens=77)
+    await said(client)
+    _, client = await start(unbounded, limits_global="10 messages/day", data_dir="other", max_output_tokens=77)
+    await said(client)
+
+    settings = [model.requests[0].info.model_settings or {} for model in (bounded, unbounded)]
+    assert [one.get("max_tokens") for one in settings] == [77, None]
+
+
+async def test_usage_is_counted_without_any_limit(start: Start) -> None:
+    gateway = await start(ScriptedModel("one", "two"))
+    answers = [(await said(gateway[1], userId="ana")).json() for _ in range(2)]
+
+    report = await spent(gateway, "/v1/users/ana/usage?days=2")
+
+    assert report["limits"] == []
+    assert [day["messages"] for day in report["days"]] == [0, 2]
+    assert report["today"]["inputTokens"] == sum(answer["usage"]["inputTokens"] for answer in answers)
+    assert (await spent(gateway))["today"] == report["today"]
+
+
+@pytest.mark.parametrize(("days", "told"), [("0", 1), ("1", 1), ("7", 7), ("99999", 366)])
+async def test_so_many_days_are_told_of(client: httpx.AsyncClient, days: str, told: int) -> None:
+    assert len((await client.get(f"/v1/usage?days={days}")).json()["days"]) == told
+
+
+@pytest.mark.parametrize("days", ["-1", "x", "1.5", "٣", "1e3"])
+async def test_a_number_of_days_that_is_none_is_refused(client: httpx.AsyncClient, days: str) -> None:
+    answer = await client.get("/v1/usage", params={"days": days})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+
+
+async def test_two_requests_with_one_key_are_one_message(start: Start) -> None:
+    """They arrive together: the second is known only in the transaction, and gives its minute back."""
+    gateway = await start(ScriptedModel("yes", "again"), rate_per_user=2, limits_global="9 messages/day")
+    _, client = gateway
+    key = {"Idempotency-Key": "k"}
+    both = [said(client, userId="ana", headers=key) for _ in range(2)]
+
+    first, second = await asyncio.gather(*both)
+
+    assert first.json() == second.json()
+    replayed = sorted(answer.headers.get("Idempotency-Replayed", "") for answer in (first, second))
+    assert replayed == ["", "true"]
+    assert limit(await spent(gateway), "global-messages-day")["used"] == 1
+    assert (await said(client, userId="ana")).headers["RateLimit"].startswith('"user";r=0')
+
+
+async def test_a_mark_is_told_once_in_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    _, client = await start(limits_global="10 messages/month")
+    with caplog.at_level(logging.WARNING, "torana.limits.budgets"):
+        for _ in range(11):
+            await said(client)
+
+    told = [(record.getMessage(), getattr(record, "policy", None)) for record in caplog.records]
+    assert told == [
+        ("50 % of a budget are spent", "global-messages-month"),
+        ("80 % of a budget are spent", "global-messages-month"),
+    ]
+
+
+async def test_a_users_path_is_the_users_own(start: Start) -> None:
+    _, client = await start(ScriptedModel("yes"))
+    await said(client, userId="ana maría")
+
+    assert (await client.get("/v1/users/ana maría/usage")).status_code == 404
+    found = await client.get("/v1/users/~YW5hIG1hcsOtYQ/usage")
+    assert (found.json()["user"], found.json()["today"]["messages"]) == ("ana maría", 1)
+    nobody = await client.get("/v1/users/bob/usage")
+    assert nobody.json()["today"] == {"messages": 0, "inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+
+
+@pytest.mark.parametrize("period", ["minute", "day"])
+async def test_a_token_has_limits_of_its_own_whoever_it_speaks_for(start: Start, period: str) -> None:
+    operator = {"Authorization": "Bearer the-operators-own-token"}
+    _, client = await start(gateway_token="the-operators-own-token", limits_per_token=f"2 messages/{period}")
+    scopes = ["message", "impersonate"]
+    made = [await client.post("/v1/tokens", json={"scopes": scopes}, headers=operator) for _ in range(2)]
+    shop, other = [{"Authorization": f"Bearer {token.json()['token']}"} for token in made]
+
+    answers = [await said(client, userId=user, headers=shop) for user in ("ana", "ben", "eve")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[-1].json()["violatedPolicies"] == [f"token-messages-{period}"]
+    assert "TORANA_LIMITS_PER_TOKEN" in answers[-1].json()["detail"]
+    assert (await said(client, userId="eve", headers=other)).status_code == 200
+    assert (await said(client, userId="eve", headers=operator)).status_code == 200
+
+
+async def test_who_stops_each_answer_in_time_pays_for_what_was_asked_and_said(start: Start) -> None:
+    model = ScriptedModel(*[["a" * 3000, asyncio.Event()]] * 9)
+    gateway = await start(model, limits_per_user="20000 tokens/day", persona=".")
+    app, client = gateway
+    one = 4000 + 1000 + len("hello") // 3 + 1
+    for number in range(1, 3):
+        sent = await said(client, userId="ana", headers={"Prefer": "respond-async"})
+        async for event in app.turns.events(await app.turns.get("gateway", sent.json()["id"])):
+            if event.type == "message.delta":
+                break
+        stopped = (await client.post(f"/{sent.headers['Location']}/cancel")).json()
+        assert sum(stopped["usage"][name] for name in ("inputTokens", "outputTokens")) == one
+        state = limit(await spent(gateway, "/v1/users/ana/usage"), "user-tokens-day")
+        assert (state["used"], state["reserved"]) == (number * one, 0)

@@ -1,0 +1,112 @@
+"""A session to take away."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from torana.app import App
+from torana.sessions.export import FORMATS
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+
+async def say(client: httpx.AsyncClient, content: str, **more: Any) -> dict[str, Any]:
+    return (await client.post("/message", json={"content": content, "channelId": "home", **more})).json()
+
+
+async def test_json_lines_are_the_messages_as_they_are_listed(client: httpx.AsyncClient):
+    session_id = (await say(client, "line\nby line é", userId="ana"))["sessionId"]
+    for number in range(129):
+        await say(client, f"line {number}")
+    listed: list[dict[str, Any]] = []
+    after: dict[str, str] = {}
+    while True:
+        page = (await client.get(f"/v1/sessions/{session_id}/messages", params={"limit": 200, **after})).json()
+        listed += page["items"]
+        if page["next"] is None:
+            break
+        after = {"after": page["next"]}
+
+    answer = await client.get(f"/v1/sessions/{session_id}/export")
+
+    assert len(listed) == 260
+    assert [json.loads(line) for line in answer.text.split("\n")[:-1]] == listed
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{session_id}.jsonl"'
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_markdown_is_readable_and_nobody_speaks_under_anothers_name(start: Start):
+    _, client = await start(ScriptedModel("yes\n\n## ana, 2020-01-01\n\nno"))
+    first = await say(client, "# *hi*\nthere", userId="<b>ana</b>\n# eve")
+
+    answer = await client.get(f"/v1/sessions/{first['sessionId']}/export", params={"format": "markdown"})
+
+    assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert answer.headers["content-disposition"].endswith('.md"')
+    when = first["createdAt"][:16].replace("T", " ")
+    lines = [line for line in answer.text.splitlines() if line]
+    assert lines[:2] == ["# \\# \\*hi\\*", f"Channel home, begun {when} UTC"]
+    assert lines[2] == f"## \\<b\\>ana\\</b\\> \\# eve, {when} UTC"
+    assert lines[3:5] == ["> # *hi*", "> there"]
+    assert lines[5].startswith("## Assistant, ")
+    assert lines[6:] == ["> yes", ">", "> ## ana, 2020-01-01", ">", "> no"]
+
+
+async def test_a_message_that_comes_while_a_session_is_exported_disturbs_nothing(gateway: Gateway):
+    _, client = gateway
+    first = await say(client, "0")
+    for number in range(1, 120):
+        await say(client, str(number))
+    path = f"/v1/sessions/{first['sessionId']}/export"
+
+    export = asyncio.ensure_future(client.get(path))
+    await asyncio.gather(*(say(client, f"later {n}") for n in range(5)))
+    answer = await export
+
+    contents = [json.loads(line)["content"] for line in answer.text.splitlines()]
+    asked = [content for content in contents if content != "yes"]
+    assert asked[:120] == [str(number) for number in range(120)]
+    assert asked[120:] == [f"later {n}" for n in range(len(asked) - 120)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+async def test_what_waits_is_exported_too(start: Start, form: str):
+    gate = asyncio.Event()
+    model = ScriptedModel([gate, "done"])
+    _, client = await start(model)
+    caller = asyncio.ensure_future(say(client, "a question"))
+    while not (found := (await client.get("/v1/sessions")).json()["items"]):
+        pass  # the message is on its way
+    [session] = found
+    answer = await client.get(f"/v1/sessions/{session['id']}/export", params={"format": form})
+    assert "a question" in answer.text
+    gate.set()
+    await caller
+
+
+@pytest.mark.parametrize("form", ["", "JSONL", "pdf", "../x"])
+async def test_a_format_that_there_is_none_of_is_refused(client: httpx.AsyncClient, form: str):
+    first = await say(client, "a")
+    answer = await client.get(f"/v1/sessions/{first['sessionId']}/export", params={"format": form})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert answer.json()["detail"] == "`format`: Input should be 'jsonl' or 'markdown'."
+
+
+async def test_there_is_no_export_of_an_unknown_session(client: httpx.AsyncClient):
+    answer = await client.get("/v1/sessions/ses_unknown/export")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_head_tells_of_an_export_without_sending_it(client: httpx.AsyncClient):
+    first = await say(client, "a")
+    answer = await client.head(f"/v1/sessions/{first['sessionId']}/export")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert "attachment" in answer.headers["content-disposition"]

@@ -1,0 +1,181 @@
+"""What each token reaches: the scopes of every path, and nothing of another owner's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, get_args
+
+import httpx
+import pytest
+
+from torana.api import openapi
+from torana.app import App
+from torana.messages import Scope
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+OPERATOR = "a-token-of-more-than-sixteen-characters"
+
+#: Which scopes open a path, each alone; `admin` is every scope. None is every token.
+OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
+    ("GET", "/health"): None,
+    ("GET", "/"): None,
+    ("GET", "/docs"): None,
+    ("GET", "/openapi.json"): None,
+    ("GET", "/skills"): {"message", "read", "skills"},
+    ("POST", "/message"): {"message"},
+    ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
+    ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
+    ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
+    ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
+    ("GET", "/v1/sessions"): {"read"},
+    ("GET", "/v1/sessions/{session_id}"): {"read"},
+    ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
+    ("GET", "/v1/sessions/{session_id}/export"): {"read"},
+    ("POST", "/v1/sessions/{session_id}/fork"): {"message"},
+    ("POST", "/v1/sessions/{session_id}/reset"): {"message"},
+    ("DELETE", "/v1/sessions/{session_id}"): {"message"},
+    ("GET", "/v1/users/{user_id}/memories"): {"memory"},
+    ("POST", "/v1/users/{user_id}/memories"): {"memory"},
+    ("DELETE", "/v1/users/{user_id}/memories"): {"memory"},
+    ("GET", "/v1/users/{user_id}/memories/{memory_id}"): {"memory"},
+    ("PATCH", "/v1/users/{user_id}/memories/{memory_id}"): {"memory"},
+    ("DELETE", "/v1/users/{user_id}/memories/{memory_id}"): {"memory"},
+    ("GET", "/v1/users/{user_id}/usage"): {"read"},
+    ("GET", "/v1/users/{user_id}/export"): set(),
+    ("DELETE", "/v1/users/{user_id}"): set(),
+    ("GET", "/v1/usage"): set(),
+    ("GET", "/v1/tokens"): set(),
+    ("POST", "/v1/tokens"): set(),
+    ("POST", "/v1/tokens/{token_id}/rotate"): set(),
+    ("DELETE", "/v1/tokens/{token_id}"): set(),
+    ("GET", "/v1/audit"): set(),
+}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+async def open_client(start: Start) -> Callable[..., Awaitable[httpx.AsyncClient]]:
+    """``await open_client(model)``: the operator's client of a gateway with a token."""
+
+    async def open_client(model: ScriptedModel | None = None) -> httpx.AsyncClient:
+        _, client = await start(model, gateway_token=OPERATOR)
+        client.headers.update(bearer(OPERATOR))
+        return client
+
+    return open_client
+
+
+@pytest.fixture
+async def operator(open_client: Callable[..., Awaitable[httpx.AsyncClient]]) -> httpx.AsyncClient:
+    return await open_client()
+
+
+async def token(operator: httpx.AsyncClient, **body: Any) -> dict[str, str]:
+    """The header of a new token."""
+    return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
+
+
+def test_the_table_names_every_path_there_is():
+    document = openapi(guarded=True)
+    paths = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert paths - set(OPENED_BY) == set()
+
+
+@pytest.mark.parametrize("scope", get_args(Scope))
+async def test_a_scope_opens_its_paths_and_no_other(operator: httpx.AsyncClient, scope: Scope):
+    held = await token(operator, scopes=[scope])
+    for (method, path), scopes in OPENED_BY.items():
+        answer = await operator.request(method, path, headers=held)
+        refused = scopes is not None and scope not in (*scopes, "admin")
+        assert (answer.status_code == 403) == refused, (method, path)
+        if refused:
+            assert answer.json()["code"] == "scope_missing"
+
+
+async def test_the_scope_is_asked_for_before_the_body_is_read(operator: httpx.AsyncClient):
+    held = await token(operator, scopes=["read"])
+    answer = await operator.post("/message", content=b"no JSON at all", headers=held)
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
+
+
+async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitable[httpx.AsyncClient]]):
+    operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
+    alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
+    later = {"Prefer": "respond-async"}
+    turn = (await operator.post("/message", json={"content": "hi"}, headers=alice | later)).json()
+    unbound = await token(operator, scopes=["message", "read", "impersonate"])
+    paths = [
+        ("GET", f"/v1/turns/{turn['id']}"),
+        ("GET", f"/v1/turns/{turn['id']}/events"),
+        ("POST", f"/v1/turns/{turn['id']}/cancel"),
+        ("POST", f"/v1/turns/{turn['id']}/retry"),
+        ("GET", f"/v1/sessions/{turn['sessionId']}"),
+        ("GET", f"/v1/sessions/{turn['sessionId']}/messages"),
+    ]
+    for method, path in paths:
+        for held in (bob, unbound):
+            answer = await operator.request(method, path, headers=held)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+    assert (await operator.get(paths[0][1], headers=alice)).json()["status"] == "running"
+    # The operator sees everything, and can do something about it.
+    assert (await operator.post(f"/v1/turns/{turn['id']}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(operator: httpx.AsyncClient):
+    alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
+    for held in (alice, bob, {}):
+        body = {"content": "hi", "channelId": "home", **({} if held else {"userId": "alice"})}
+        assert (await operator.post("/message", json=body, headers=held)).status_code == 200
+
+    async def seen(headers: dict[str, str], **query: str) -> set[str]:
+        listed = (await operator.get("/v1/sessions", headers=headers, params=query)).json()["items"]
+        return {item["id"] for item in listed}
+
+    hers, his, everyones = await seen(alice), await seen(bob), await seen({})
+    # One channel id, and three sessions: it is a channel of its owner's.
+    assert (len(hers), len(his), len(everyones)) == (1, 1, 3)
+    assert hers | his < everyones
+    assert hers.isdisjoint(his)
+    assert await seen(bob, userId="alice") == set()
+    assert await seen(bob, channelId="home") == his
+    assert await seen(await token(operator, scopes=["read"])) == everyones - hers - his
+
+
+async def test_a_key_of_one_is_not_anothers(operator: httpx.AsyncClient):
+    alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
+    key = {"Idempotency-Key": "same"}
+    answers = [
+        await operator.post("/message", json={"content": "hi"}, headers=held | key)
+        for held in (alice, bob, alice)
+    ]
+    ids = [answer.json()["id"] for answer in answers]
+    assert ids[0] == ids[2] != ids[1]
+
+
+async def test_what_one_says_to_stop_stops_nothing_of_anothers(
+    open_client: Callable[..., Awaitable[httpx.AsyncClient]],
+):
+    operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
+    alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
+    body = {"content": "hi", "channelId": "home"}
+    turn = (await operator.post("/message", json=body, headers=alice | {"Prefer": "respond-async"})).json()
+    stopped = await operator.post("/message", json=body | {"content": "/stop"}, headers=bob)
+    assert stopped.json()["reply"] == "Nothing is running here."
+    assert (await operator.get(f"/v1/turns/{turn['id']}", headers=alice)).json()["status"] == "running"
+
+
+async def test_two_tokens_of_one_user_are_one_owner(operator: httpx.AsyncClient):
+    phone, laptop = [await token(operator, user="alice", label=label) for label in ("phone", "laptop")]
+    body = {"content": "hi", "channelId": "home"}
+    sessions = [
+        (await operator.post("/message", json=body, headers=held)).json()["sessionId"]
+        for held in (phone, laptop)
+    ]
+    assert sessions[0] == sessions[1]

@@ -1,0 +1,329 @@
+"""A user's memories over HTTP: listed, searched, changed, forgotten, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from pydantic_ai.messages import ToolCallPart
+
+from torana.app import App
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+ANA = "/v1/users/ana/memories"
+
+
+async def keep(
+    client: httpx.AsyncClient, text: str, subject: str | None = None, place: str = ANA
+) -> dict[str, Any]:
+    answer = await client.post(place, json={"text": text, "subject": subject})
+    assert answer.status_code in (200, 201), answer.text
+    return answer.json()
+
+
+async def listed(client: httpx.AsyncClient, place: str = ANA, **params: Any) -> list[str]:
+    answer = await client.get(place, params=params)
+    assert answer.status_code == 200, answer.text
+    return [item["text"] for item in answer.json()["items"]]
+
+
+async def test_what_is_remembered_is_told_with_where_it_is_from(client: httpx.AsyncClient):
+    answer = await client.post(ANA, json={"text": " My sister is called Ana ", "subject": "My sister's NAME"})
+
+    kept = answer.json()
+    assert answer.status_code == 201
+    assert kept == {
+        "id": kept["id"],
+        "text": "My sister is called Ana",
+        "subject": "my sister's name",
+        "turnId": None,
+        "createdAt": kept["createdAt"],
+        "supersededAt": None,
+        "supersededBy": None,
+    }
+    found = await client.get(httpx.URL(f"http://localhost{ANA}").join(answer.headers["location"]).path)
+    assert found.json() == kept | {"history": []}
+    assert found.headers["cache-control"] == "no-store"
+
+
+async def test_the_same_again_is_what_stands_already(client: httpx.AsyncClient):
+    first = await keep(client, "I like tea")
+
+    again = await client.post(ANA, json={"text": "i LIKE tea"})
+
+    assert (again.status_code, again.json()) == (200, first)
+    assert "location" not in again.headers
+
+
+async def test_what_the_agent_remembers_names_its_turn(start: Start):
+    call = ToolCallPart("remember", {"text": "Ana likes tea"})
+    _, client = await start(ScriptedModel([call], "noted"))
+    turn = (await client.post("/message", json={"content": "I like tea", "userId": "ana"})).json()
+
+    (item,) = (await client.get(ANA)).json()["items"]
+
+    assert (item["text"], item["turnId"]) == ("Ana likes tea", turn["id"])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 200])
+async def test_the_pages_are_the_whole_list_newest_first(client: httpx.AsyncClient, limit: int):
+    for text in "abcde":
+        await keep(client, text)
+    texts: list[str] = []
+    after = ""
+    while after is not None:
+        page = (await client.get(ANA, params={"limit": limit, "after": after})).json()
+        texts += [item["text"] for item in page["items"]]
+        after = page["next"]
+    assert texts == list("edcba")
+
+
+async def test_a_query_finds_the_best_fits_with_their_scores(client: httpx.AsyncClient):
+    for text in ("I like green tea", "green hats", "the car is on level 3"):
+        await keep(client, text)
+
+    found = (await client.get(ANA, params={"query": "green TEA"})).json()
+
+    assert [item["text"] for item in found["items"]] == ["I like green tea", "green hats"]
+    assert found["items"][0]["score"] > found["items"][1]["score"] > 0
+    assert found["next"] is None
+    assert await listed(client, query="green tea", limit=1) == ["I like green tea"]
+    assert [item["score"] for item in (await client.get(ANA)).json()["items"]] == [None] * 3
+
+
+async def test_a_score_tells_nothing_of_other_users(client: httpx.AsyncClient):
+    await keep(client, "I like saffron")
+    await keep(client, "I like tea")
+    alone = (await client.get(ANA, params={"query": "saffron like"})).json()
+
+    for number in range(20):
+        await keep(client, f"saffron number {number}", place="/v1/users/ben/memories")
+
+    assert (await client.get(ANA, params={"query": "saffron like"})).json() == alone
+
+
+async def test_a_subject_is_found_however_it_is_written(client: httpx.AsyncClient):
+    await keep(client, "blue", "Favourite colour")
+    await keep(client, "colour of the house: green")
+
+    assert await listed(client, subject="ｆａｖｏｕｒｉｔｅ  COLOUR") == ["blue"]
+    assert await listed(client, query="colour", subject="favourite colour") == ["blue"]
+    assert await listed(client, subject="colour") == []
+
+
+async def test_a_newer_statement_supersedes_and_keeps_the_older_as_history(client: httpx.AsyncClient):
+    blue = await keep(client, "blue", "colour")
+    red = await keep(client, "red", "colour")
+    green = await keep(client, "green", "colour")
+
+    assert await listed(client) == ["green"]
+    assert await listed(client, query="blue red") == []
+    whole = (await client.get(f"{ANA}/{green['id']}")).json()
+    assert [item["id"] for item in whole["history"]] == [red["id"], blue["id"]]
+    old = (await client.get(f"{ANA}/{blue['id']}")).json()
+    assert (old["supersededAt"], old["supersededBy"]) == (red["createdAt"], green["id"])
+
+
+async def test_a_change_is_a_new_memory_with_the_old_one_behind_it(client: httpx.AsyncClient):
+    old = await keep(client, "I live in Porto", "home")
+
+    changed = (await client.patch(f"{ANA}/{old['id']}", json={"text": "I live in Lisbon"})).json()
+    freed = (await client.patch(f"{ANA}/{changed['id']}", json={"subject": None})).json()
+
+    assert (changed["text"], changed["subject"]) == ("I live in Lisbon", "home")
+    assert (freed["text"], freed["subject"]) == ("I live in Lisbon", None)
+    history = (await client.get(f"{ANA}/{freed['id']}")).json()["history"]
+    assert [item["id"] for item in history] == [changed["id"], old["id"]]
+    assert await listed(client) == ["I live in Lisbon"]
+
+
+async def test_a_change_to_a_taken_subject_supersedes_both(client: httpx.AsyncClient):
+    await keep(client, "blue", "colour")
+    hat = await keep(client, "red", "hat")
+
+    now = (await client.patch(f"{ANA}/{hat['id']}", json={"subject": "Colour"})).json()
+
+    assert await listed(client) == ["red"]
+    assert len((await client.get(f"{ANA}/{now['id']}")).json()["history"]) == 2
+
+
+async def test_a_change_that_changes_nothing_leaves_it_as_it_stands(client: httpx.AsyncClient):
+    old = await keep(client, "blue", "colour")
+
+    assert (await client.patch(f"{ANA}/{old['id']}", json={"subject": "COLOUR"})).json() == old
+
+
+async def test_what_is_superseded_cannot_be_changed(client: httpx.AsyncClient):
+    blue = await keep(client, "blue", "colour")
+    red = await keep(client, "red", "colour")
+
+    answer = await client.patch(f"{ANA}/{blue['id']}", json={"text": "green"})
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "memory_superseded")
+    assert red["id"] in answer.json()["detail"]
+
+
+async def test_forgetting_one_takes_its_history(client: httpx.AsyncClient):
+    blue = await keep(client, "blue", "colour")
+    red = await keep(client, "red", "colour")
+    await keep(client, "tea")
+
+    assert (await client.delete(f"{ANA}/{red['id']}")).json() == red
+
+    assert await listed(client) == ["tea"]
+    for gone in (blue, red):
+        assert (await client.get(f"{ANA}/{gone['id']}")).status_code == 404
+        assert (await client.delete(f"{ANA}/{gone['id']}")).status_code == 404
+
+
+async def test_forgetting_by_query_tells_what_went(client: httpx.AsyncClient):
+    for text in ("green tea at four", "I like green tea", "tea"):
+        await keep(client, text)
+
+    gone = (await client.delete(ANA, params={"query": "green tea"})).json()
+
+    assert {item["text"] for item in gone["items"]} == {"green tea at four", "I like green tea"}
+    assert await listed(client) == ["tea"]
+    assert (await client.delete(ANA, params={"query": "nothing such"})).json() == {"items": []}
+
+
+@pytest.mark.parametrize("params", [{}, {"query": ""}, {"query": "  \t"}, {"query": "x" * 10_001}])
+async def test_everything_is_never_forgotten_at_once(client: httpx.AsyncClient, params: dict[str, str]):
+    await keep(client, "x")
+
+    answer = await client.delete(ANA, params=params)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert "query" in answer.json()["detail"]
+    assert await listed(client) == ["x"]
+
+
+HOSTILE = [
+    '"',
+    '""" OR *',
+    "owner:x",
+    "words : a OR memory : b",
+    "NEAR(a b, 2)",
+    "a* -b ^c",
+    "{words owner} : a",
+    "'; DROP TABLE memories; --",
+    ") OR (1=1",
+    "AND AND AND",
+    "%_\\",
+    "😀" * 256,
+    "\u202e\u200b\ufeff",
+    "a " * 4_000,
+]
+
+
+@pytest.mark.parametrize("query", HOSTILE)
+async def test_no_query_is_an_error_or_reaches_others(client: httpx.AsyncClient, query: str):
+    await keep(client, "hers")
+    await keep(client, "his: a b c owner words memory x NEAR", place="/v1/users/ben/memories")
+
+    assert await listed(client, query=query) in ([], ["hers"])
+    answer = await client.delete(ANA, params={"query": query})
+    assert answer.status_code == 200 or not query.strip()
+    assert await listed(client, place="/v1/users/ben/memories") == ["his: a b c owner words memory x NEAR"]
+
+
+def coded(user: str) -> str:
+    return "~" + base64.urlsafe_b64encode(user.encode()).decode().rstrip("=")
+
+
+STRANGE = [
+    "../",
+    "..",
+    "'; DROP TABLE memories; --",
+    "😀" * 256,
+    "a/b",
+    "caf\u00e9",
+    "cafe\u0301",
+    "Ａna",
+    "ana ",
+]
+
+
+async def test_users_are_distinct_by_code_points_whatever_they_are_called(client: httpx.AsyncClient):
+    places = [*(f"/v1/users/{coded(user)}/memories" for user in STRANGE), ANA, "/v1/users/Ana/memories"]
+    for number, place in enumerate(places):
+        await keep(client, f"note {number}", "s", place)
+
+    for number, place in enumerate(places):
+        assert await listed(client, place) == [f"note {number}"]
+        assert await listed(client, place, query="note") == [f"note {number}"]
+
+
+@pytest.mark.parametrize("segment", ["..", "a b", coded("ana"), "~", "~!", "~" + "A" * 2_000, "x" * 257])
+async def test_a_user_is_written_in_one_way_only(client: httpx.AsyncClient, segment: str):
+    answer = await client.get(f"/v1/users/{segment.replace(' ', '%20').replace('..', '%2E%2E')}/memories")
+    assert answer.status_code == 404, answer.text
+
+
+async def test_another_users_memory_is_not_found(client: httpx.AsyncClient):
+    his = await keep(client, "his", place="/v1/users/ben/memories")
+    place = f"{ANA}/{his['id']}"
+
+    answers = await asyncio.gather(
+        client.get(place), client.patch(place, json={"text": "hers"}), client.delete(place)
+    )
+
+    assert [answer.status_code for answer in answers] == [404] * 3
+    assert await listed(client, "/v1/users/ben/memories") == ["his"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "pointer"),
+    [
+        ({}, 400, "invalid_field", "/text"),
+        ({"text": None}, 400, "invalid_field", "/text"),
+        ({"text": 7}, 400, "invalid_field", "/text"),
+        ({"text": " \n"}, 400, "invalid_field", "/text"),
+        ({"text": "x" * 2_001}, 413, "memory_too_long", "/text"),
+        ({"text": "x", "subject": "s" * 201}, 400, "invalid_field", "/subject"),
+        ({"text": "x", "subject": 7}, 400, "invalid_field", "/subject"),
+        ({"text": "x\0"}, 400, "invalid_text", "/text"),
+    ],
+)
+async def test_what_cannot_be_remembered_is_refused(
+    client: httpx.AsyncClient, body: dict[str, Any], status: int, code: str, pointer: str
+):
+    stands = await keep(client, "stands")
+    refused = [await client.post(ANA, json=body)]
+    if body:
+        refused.append(await client.patch(f"{ANA}/{stands['id']}", json=body))
+    for answer in refused:
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+        assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
+    assert await listed(client) == ["stands"]
+
+
+async def test_a_memory_of_a_megabyte_is_too_large(client: httpx.AsyncClient):
+    answer = await client.post(ANA, json={"text": "x" * 1_000_000})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+async def test_a_change_of_nothing_is_refused(client: httpx.AsyncClient):
+    stands = await keep(client, "stands")
+    answer = await client.patch(f"{ANA}/{stands['id']}", json={"other": 1})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+
+
+async def test_a_page_of_a_search_has_no_next(client: httpx.AsyncClient):
+    answer = await client.get(ANA, params={"query": "x", "after": "y"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+
+
+async def test_a_full_memory_is_a_conflict(client: httpx.AsyncClient):
+    await asyncio.gather(*(keep(client, f"note {number}") for number in range(1_000)))
+
+    answer = await client.post(ANA, json={"text": "one more"})
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "memory_full")

@@ -1,0 +1,423 @@
+"""Sessions as resources: forked, reset, deleted; called by what was said first."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from pydantic_ai.messages import ModelMessage, ToolCallPart, UserPromptPart
+from pydantic_ai.models.fallback import FallbackModel
+
+from torana.agent import Answer, Emit
+from torana.agent.journal import Journal
+from torana.app import App
+from torana.errors import ModelFailed, NotFound, SessionBusy
+from torana.messages import Inbound, Turn, owner_of, utc_now
+from torana.models.builtin import BuiltinModel
+from torana.models.providers import without_builtin
+from torana.sessions import Sessions
+from torana.store import deletion
+from torana.store.database import Database, T, sqlite_engine
+from torana.store.tables import calls, history, keys, sessions, steps
+from torana.store.tables import turns as turn_rows
+from torana.testing import ScriptedModel
+from torana.turns import SessionChanges, Turns
+from torana.turns.log.memory import MemoryEventLog
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+
+async def say(client: httpx.AsyncClient, content: str, channel: str = "home", **more: Any) -> dict[str, Any]:
+    answer = await client.post("/message", json={"content": content, "channelId": channel, **more})
+    return answer.json()
+
+
+async def contents(client: httpx.AsyncClient, session_id: str) -> list[str]:
+    answer = await client.get(f"/v1/sessions/{session_id}/messages", params={"limit": 200})
+    return [item["content"] for item in answer.json()["items"]]
+
+
+async def only_session(client: httpx.AsyncClient) -> dict[str, Any]:
+    [session] = (await client.get("/v1/sessions")).json()["items"]
+    return session
+
+
+def prompts(messages: tuple[ModelMessage, ...]) -> list[object]:
+    return [part.content for m in messages for part in m.parts if isinstance(part, UserPromptPart)]
+
+
+async def rows_left(app: App) -> dict[str, int]:
+    tables = (sessions, turn_rows, history, steps, calls)
+
+    def count(connection: sa.Connection) -> dict[str, int]:
+        of = {table.name: sa.select(sa.func.count()).select_from(table) for table in tables}
+        return {name: connection.execute(query).scalar_one() for name, query in of.items()}
+
+    return await app.database.run(count)
+
+
+async def until(app: App, *, turns: int) -> None:
+    """Wait until so many messages were accepted."""
+    while (await rows_left(app))["turns"] < turns:
+        pass
+
+
+async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
+    """A session of somebody else's, with one turn."""
+    inbound = Inbound(owner=owner, principal="token:t", content=content, channel="home")
+    return (await app.turns.ended(await app.turns.accept(inbound))).session_id
+
+
+# --- titles
+
+
+async def test_a_session_is_called_by_what_was_said_first(client: httpx.AsyncClient):
+    await say(client, "/status")
+    assert (await only_session(client))["title"] is None  # nothing was said to the agent yet
+    await say(client, "\n  Plan my\ttrip to Porto\x07  \nwith details")
+    await say(client, "and then?")
+    session = await only_session(client)
+    assert session["title"] == "Plan my trip to Porto"
+    assert (await client.get(f"/v1/sessions/{session['id']}")).json()["title"] == "Plan my trip to Porto"
+
+
+# --- fork
+
+
+async def test_a_fork_and_its_source_go_on_separately(start: Start):
+    model = ScriptedModel("one", "two", "three", "in the source", "in the fork")
+    _, client = await start(model)
+    first, second, third = [await say(client, content) for content in "abc"]
+    answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json={"turnId": second["id"]})
+    assert answer.status_code == 201
+    fork = answer.json()
+    assert fork["id"] != first["sessionId"]
+    assert (fork["turns"], fork["title"]) == (2, "a")
+    assert await contents(client, fork["id"]) == ["a", "one", "b", "two"]
+
+    await say(client, "d")
+    beside = await say(client, "e", channel=fork["channelId"])
+
+    assert beside["sessionId"] == fork["id"]
+    assert await contents(client, fork["id"]) == ["a", "one", "b", "two", "e", "in the fork"]
+    in_source = ["a", "one", "b", "two", "c", "three", "d", "in the source"]
+    assert await contents(client, third["sessionId"]) == in_source
+    assert prompts(model.requests[-1].messages) == ["a", "b", "e"]
+    assert prompts(model.requests[-2].messages) == ["a", "b", "c", "d"]
+
+
+async def test_the_copied_turns_have_ids_of_their_own_and_cost_nothing(client: httpx.AsyncClient):
+    original = await say(client, "a", userId="ana")
+    fork = (await client.post(f"/v1/sessions/{original['sessionId']}/fork")).json()
+    items = (await client.get(f"/v1/sessions/{fork['id']}/messages")).json()["items"]
+    copy = (await client.get(f"/v1/turns/{items[0]['turnId']}")).json()
+    assert original["usage"]["inputTokens"] > 0
+    assert copy["id"] != original["id"]
+    assert copy["usage"] == {"inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+    kept = ("reply", "userId", "status", "model", "createdAt")
+    assert {name: copy[name] for name in kept} == {name: original[name] for name in kept}
+    assert (copy["sessionId"], copy["channelId"]) == (fork["id"], fork["channelId"])
+
+
+async def test_a_fork_ends_with_the_last_turn_that_has_ended(start: Start):
+    gate = asyncio.Event()
+    app, client = await start(ScriptedModel("one", [gate, "two"]))
+    first = await say(client, "a")
+    running = asyncio.ensure_future(say(client, "b"))
+    await until(app, turns=2)
+    fork = (await client.post(f"/v1/sessions/{first['sessionId']}/fork")).json()
+    assert await contents(client, fork["id"]) == ["a", "one"]
+    last = (await client.get(f"/v1/sessions/{first['sessionId']}/messages")).json()["items"][-1]
+    refused = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json={"turnId": last["turnId"]})
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_ended")
+    gate.set()
+    await running
+
+
+async def test_the_journal_of_a_failed_turn_is_not_copied(start: Start):
+    script = [[ToolCallPart("calculate", {"expression": "1+1"})], [ModelFailed("no")], "again"]
+    app, client = await start(ScriptedModel(*script))
+    await say(client, "a")
+    session = await only_session(client)
+    before = await rows_left(app)
+    assert (before["steps"], before["calls"]) == (1, 1)
+    fork = (await client.post(f"/v1/sessions/{session['id']}/fork")).json()
+    after = await rows_left(app)
+    assert (after["steps"], after["calls"], after["turns"]) == (1, 1, 2)
+    assert await contents(client, fork["id"]) == ["a"]
+
+
+async def test_a_fork_takes_the_channel_that_is_named_unless_it_is_taken(client: httpx.AsyncClient):
+    first = await say(client, "a")
+    path = f"/v1/sessions/{first['sessionId']}/fork"
+    fork = await client.post(path, json={"channelId": 42})
+    assert (fork.status_code, fork.json()["channelId"]) == (201, "42")
+    for taken in ("home", 42):
+        refused = await client.post(path, json={"channelId": taken})
+        assert (refused.status_code, refused.json()["code"]) == (409, "channel_taken")
+    assert len((await client.get("/v1/sessions")).json()["items"]) == 2
+
+
+async def test_what_a_reset_hid_stays_hidden_in_a_fork_unless_it_ends_before_it(start: Start):
+    model = ScriptedModel("one", "two", "three", "four")
+    _, client = await start(model)
+    first = await say(client, "a")
+    await client.post(f"/v1/sessions/{first['sessionId']}/reset")
+    await say(client, "b")
+    path = f"/v1/sessions/{first['sessionId']}/fork"
+    whole, early = await client.post(path), await client.post(path, json={"turnId": first["id"]})
+    await say(client, "c", channel=whole.json()["channelId"])
+    assert prompts(model.requests[-1].messages) == ["b", "c"]
+    await say(client, "d", channel=early.json()["channelId"])
+    assert prompts(model.requests[-1].messages) == ["a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"turnId": "turn_unknown"}, 404, "not_found"),
+        ({"turnId": 7}, 400, "invalid_field"),
+        ({"turnId": ["x"]}, 400, "invalid_field"),
+        ({"channelId": True}, 400, "invalid_field"),
+        ({"channelId": "x" * 257}, 400, "invalid_field"),
+        ({"turnId": "a\0b"}, 400, "invalid_text"),
+        ([], 400, "invalid_json"),
+    ],
+)
+async def test_a_fork_that_cannot_be_made_is_refused(
+    client: httpx.AsyncClient, body: object, status: int, code: str
+):
+    first = await say(client, "a")
+    answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    await only_session(client)
+
+
+async def test_a_turn_of_another_session_is_none_to_fork_from(client: httpx.AsyncClient):
+    first, other = await say(client, "a"), await say(client, "b", channel="other")
+    answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json={"turnId": other["id"]})
+    assert answer.status_code == 404
+
+
+# --- reset
+
+
+async def test_after_a_reset_the_model_is_shown_nothing_of_before_and_it_stays_written(start: Start):
+    model = ScriptedModel("one", "two")
+    _, client = await start(model)
+    first = await say(client, "a")
+    answer = await client.post(f"/v1/sessions/{first['sessionId']}/reset")
+    assert (answer.status_code, answer.json()["id"]) == (200, first["sessionId"])
+    again = await say(client, "b")
+    assert again["sessionId"] == first["sessionId"]
+    assert prompts(model.requests[-1].messages) == ["b"]
+    assert await contents(client, first["sessionId"]) == ["a", "one", "b", "two"]
+
+
+# --- delete
+
+
+async def test_of_a_deleted_session_nothing_is_left_but_its_turns_answer_that_they_were_erased(start: Start):
+    script = ["yes", [ToolCallPart("calculate", {"expression": "1+1"})], [ModelFailed("no")], "kept", "new"]
+    app, client = await start(ScriptedModel(*script))
+    first = await say(client, "a")
+    await say(client, "b")
+    other = await say(client, "c", channel="other")
+
+    answer = await client.delete(f"/v1/sessions/{first['sessionId']}")
+
+    assert answer.status_code == 200
+    assert answer.json() == {"id": first["sessionId"], "turns": 2, "idempotencyKeys": 0}
+    assert await rows_left(app) == {"sessions": 1, "turns": 1, "history": 1, "steps": 0, "calls": 0}
+    for path in ("", "/messages", "/export"):
+        assert (await client.get(f"/v1/sessions/{first['sessionId']}{path}")).status_code == 404
+    assert (await client.delete(f"/v1/sessions/{first['sessionId']}")).status_code == 404
+    for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")):
+        gone = await client.request(method, f"/v1/turns/{first['id']}{path}")
+        assert (gone.status_code, gone.json()["code"]) == (410, "erased")
+    assert (await client.get(f"/v1/turns/{other['id']}")).status_code == 200
+    assert (await client.get("/v1/turns/turn_unknown")).status_code == 404
+
+
+async def test_the_channel_of_a_deleted_session_is_free_again(start: Start):
+    model = ScriptedModel("one", "two")
+    _, client = await start(model)
+    first = await say(client, "a")
+    await client.delete(f"/v1/sessions/{first['sessionId']}")
+    second = await say(client, "b")
+    assert second["sessionId"] != first["sessionId"]
+    assert prompts(model.requests[-1].messages) == ["b"]
+    assert (await only_session(client))["title"] == "b"
+
+
+async def test_turns_that_run_and_wait_are_cancelled_before_their_session_goes(start: Start):
+    model = ScriptedModel([asyncio.Event()])
+    app, client = await start(model)
+    callers = [asyncio.ensure_future(client.post("/message", json={"content": "a", "channelId": "home"}))]
+    await until(app, turns=1)
+    callers.append(asyncio.ensure_future(client.post("/message", json={"content": "b", "channelId": "home"})))
+    await until(app, turns=2)
+    session = await only_session(client)
+
+    answer = await client.delete(f"/v1/sessions/{session['id']}")
+
+    assert answer.json()["turns"] == 2
+    for caller in callers:
+        told = await caller
+        assert (told.status_code, told.json()["code"]) == (409, "turn_cancelled")
+    assert len(model.requests) <= 1  # what waited was not begun
+    assert (await rows_left(app))["turns"] == 0
+
+
+async def test_a_message_that_comes_while_its_session_is_deleted_is_whole_or_gone(start: Start):
+    app, client = await start()
+    first = await say(client, "a")
+    path = f"/v1/sessions/{first['sessionId']}"
+    answers = await asyncio.gather(
+        *(client.post("/message", json={"content": "b", "channelId": "home"}) for _ in range(8)),
+        client.delete(path),
+        *(client.post("/message", json={"content": "c", "channelId": "home"}) for _ in range(8)),
+        client.delete(path),
+    )
+    assert sorted(answer.status_code for answer in answers if answer.request.method == "DELETE") == [200, 404]
+    for answer in answers:
+        if answer.request.method == "POST" and answer.status_code == 200:
+            turn = await client.get(f"/v1/turns/{answer.json()['id']}")
+            assert turn.status_code in (200, 410)
+        elif answer.request.method == "POST":
+            assert answer.json()["code"] == "turn_cancelled"
+    left = await rows_left(app)
+    assert left["sessions"] <= 1
+    assert left["history"] == left["turns"]
+
+
+async def test_a_key_whose_turn_was_deleted_is_gone_and_tells_nothing_of_the_message(start: Start):
+    app, client = await start()
+    headers = {"Idempotency-Key": "k"}
+    body = {"content": "a", "channelId": "home"}
+    first = (await client.post("/message", json=body, headers=headers)).json()
+    deleted = await client.delete(f"/v1/sessions/{first['sessionId']}")
+    assert deleted.json()["idempotencyKeys"] == 1
+    for content in ("a", "something else"):
+        again = await client.post("/message", json={**body, "content": content}, headers=headers)
+        assert (again.status_code, again.json()["code"]) == (410, "erased")
+    prints = await app.database.run(lambda c: c.execute(sa.select(keys.c.fingerprint)).scalars().all())
+    assert prints == [b""]
+    assert (await rows_left(app))["turns"] == 0
+
+
+@pytest.mark.parametrize("method", ["fork", "reset", "delete"])
+async def test_the_operator_changes_the_sessions_of_others_for_them(gateway: Gateway, method: str):
+    app, client = gateway
+    session_id = await belongs_to(app, owner_of("ana"))
+    if method == "delete":
+        assert (await client.delete(f"/v1/sessions/{session_id}")).status_code == 200
+        return
+    answer = await client.post(f"/v1/sessions/{session_id}/{method}")
+    owners = await app.database.run(lambda c: c.execute(sa.select(sessions.c.owner)).scalars().all())
+    assert answer.is_success
+    assert set(owners) == {owner_of("ana")}
+
+
+async def test_a_session_of_another_owner_is_none(gateway: Gateway):
+    app, _ = gateway
+    session_id = await belongs_to(app, owner_of("ana"))
+    sessions = Sessions(database=app.database, history_messages=40)
+    changes = SessionChanges(database=app.database, sessions=sessions, turns=app.turns)
+    for change in (
+        changes.fork("user:ben", session_id, turn_id=None, channel=None),
+        changes.reset("user:ben", session_id),
+        changes.delete("user:ben", session_id),
+    ):
+        with pytest.raises(NotFound):
+            await change
+
+
+class Silent:
+    """An agent that never answers."""
+
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+
+class Talkative(Database):
+    """Lets messages in right before a session is deleted, as many as it is told."""
+
+    turns: Turns
+    left = 0
+
+    async def run(self, work: Callable[[sa.Connection], T]) -> T:
+        if self.left and getattr(work, "func", None) is deletion.delete:
+            self.left -= 1
+            await self.turns.accept(Inbound(owner="gateway", principal="local", content="b", channel="home"))
+        return await super().run(work)
+
+
+@pytest.mark.parametrize(("late", "states"), [(1, []), (3, []), (100, ["cancelled", "running"])])
+async def test_messages_that_come_in_the_last_moment_go_with_the_session_unless_there_is_no_end_of_them(
+    path: Path, late: int, states: list[str]
+):
+    database = Talkative(path=path)
+    turns = database.turns = Turns(database=database, agent=Silent(), log=MemoryEventLog(), turn_timeout=60)
+    changes = SessionChanges(
+        database=database, sessions=Sessions(database=database, history_messages=40), turns=turns
+    )
+    first = await turns.accept(Inbound(owner="gateway", principal="local", content="a", channel="home"))
+    database.left = late
+
+    if states:
+        with pytest.raises(SessionBusy, match="keep coming"):
+            await changes.delete("gateway", first.session_id)
+    else:
+        assert len((await changes.delete("gateway", first.session_id)).turns) == 1 + late
+
+    left = await database.run(lambda c: c.execute(sa.select(turn_rows.c.state)).scalars().all())
+    assert sorted(set(left)) == states
+    await turns.stop(grace=0)
+    database.close()
+
+
+# --- as it is put together
+
+
+async def test_a_long_session_is_summarised_by_the_model(start: Start):
+    model = ScriptedModel("one", "two", "notes of a", "three")
+    app, client = await start(model, history_messages=2)
+    for content in "ab":
+        await say(client, content)
+    assert app.compaction is not None
+    await app.compaction.idle()
+    await say(client, "c")
+    assert "notes of a" in (model.requests[-1].info.instructions or "")
+
+
+async def test_summaries_can_be_switched_off_and_the_builtin_model_makes_none(start: Start):
+    off, _ = await start(ScriptedModel(), compact="false")
+    assert off.compaction is None
+    assert without_builtin(BuiltinModel(cards=list)) is None
+    fallback = FallbackModel(ScriptedModel("a"), BuiltinModel(cards=list))
+    left = without_builtin(fallback)
+    assert isinstance(left, FallbackModel)
+    assert [model.model_name for model in left.models] == ["scripted"]
+
+
+async def test_idle_sessions_go_when_the_gateway_starts(start: Start, tmp_path: Path):
+    app, client = await start()
+    await say(client, "a", channel="old")
+    await say(client, "b", channel="new")
+    await app.close()
+    old = sa.update(sessions).where(sessions.c.channel == "old")
+    engine = sqlite_engine(tmp_path / "data" / "torana.db")
+    with engine.begin() as connection:
+        connection.execute(old.values(updated_at=utc_now() - timedelta(days=2)))
+    engine.dispose()
+    _, again = await start(session_days=1)
+    while len((await again.get("/v1/sessions")).json()["items"]) > 1:
+        pass  # it is done beside everything else
+    assert (await only_session(again))["channelId"] == "new"

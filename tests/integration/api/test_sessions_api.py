@@ -1,0 +1,209 @@
+"""Sessions as resources: listed, looked up, read."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from torana.app import App
+from torana.errors import ModelFailed
+from torana.store.tables import sessions, turns
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+
+async def say(client: httpx.AsyncClient, content: str, channel: str, user: str | None = None) -> dict[str, Any]:
+    body = {"content": content, "channelId": channel, "userId": user}
+    return (await client.post("/message", json=body)).json()
+
+
+async def page(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+    answer = await client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def every(client: httpx.AsyncClient, path: str, limit: int, **params: Any) -> list[dict[str, Any]]:
+    """The items of all pages."""
+    items: list[dict[str, Any]] = []
+    given = await page(client, path, limit=limit, **params)
+    while given["next"] is not None:
+        assert len(given["items"]) == limit
+        items += given["items"]
+        given = await page(client, path, limit=limit, after=given["next"], **params)
+    return items + given["items"]
+
+
+def cursor(*key: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+async def test_sessions_are_listed_the_last_used_first(client: httpx.AsyncClient):
+    for channel in ("a", "b", "c", "a"):
+        await say(client, "hi", channel)
+    listed = (await page(client, "/v1/sessions"))["items"]
+    assert [(item["channelId"], item["turns"]) for item in listed] == [("a", 2), ("c", 1), ("b", 1)]
+    alone = await client.get(f"/v1/sessions/{listed[0]['id']}")
+    assert alone.json() == listed[0]
+    assert alone.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 200])
+async def test_the_pages_of_sessions_are_the_whole_list(client: httpx.AsyncClient, limit: int):
+    for channel in "abcde":
+        await say(client, "hi", channel)
+    assert [item["channelId"] for item in await every(client, "/v1/sessions", limit)] == list("edcba")
+
+
+async def test_sessions_used_at_the_same_moment_are_all_listed(gateway: Gateway):
+    app, client = gateway
+    for channel in "abcde":
+        await say(client, "hi", channel)
+    moment = sa.select(sa.func.max(sessions.c.updated_at)).scalar_subquery()
+    await app.database.run(lambda connection: connection.execute(sa.update(sessions).values(updated_at=moment)))
+    assert sorted(item["channelId"] for item in await every(client, "/v1/sessions", 1)) == list("abcde")
+
+
+async def test_sessions_are_found_by_channel_and_by_who_spoke(client: httpx.AsyncClient):
+    for channel, user in (("a", "ana"), ("b", "ben"), ("a", "ben"), ("12", None)):
+        await say(client, "hi", channel, user)
+
+    async def found(**params: Any) -> list[str]:
+        return [item["channelId"] for item in await every(client, "/v1/sessions", 1, **params)]
+
+    assert await found(userId="ben") == ["a", "b"]
+    assert await found(userId="ana") == ["a"]
+    assert await found(channelId="12") == ["12"]
+    assert await found(channelId="a", userId="nobody") == []
+    assert await found(channelId="\0") == []
+
+
+async def test_messages_are_told_in_the_order_of_turns_with_those_that_wait(start: Start):
+    gate = asyncio.Event()
+    app, client = await start(ScriptedModel("one", [ModelFailed("no")], [gate, "three"], "four"))
+    first = await say(client, "first", "c", "ana")
+    await say(client, "second", "c")
+    for content in ("third", "fourth"):
+        body = {"content": content, "channelId": "c"}
+        last = await client.post("/message", json=body, headers={"Prefer": "respond-async"})
+    place = f"/v1/sessions/{first['sessionId']}/messages"
+
+    async def told(limit: int) -> list[tuple[str, str]]:
+        return [(item["role"], item["content"]) for item in await every(client, place, limit)]
+
+    waiting = [
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+        ("user", "third"),
+        ("user", "fourth"),
+    ]
+    for limit in (1, 2, 3, 5, 50):
+        assert await told(limit) == waiting
+    gate.set()
+    await app.turns.ended(await app.turns.get("gateway", last.json()["id"]))
+    done = [*waiting[:4], ("assistant", "three"), ("user", "fourth"), ("assistant", "four")]
+    for limit in (1, 2, 3, 7, 50):
+        assert await told(limit) == done
+
+
+async def test_a_message_says_who_said_it_and_when(client: httpx.AsyncClient):
+    answer = await say(client, "hello", "c", "ana")
+    question, reply = (await page(client, f"/v1/sessions/{answer['sessionId']}/messages"))["items"]
+    assert question == {
+        "id": question["id"],
+        "turnId": answer["id"],
+        "role": "user",
+        "content": "hello",
+        "userId": "ana",
+        "createdAt": answer["createdAt"],
+    }
+    assert (reply["role"], reply["userId"], reply["turnId"]) == ("assistant", None, answer["id"])
+    assert reply["createdAt"] >= question["createdAt"]
+    assert question["id"] != reply["id"]
+
+
+async def test_a_page_holds_fifty_items_and_never_more_than_two_hundred(gateway: Gateway):
+    app, client = gateway
+    session = (await say(client, "hi", "c"))["sessionId"]
+
+    def multiply(connection: sa.Connection) -> None:
+        row = dict(connection.execute(sa.select(turns)).mappings().one())
+        connection.execute(sa.insert(turns), [row | {"id": f"turn_{seq}", "seq": seq} for seq in range(2, 250)])
+
+    await app.database.run(multiply)
+    place = f"/v1/sessions/{session}/messages"
+    assert len((await page(client, place))["items"]) == 50
+    for limit, length in (("0", 1), ("1", 1), ("200", 200), ("201", 200), ("9" * 20, 200)):
+        assert len((await page(client, place, limit=limit))["items"]) == length
+
+
+BAD_CURSORS = [
+    "x",
+    "é",
+    "=",
+    "A" * 200,
+    "A" * 201,
+    cursor(),
+    cursor(1),
+    cursor("a", "b"),
+    cursor("2026-01-01T00:00:00", "ses_1"),  # of no zone
+    cursor("0001-01-01T00:00:00+23:59", "ses_1"),  # before all time in UTC
+    cursor(10**30, "user"),
+    cursor(-1, "user"),
+    cursor(1.5, "user"),
+    cursor(True, "user"),
+    cursor(1, "\ud800"),
+    cursor(1, None),
+    cursor(1, "user", 1),
+    base64.urlsafe_b64encode(b"[" * 140).decode(),
+    base64.urlsafe_b64encode(b"\xff").decode(),
+]
+
+
+@pytest.mark.parametrize("after", BAD_CURSORS)
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
+async def test_a_cursor_that_no_page_gave_is_refused(client: httpx.AsyncClient, path: str, after: str):
+    session = (await say(client, "hi", "c"))["sessionId"]
+    answer = await client.get(path.format(id=session), params={"after": after})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert "after" in answer.json()["detail"]
+
+
+async def test_a_cursor_of_the_other_list_is_refused(client: httpx.AsyncClient):
+    await say(client, "hi", "a")
+    session = (await say(client, "hi", "b"))["sessionId"]
+    places = ["/v1/sessions", f"/v1/sessions/{session}/messages"]
+    cursors = [(await page(client, place, limit=1))["next"] for place in places]
+    for place, after in zip(places, reversed(cursors), strict=True):
+        assert (await client.get(place, params={"after": after})).status_code == 400
+
+
+@pytest.mark.parametrize("limit", ["", "-1", "many", "1.5", "٣", "²", "9" * 21])
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
+async def test_a_limit_that_is_no_number_is_refused(client: httpx.AsyncClient, path: str, limit: str):
+    session = (await say(client, "hi", "c"))["sessionId"]
+    answer = await client.get(path.format(id=session), params={"limit": limit})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert "limit" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["channelId", "userId"])
+async def test_a_name_that_no_message_may_have_is_refused(client: httpx.AsyncClient, name: str):
+    answer = await client.get("/v1/sessions", params={name: "x" * 257})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert name in answer.json()["detail"]
+
+
+async def test_unknown_sessions_are_not_found(client: httpx.AsyncClient):
+    for session in ("ses_0", "x" * 101, "%00", "..%2F"):
+        for path in (f"/v1/sessions/{session}", f"/v1/sessions/{session}/messages"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), session

@@ -1,0 +1,192 @@
+"""Turns as resources: looked up, watched, cancelled, run again."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from pydantic_ai.messages import ToolCallPart
+
+from torana.app import App
+from torana.errors import CrashedRepeatedly, ModelFailed
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+HI = {"content": "hi", "channelId": "c"}
+Event = tuple[str, str, dict[str, Any]]
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
+        await asyncio.sleep(0)
+
+
+def events_of(answer: httpx.Response) -> list[Event]:
+    """The events of a whole stream: type, id and data."""
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    events: list[Event] = []
+    for frame in answer.text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+        events.append((fields["event"], fields["id"], json.loads(fields["data"])))
+    return events
+
+
+async def later(client: httpx.AsyncClient, **body: Any) -> str:
+    """The turn of a message that is not waited for."""
+    answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
+    return answer.json()["id"]
+
+
+# --- events
+
+
+async def test_the_events_of_a_turn_are_those_that_its_sender_got(start: Start):
+    model = ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", "is 2."])
+    _, client = await start(model)
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    watched = await client.get(f"/v1/turns/{sent[0][2]['id']}/events")
+    assert events_of(watched) == sent
+    assert watched.headers["cache-control"] == "no-store"
+
+
+async def test_the_events_go_on_behind_the_last_one_seen(client: httpx.AsyncClient):
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    place = f"/v1/turns/{sent[0][2]['id']}/events"
+    for number, (_, event_id, _) in enumerate(sent, start=1):
+        by_header = await client.get(place, headers={"Last-Event-ID": event_id})
+        by_query = await client.get(place, params={"after": event_id})
+        assert events_of(by_header) == events_of(by_query) == sent[number:]
+
+
+async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx.AsyncClient):
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    place = f"/v1/turns/{sent[0][2]['id']}/events"
+    again = await client.get(place, params={"after": "1-1"}, headers={"Last-Event-ID": "1-2"})
+    assert events_of(again) == sent[2:]
+
+
+@pytest.mark.parametrize(
+    "seen", ["", "x", "1", "1-", "-1", "1-x", "1-99", "2-1", "1--1", "1-" + "9" * 5_000, "1-٣", "1-1-1", "é"]
+)
+async def test_an_event_that_there_never_was_is_ignored(client: httpx.AsyncClient, seen: str):
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    place = f"/v1/turns/{sent[0][2]['id']}/events"
+    assert events_of(await client.get(place, params={"after": seen})) == sent
+    by_header = await client.get(place, headers=[(b"Last-Event-ID", seen.encode())])
+    assert events_of(by_header) == sent
+
+
+async def test_an_ended_turn_is_told_from_its_row_after_a_restart(start: Start):
+    app, client = await start(ScriptedModel(["It ", "is 2."]))
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    await app.close()
+    _, client = await start(ScriptedModel())
+    place = f"/v1/turns/{sent[0][2]['id']}/events"
+    for after in (None, "1-2", sent[-1][1]):
+        told = events_of(await client.get(place, params={"after": after} if after else {}))
+        assert [type_ for type_, _, _ in told] == ["turn.accepted", "message.snapshot", "turn.completed"]
+        assert told[1][2] == {"text": "It is 2."}
+        assert (told[0][2], told[-1][2]) == (sent[0][2], sent[-1][2])
+
+
+async def test_a_failed_turn_is_told_from_its_row_after_a_restart(start: Start):
+    app, client = await start(ScriptedModel(["It ", ModelFailed("no credit")]))
+    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    await app.close()
+    _, client = await start(ScriptedModel())
+    told = events_of(await client.get(f"/v1/turns/{sent[0][2]['id']}/events"))
+    assert [type_ for type_, _, _ in told] == ["turn.accepted", "turn.failed"]
+    assert (told[-1][2]["status"], told[-1][2]["detail"]) == (502, "no credit")
+
+
+async def test_a_turn_that_a_restart_interrupted_resumes_its_events(start: Start):
+    model = ScriptedModel(["It ", asyncio.Event(), "never"])
+    app, client = await start(model)
+    turn = await later(client)
+    await until(lambda: model.requests)
+    await app.close()
+    _, client = await start(ScriptedModel(["This ", "is it."]))
+    told = events_of(await client.get(f"/v1/turns/{turn}/events", headers={"Last-Event-ID": "1-2"}))
+    assert told[0] == ("turn.resumed", "2-1", {"attempt": 2, "text": ""})
+    assert "".join(data["text"] for type_, _, data in told if type_ == "message.delta") == "This is it."
+    plain = (await client.get(f"/v1/turns/{turn}")).json()
+    assert told[-1][2] == {name: plain[name] for name in told[-1][2]}
+
+
+# --- cancel
+
+
+async def test_a_running_turn_is_cancelled_and_keeps_what_it_said(start: Start):
+    model = ScriptedModel(["It is ", asyncio.Event(), "never"], "next")
+    _, client = await start(model)
+    stream = asyncio.create_task(client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+    await until(lambda: model.requests)
+    [session] = (await client.get("/v1/sessions")).json()["items"]
+    [asked] = (await client.get(f"/v1/sessions/{session['id']}/messages")).json()["items"]
+    cancelled = await client.post(f"/v1/turns/{asked['turnId']}/cancel")
+    body = cancelled.json()
+    assert (cancelled.status_code, body["status"], body["error"]["code"]) == (
+        200,
+        "cancelled",
+        "turn_cancelled",
+    )
+    type_, _, problem = events_of(await stream)[-1]
+    assert (type_, problem["status"], problem["code"]) == ("turn.failed", 409, "turn_cancelled")
+    assert (await client.post("/message", json=HI)).json()["reply"] == "next"
+
+
+async def test_a_queued_turn_is_cancelled_and_those_around_it_go_on(start: Start):
+    gate = asyncio.Event()
+    app, client = await start(ScriptedModel([gate, "one"], "three"))
+    first, second, third = [await later(client) for _ in range(3)]
+    assert (await client.post(f"/v1/turns/{second}/cancel")).json()["status"] == "cancelled"
+    gate.set()
+    for turn, reply in ((first, "one"), (third, "three")):
+        assert (await app.turns.ended(await app.turns.get("gateway", turn))).reply == reply
+
+
+async def test_an_ended_turn_is_not_cancelled(client: httpx.AsyncClient):
+    turn = (await client.post("/message", json=HI)).json()
+    again = await client.post(f"/v1/turns/{turn['id']}/cancel")
+    assert (again.status_code, again.json()["status"], again.json()["reply"]) == (200, "completed", "yes")
+
+
+# --- retry
+
+
+async def test_a_failed_turn_is_run_again(start: Start):
+    app, client = await start(ScriptedModel([CrashedRepeatedly("it died")], "now"))
+    assert (await client.post("/message", json=HI)).status_code == 500
+    [session] = (await client.get("/v1/sessions")).json()["items"]
+    [asked] = (await client.get(f"/v1/sessions/{session['id']}/messages")).json()["items"]
+    again = await client.post(f"/v1/turns/{asked['turnId']}/retry")
+    assert (again.status_code, again.json()["status"], again.json()["error"]) == (202, "running", None)
+    ended = await app.turns.ended(await app.turns.get("gateway", asked["turnId"]))
+    assert (ended.state, ended.reply) == ("completed", "now")
+
+
+async def test_only_a_failed_turn_is_run_again(start: Start):
+    model = ScriptedModel([asyncio.Event(), "never"], "done")
+    _, client = await start(model)
+    running = await later(client)
+    answered = (await client.post("/message", json=HI | {"channelId": "d"})).json()["id"]
+    for turn in (running, answered):
+        refused = await client.post(f"/v1/turns/{turn}/retry")
+        assert (refused.status_code, refused.json()["code"]) == (409, "not_failed")
+
+
+# --- whose
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")]
+)
+async def test_unknown_turns_are_not_found(client: httpx.AsyncClient, method: str, path: str):
+    for turn in ("turn_0", "x" * 101, "%00", "%F0%9F%98%80", "..%2F", "turn_%FF"):
+        answer = await client.request(method, f"/v1/turns/{turn}{path}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), turn

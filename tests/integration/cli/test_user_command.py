@@ -1,0 +1,204 @@
+"""Export and erasure as a whole: the program in its own process, and every byte that it leaves on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import httpx
+import pytest
+
+from torana.store.lock import read_address
+from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+#: What must be nowhere afterwards, in whatever form a text of Ana's takes; and what stays of Ben's.
+MARKER = "zanzibarium"
+OTHER = "kilimanjarium"
+
+TOOLS = '''
+import asyncio
+from pathlib import Path
+from torana.tools import tool
+
+@tool(idempotent=True)
+async def hold(text: str) -> str:
+    """Never end."""
+    Path("started").touch()
+    await asyncio.Event().wait()
+    return text
+
+@tool(idempotent=True)
+def echo(text: str) -> str:
+    """Say it again."""
+    return f"echo {text}"
+
+@tool(idempotent=True)
+def explode(text: str) -> str:
+    """Fail on a bug whose words quote what was said."""
+    raise RuntimeError(f"cannot {text}")
+'''
+
+Command = tuple[int, str, str]
+
+
+def act(request: ChatRequest) -> Answer:
+    """Call the tool that the message begins with, and repeat what it says."""
+    if request.results:
+        return "\n".join(request.results)
+    word, _, text = request.text.partition(" ")
+    if word == "remember":
+        return [Call("remember", {"text": text, "subject": "code"})]
+    if word == "exceed":
+        return [Call("echo", {"text": text})] * 4
+    return [Call(word, {"text": text})] if word in ("hold", "echo", "explode") else f"You said: {request.text}"
+
+
+class Client:
+    """Talks to the gateway of a place, and to its commands."""
+
+    def __init__(self, place: Place, model: OpenAIStandIn, settings: dict[str, str]) -> None:
+        self._place = place
+        self.model = model
+        self._settings = settings
+        self.gateway = place.serve(**settings)
+        self.url = f"{read_address(place.data_dir)}"
+
+    def say(self, content: str, *, channel: str, user: str = "ana", **headers: str) -> dict[str, Any]:
+        body = {"content": content, "channelId": channel, "userId": user}
+        answer = httpx.post(f"{self.url}/message", json=body, headers=headers, timeout=30, trust_env=False)
+        return answer.json()
+
+    def run(self, *arguments: str, given: str = "") -> Command:
+        return self._place.run(*arguments, given=given, **self._settings)
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[Client]:
+    (place.path / "tricks.py").write_text(TOOLS)
+    with OpenAIStandIn(reply=act) as model:
+        yield Client(
+            place,
+            model,
+            {
+                "TORANA_TOOLS": "tricks:hold,tricks:echo,tricks:explode",
+                "TORANA_TURN_TOOL_CALLS": "3",
+                "TORANA_MODEL": "openai-chat:x",
+                "TORANA_MODEL_BASE_URL": model.url,
+                "TORANA_RATE_PER_USER": "0",
+                "TORANA_RATE_GLOBAL": "0",
+            },
+        )
+
+
+def files_with(place: Place, *needles: bytes) -> set[str]:
+    """The files of the data directory that hold one of them in any letters' case."""
+    files = [file for file in place.data_dir.rglob("*") if file.is_file()]
+    found = {file for file in files for needle in needles if needle.lower() in file.read_bytes().lower()}
+    return {str(file.relative_to(place.data_dir)) for file in found}
+
+
+def leave_traces(place: Place, client: Client) -> None:
+    """Bring Ana's marker wherever a text of hers can get."""
+    client.say(f"my code is {MARKER}", channel="room", **{"Idempotency-Key": MARKER})
+    client.say(f"and mine is {OTHER}", channel="room", user="ben")
+    for number in (1, 2):  # the second supersedes the first
+        client.say(f"remember the code {MARKER}{number}", channel="home")
+    assert client.say(f"echo {MARKER}", channel="home")["reply"] == f"echo {MARKER}"
+    client.say(f"explode {MARKER}", channel="home")
+    assert client.say(f"exceed {MARKER}", channel="home")["code"] == "turn_limit"
+    later = {"Prefer": "respond-async"}
+    client.say(f"hold {MARKER}", channel=f"cut {MARKER}", **later)
+    place.dawdles()
+    cut = client.say(f"{MARKER} waits", channel=f"cut {MARKER}", **later)
+    httpx.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False)
+    client.say(f"{MARKER} waits too", channel=f"cut {MARKER}", **later)
+    with closing(sqlite3.connect(place.data_dir / "torana.db", timeout=10)) as connection, connection:
+        connection.execute("UPDATE sessions SET title = ?, summary = ?", (MARKER, MARKER))
+        connection.execute(
+            "INSERT INTO tokens (id, owner, user, label, digest, scopes, created_at) "
+            "VALUES ('tok_1', 'user:ana', 'ana', ?, x'00', 'message', '2026-03-02 09:30:00')",
+            (MARKER,),
+        )
+    (place.data_dir / "torana.db.before-0003").write_text(f"a copy with {MARKER}")
+
+
+def test_after_the_receipt_no_file_of_the_data_directory_holds_the_text(place: Place, client: Client) -> None:
+    leave_traces(place, client)
+    before = files_with(place, MARKER.encode())
+    assert {"torana.db-wal", "torana.db.before-0003", "logs/torana.log"} <= before
+
+    code, out, err = client.run("user", "erase", "ana", "--yes")
+
+    assert (code, err) == (0, "")
+    assert json.loads(out)["counts"] == {
+        "sessions": 2,
+        "turns": 9,
+        "memories": 2,
+        "keys": 1,
+        "tokensRevoked": 1,
+        "copies": 1,
+    }
+    needles = (MARKER.encode(), hashlib.sha256(MARKER.encode()).hexdigest().encode())
+    assert files_with(place, *needles) == set()
+    client.say("what did we say?", channel="room", user="ben")
+    shown = str(client.model.requests[-1].messages)
+    assert OTHER in shown
+    assert MARKER not in shown
+    client.gateway.send_signal(signal.SIGTERM)
+    assert client.gateway.wait(30) == 0
+    assert files_with(place, *needles) == set()
+    assert "torana.db" in files_with(place, OTHER.encode())
+
+
+def test_the_log_keeps_what_is_not_the_users(place: Place, client: Client) -> None:
+    client.say(f"explode {MARKER}", channel="a")
+    client.say(f"explode {OTHER}", channel="b", user="ben")
+    assert client.run("user", "erase", "ana", "--yes")[0] == 0
+    client.say("explode again", channel="b", user="ben")
+    log = (place.data_dir / "logs" / "torana.log").read_text()
+    assert MARKER not in log
+    assert f"cannot {OTHER}" in log
+    assert "cannot again" in log
+
+
+def test_an_export_is_written_whole_and_for_its_owner_alone(place: Place, client: Client) -> None:
+    client.say(f"echo {MARKER}", channel="a", user="ä na")
+    code, out, err = client.run("user", "export", "ä na", "-o", "ana.zip")
+    assert (code, err) == (0, "")
+    assert out.startswith("ana.zip (")
+    assert out.endswith("): sessions 1, turns 1, memories 0, tokens 0\n")
+    file = place.path / "ana.zip"
+    assert file.stat().st_mode & 0o777 == 0o600
+    with ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert json.loads(archive.read("manifest.json"))["counts"]["turns"] == 1
+    assert not (place.path / "ana.zip.part").exists()
+    code, _, err = client.run("user", "export", "ben", "-o", "ana.zip")
+    assert (code, err) == (1, "ana.zip exists already; name another file\n")
+
+
+def test_erasing_is_asked_for_and_can_be_declined(client: Client) -> None:
+    client.say("echo this", channel="a")
+    code, out, _ = client.run("user", "erase", "ana", given="n\n")
+    assert code == 1
+    assert "'ana'" in out
+    _, out, _ = client.run("user", "erase", "ana", given="y\n")
+    assert json.loads(out[out.index("{") :])["counts"]["turns"] == 1
+    assert '\n  "counts": {\n' in out
+
+
+def test_without_a_gateway_the_commands_say_so(place: Place) -> None:
+    for arguments in (("user", "erase", "ana", "--yes"), ("user", "export", "ana", "-o", "x.zip")):
+        code, out, err = place.run(*arguments)
+        assert (code, out) == (1, "")
+        assert "torana serve" in err
+    assert not (place.path / "x.zip").exists()

@@ -1,0 +1,277 @@
+"""The documents say what is so: their commands are run, their code works, their names exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_server
+from typing import Any, get_args
+
+import httpx
+import pytest
+
+from torana import errors
+from torana.cli import COMMANDS
+from torana.config import Settings, load, variable
+from torana.errors import GatewayError
+from torana.messages import EventType
+from torana.turns.controls import WORDS
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
+    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+}
+#: Those that show how to do something, in words of our own.
+GUIDES = {name: text for name, text in PAGES.items() if name == "README.md" or "/howto/" in name}
+
+ADDRESS = "http://127.0.0.1:18789"
+PATIENCE = 30.0
+
+#: Variables that are no settings.
+OTHER_VARIABLES = {"TORANA_CONFIG", "TORANA_CHAOS_SECONDS", "TORANA_FULL_INSTALL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a document."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The file that the first line names in a comment; empty where it names none."""
+        found = re.match(r"# ([\w./-]+\.\w+)", self.text)
+        return found[1] if found else ""
+
+
+def _blocks(page: str) -> list[Block]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    return [Block(page, language, text) for language, text in found]
+
+
+BLOCKS = [block for page in GUIDES for block in _blocks(page)]
+SHOWN = [block for block in BLOCKS if block.language in ("sh", "console")]
+TOML = [block for block in BLOCKS if block.language == "toml" and block.file == "torana.toml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A command of a document, and what it prints according to it."""
+
+    page: str
+    command: str
+    printed: str = ""
+
+
+def _curls() -> Iterator[Shown]:
+    for block in SHOWN:
+        lines = block.text.splitlines()
+        for number, line in enumerate(lines):
+            command = line.removeprefix("$ ")
+            if command.startswith("curl "):
+                printed = "\n".join(lines[number + 1 :]) if block.language == "console" else ""
+                yield Shown(block.page, command, printed)
+
+
+CURLS = list(_curls())
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway in a place in which the guides were followed."""
+
+    place: Path
+    url: str
+
+    def curl(self, command: str) -> tuple[int, str]:
+        """Run a curl command of the documents: the status of the answer, and what was printed before it."""
+        turn = self._answer()
+        for name, value in ((ADDRESS, self.url), ("TURN", turn["id"]), ("SESSION", turn["sessionId"])):
+            command = command.replace(name, value)
+        command = command.replace(
+            "curl ", "curl --silent --show-error --max-time 20 --write-out ' %{http_code}' ", 1
+        )
+        environ = {"PATH": os.environ["PATH"], "TORANA_GATEWAY_TOKEN": "none-is-needed-here"}
+        printed = subprocess.run(
+            ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=30, check=True
+        )
+        text, _, status = printed.stdout.rpartition(" ")
+        return int(status), text
+
+    def say(self, content: str) -> str:
+        """The reply to a message."""
+        return self._answer(content)["reply"]
+
+    def _answer(self, content: str = "hello") -> dict[str, Any]:
+        answer = httpx.post(f"{self.url}/message", json={"content": content}, timeout=PATIENCE, trust_env=False)
+        return answer.raise_for_status().json()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home directory in which the guides for tools and skills were followed to the letter."""
+    place = tmp_path_factory.mktemp("followed")
+    for block in _blocks("docs/howto/write-a-tool.md"):
+        if block.file:
+            file = place / block.file
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+    (commands,) = (block.text for block in _blocks("docs/howto/write-a-skill.md") if "mkdir" in block.text)
+    subprocess.run(["sh", "-ec", commands], cwd=place, env=_environ(place), check=True)
+    return place
+
+
+def _environ(home: Path) -> dict[str, str]:
+    """The environment of somebody who has set nothing yet."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "COVERAGE"))}
+    data_dir = home / ".local/share/torana"  # as on Linux, wherever the tests run
+    path = os.pathsep.join([".", str(Path(errors.__file__).parents[1])])  # the code that is tested, not another
+    return kept | {"HOME": str(home), "PYTHONPATH": path, "TORANA_DATA_DIR": str(data_dir)}
+
+
+@pytest.fixture(scope="module")
+def running(place: Path) -> Iterator[Running]:
+    """A gateway that was started there."""
+    with closing(create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "torana", "serve", "--port", str(port)]
+    with (place / "told").open("wb") as told:
+        process = subprocess.Popen(command, cwd=place, env=_environ(place), stdout=told, stderr=told)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_health(url, process, place / "told")
+        yield Running(place, url)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _await_health(url: str, process: subprocess.Popen[bytes], told: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        assert process.poll() is None, told.read_text()
+        try:
+            if httpx.get(f"{url}/health", trust_env=False).json()["status"] == "ok":
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    pytest.fail(told.read_text())
+
+
+def _need_curl() -> None:
+    """Skip without a curl that knows ``--json``, or fail where all tests must run."""
+    found = shutil.which("curl")
+    told = subprocess.check_output([found, "--version"], text=True) if found else ""
+    version = re.match(r"curl (\d+)\.(\d+)", told)
+    if version and (int(version[1]), int(version[2])) >= (7, 82):
+        return
+    reason = "curl 7.82 or newer is missing"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.mark.parametrize("shown", CURLS, ids=lambda shown: shown.command.removeprefix("curl "))
+def test_a_request_of_the_documents_is_answered(running: Running, shown: Shown) -> None:
+    _need_curl()
+    status, text = running.curl(shown.command)
+    if "/retry" in shown.command:  # the turn that was sent did not fail
+        assert (status, json.loads(text)["code"]) == (409, "not_failed")
+    else:
+        assert status in (200, 201, 202), text
+    pattern = ".*".join(map(re.escape, shown.printed.split("…")))
+    assert re.fullmatch(pattern, text, re.DOTALL) if shown.printed else text
+
+
+def test_the_tools_of_the_guide_answer(running: Running) -> None:
+    assert running.say('use order_status {"number": "1042"}') == "Order 1042 is packed."
+    assert "no order 7" in running.say('use order_status {"number": "7"}')
+    assert re.fullmatch(r"Good (morning|afternoon|evening), stranger\.", running.say("use greeting"))
+
+
+def test_the_test_of_the_guide_passes(place: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    done = subprocess.run(command, cwd=place, env=_environ(place), capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_skill_of_the_guide_is_listed_as_it_says(running: Running) -> None:
+    (shown,) = (block.text for block in BLOCKS if block.language == "json")
+    entry = json.loads(shown.replace(", …", ""))
+    skills = httpx.get(f"{running.url}/skills", trust_env=False).json()
+    (listed,) = (skill for skill in skills if skill["slug"] == entry["slug"])
+    assert listed.items() >= entry.items()
+    assert "Invent nothing" in running.say("explain the weekly-report skill")
+
+
+@pytest.mark.parametrize("block", TOML, ids=lambda block: block.page)
+def test_a_settings_file_of_the_documents_is_understood(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "torana.toml").write_text(block.text, encoding="utf-8")
+    loaded = load(flags={}, environ={}, cwd=tmp_path, user_dir=tmp_path)
+    names = set(tomllib.loads(block.text))
+    assert names
+    assert {name for name, origin in loaded.origins.items() if origin.startswith("file")} == names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)", PAGES[page])
+    for path, heading in links:
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), path
+        assert not heading or heading in _anchors(target), f"{path}#{heading}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_name_of_the_code_is_in_the_documents() -> None:
+    names = [
+        *map(variable, Settings.model_fields),
+        *(
+            kind.code
+            for kind in vars(errors).values()
+            if isinstance(kind, type) and issubclass(kind, GatewayError)
+        ),
+        *get_args(EventType),
+        *WORDS,
+        *(f"torana {command}" for command in COMMANDS),
+    ]
+    text = "\n".join(PAGES.values())
+    assert [name for name in names if f"`{name}" not in text] == []
+
+
+def test_every_name_in_the_documents_is_in_the_code() -> None:
+    text = "\n".join(PAGES.values())
+    known = {*map(variable, Settings.model_fields), *OTHER_VARIABLES}
+    assert set(re.findall(r"\bTORANA_[A-Z_]+[A-Z]\b", text)) <= known
+    assert set(re.findall(r"`torana ([a-z]+)", text)) <= set(COMMANDS)
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z]+)", text)) <= set(targets)
+    table = PAGES["docs/explanation/architecture.md"].partition("## Behaviour → file")[2].partition("\n## ")[0]
+    files = re.findall(
+        r"`([\w./]+(?:\.py|\.md|/))`", "\n".join(line.rpartition(" | ")[2] for line in table.splitlines())
+    )
+    assert [file for file in files if not (ROOT / "src/torana" / file).exists()] == []
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts/gen_docs.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,15 @@
+"""Tokens are estimated by kind of character."""
+
+from __future__ import annotations
+
+import pytest
+
+from torana.agent.tokens import estimate
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("", 0), ("a", 1), ("four", 1), ("fives", 2), ("我喜欢绿茶", 5), ("茶 tea", 2), ("🍵", 1)],
+)
+def test_ascii_is_four_to_a_token_and_the_rest_one_each(text: str, tokens: int) -> None:
+    assert estimate(text) == tokens

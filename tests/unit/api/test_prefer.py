@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.api.prefer import Preferences, read_key, read_preferences
+from torana.errors import InvalidField
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], Preferences()),
+        (["respond-async"], Preferences(respond_async=True)),
+        (["Respond-Async , WAIT = 5"], Preferences(respond_async=True, wait=5)),
+        (["respond-async", "wait=5"], Preferences(respond_async=True, wait=5)),
+        (['wait="7"'], Preferences(wait=7)),
+        (["wait=5; strict"], Preferences(wait=5)),
+        (["wait=5, wait=9"], Preferences(wait=5)),  # RFC 7240, 2: the first counts
+        (["wait=999999999"], Preferences(wait=86_400)),
+        (["cancel-on-disconnect"], Preferences(cancel_on_disconnect=True)),
+        (["return=minimal, handling=lenient, x"], Preferences()),
+        (['note="a, respond-async, b"'], Preferences()),
+        (['note="a\\", respond-async, b", wait=3'], Preferences(wait=3)),
+    ],
+)
+def test_what_is_known_of_prefer_is_read_and_the_rest_ignored(values: list[str], expected: Preferences):
+    assert read_preferences(values) == expected
+
+
+@pytest.mark.parametrize("wait", ["", "-1", "1.5", "soon", "5s", "٣", "9" * 5_000, "5 5"])
+def test_a_wait_that_is_no_number_is_ignored(wait: str):
+    assert read_preferences([f"wait={wait}", "respond-async"]) == Preferences(respond_async=True)
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=255)), max_size=3))
+def test_no_prefer_header_is_refused(values: list[str]):
+    read_preferences(values)
+
+
+def test_what_was_applied_is_told():
+    assert Preferences(respond_async=True).applied == {"Preference-Applied": "respond-async"}
+    both = Preferences(respond_async=True, wait=5)
+    assert both.applied == {"Preference-Applied": "respond-async, wait=5"}
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("k1", "k1"),
+        ('"k1"', "k1"),
+        ('  "k1"  ', "k1"),
+        ('"with a space"', "with a space"),
+        (r'"a\"b\\c"', 'a"b\\c'),
+        (r"a\b", r"a\b"),  # a bare one is taken as it is
+        ("x" * 255, "x" * 255),
+        (f'"{"x" * 255}"', "x" * 255),
+        ("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
+    ],
+)
+def test_a_key_is_quoted_or_bare(value: str, key: str):
+    assert read_key([value]) == key
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [""],
+        ["  "],
+        ['""'],
+        ["x" * 256],
+        ["two words"],
+        ['"open'],
+        ['shut"'],
+        ['"a"b"'],
+        ["é"],
+        ["a\tb"],
+        ["a", "b"],
+    ],
+)
+def test_what_is_no_key_is_refused(values: list[str]):
+    with pytest.raises(InvalidField, match="Idempotency-Key"):
+        read_key(values)
+
+
+def test_no_key_is_no_key():
+    assert read_key([]) is None
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=255))
+def test_every_quoted_text_of_visible_characters_is_a_key(key: str):
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    assert read_key([f'"{escaped}"']) == key

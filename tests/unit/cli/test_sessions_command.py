@@ -1,0 +1,140 @@
+"""``torana sessions``, which only reads."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from torana.messages import GATEWAY_OWNER, Inbound, Reply, Usage
+from torana.store import turns as rows
+from torana.store.database import sqlite_engine
+from torana.store.migrate import migrate
+from torana.store.turns import Ending, NewTurn
+
+Command = Callable[..., tuple[int, str, str]]
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes an answered message and gives its session's id; on a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    database = place / "data" / "torana.db"
+    database.parent.mkdir()
+    migrate(database)
+    added: list[str] = []
+
+    def add(content: str, channel: str = "home", user: str = "ana", owner: str = GATEWAY_OWNER) -> str:
+        added.append(content)
+        at = AT + timedelta(hours=len(added))
+        inbound = Inbound(owner=owner, principal="local", content=content, channel=channel, user=user)
+        new = NewTurn(
+            turn_id=f"turn_{len(added):032}",
+            session_id=f"ses_{len(added):032}",
+            channel=channel,
+            at=at,
+            title=content,
+        )
+        engine = sqlite_engine(database)
+        with engine.begin() as connection:
+            turn = rows.accept(connection, inbound, new, hold=False).turn
+            ending = Ending(at=at, reply=Reply(text=f"re: {content}", model="m", usage=Usage()))
+            rows.finish(connection, turn, ending, hold=False)
+        engine.dispose()
+        return turn.session_id
+
+    return add
+
+
+def test_sessions_are_listed_the_last_used_first(command: Command, add: Callable[..., str]):
+    first, second = add("Trip to [bold]Porto"), add("hers", owner="user:ana")
+    code, out, err = command("sessions", "list")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if "ses_" in line] == [second, first]
+    assert "Trip to [bold]Porto" in out
+
+
+def test_the_list_as_json_is_of_one_channel_or_user_and_bounded(command: Command, add: Callable[..., str]):
+    first, second = add("a"), add("b", channel="other", user="ben")
+
+    def listed(*options: str) -> list[str]:
+        return [item["id"] for item in json.loads(command("sessions", "list", "--json", *options)[1])["items"]]
+
+    assert listed() == [second, first]
+    assert listed("--channel", "home") == [first]
+    assert listed("--user", "ben") == [second]
+    assert listed("--limit", "1") == [second]
+    assert listed("--channel", "nowhere") == []
+    assert "no such sessions" in command("sessions", "list", "--channel", "nowhere")[1]
+
+
+def test_a_session_is_shown_with_what_was_said_last(command: Command, add: Callable[..., str]):
+    session_id, *_ = [add(content) for content in ("one", "two\x1b[2J", "three")]
+    code, out, _ = command("sessions", "show", session_id, "--turns", "2")
+    assert code == 0
+    assert "title      one" in out
+    assert "\x1b" not in out
+    assert "> two\\x1b[2J" in out
+    assert "> one" not in out
+    shown = json.loads(command("sessions", "show", session_id, "--json")[1])
+    assert (shown["id"], shown["channel"], shown["turns"]) == (session_id, "home", 3)
+    said = [message["content"] for message in shown["messages"]]
+    assert said == ["one", "re: one", "two\x1b[2J", "re: two\x1b[2J", "three", "re: three"]
+
+
+def test_a_session_is_exported_whole_to_standard_output(command: Command, add: Callable[..., str]):
+    session_id, *_ = [add(f"line {number}\nü") for number in range(250)]
+    code, out, _ = command("sessions", "export", session_id)
+    messages = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [m["content"] for m in messages if m["role"] == "user"] == [f"line {n}\nü" for n in range(250)]
+    assert list(messages[0]) == ["id", "turnId", "role", "content", "userId", "createdAt"]
+    assert command("sessions", "export", session_id, "--format", "markdown")[1].startswith("# line 0 ü\n")
+
+
+def test_a_file_is_its_owners_alone_and_never_written_over(
+    command: Command, add: Callable[..., str], place: Path
+):
+    session_id = add("hello")
+    file = place / "out.md"
+    code, out, _ = command("sessions", "export", session_id, "--format", "markdown", "-o", str(file))
+    assert (code, out) == (0, "")
+    assert "> hello" in file.read_text("utf-8")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    code, _, err = command("sessions", "export", session_id, "-o", str(file))
+    assert (code, "exists already" in err) == (1, True)
+    assert "> hello" in file.read_text("utf-8")
+    code, _, err = command("sessions", "export", session_id, "-o", str(place / "no" / "where"))
+    assert (code, "No such file" in err) == (1, True)
+
+
+@pytest.mark.parametrize("what", ["show", "export"])
+def test_a_session_that_there_is_none_of_is_an_error_that_says_so(
+    command: Command, add: Callable[..., str], what: str
+):
+    add("hello")
+    code, out, err = command("sessions", what, "ses_unknown")
+    assert (code, out) == (1, "")
+    assert "there is no session ses_unknown" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--limit", "0"),
+        ("show", "x", "--turns", "0"),
+        ("export", "x", "--format", "pdf"),
+        ("delete", "x"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_usage_error(
+    command: Command, add: Callable[..., str], arguments: tuple[str, ...]
+):
+    add("hello")
+    assert command("sessions", *arguments)[0] == 2

@@ -1,0 +1,287 @@
+"""Budgets as rows: windows, clocks, marks, and two processes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.usage import RequestUsage
+
+from torana.errors import BudgetSpent
+from torana.limits.budgets import Admitted, Budgets, Estimate
+from torana.limits.policies import Limits, parse_limit
+from torana.limits.prices import Prices
+from torana.limits.spending import Report, Subject, report
+from torana.messages import GATEWAY_OWNER, Inbound, Turn, new_id
+from torana.store import turns as rows
+from torana.store import usage
+from torana.store.database import Connection, Database, sqlite_engine
+from torana.store.turns import Ending, NewTurn
+
+#: What one call holds back: 10 for the message and what is always there, and 10 for the answer.
+ESTIMATE = Estimate(output=10, overhead=8)
+
+
+class Clock:
+    """Shows what it was set to."""
+
+    def __init__(self, at: str) -> None:
+        self.set(at)
+
+    def set(self, at: str) -> None:
+        self.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Late on the last day of a short month."""
+    return Clock("2026-02-28T23:59:58")
+
+
+class Gate:
+    """Admits messages of ana's by one set of limits, and ends their turns."""
+
+    def __init__(self, database: Database, clock: Clock, *limits: str) -> None:
+        self._database = database
+        self._clock = clock
+        self.limits = Limits(per_user=[parse_limit(text) for text in limits])
+        self.budgets = Budgets(limits=self.limits, prices=Prices(), estimate=ESTIMATE, clock=clock)
+
+    async def admit(self) -> tuple[Turn, Admitted]:
+        return await self._database.run(partial(admit, budgets=self.budgets, at=self._clock()))
+
+    async def refusal(self) -> BudgetSpent:
+        with pytest.raises(BudgetSpent) as refused:
+            await self.admit()
+        return refused.value
+
+    async def step(self, turn: Turn, *tokens: int) -> None:
+        """A step of the turn's that used so many tokens went in, and so many came out."""
+        response = ModelResponse(parts=[], usage=RequestUsage(input_tokens=tokens[0], output_tokens=tokens[1]))
+        await self._database.run(partial(self.budgets.settle, turn=turn, responses=[response]))
+
+    async def cancel(self, turn: Turn) -> Turn:
+        ending = Ending(at=self._clock(), state="cancelled")
+        [ended], _ = await self._database.run(partial(rows.finish, turn=turn, ending=ending, hold=True))
+        return ended
+
+    async def report(self) -> Report:
+        work = partial(report, subject=Subject(user="ana"), limits=self.limits, days=3, at=self._clock())
+        return await self._database.run(work)
+
+    async def level(self) -> tuple[float, float]:
+        """What of the first limit is used, and what is held back."""
+        state = (await self.report()).limits[0]
+        return state.used, state.reserved
+
+
+def admit(connection: Connection, budgets: Budgets, at: datetime) -> tuple[Turn, Admitted]:
+    inbound = Inbound(owner=GATEWAY_OWNER, principal="local", content="hello", user="ana")
+    new = NewTurn(turn_id=new_id("turn"), session_id=new_id("ses"), channel=new_id("ch"), at=at)
+    turn = rows.accept(connection, inbound, new, hold=False).turn
+    return turn, budgets.admit(connection, turn)
+
+
+@pytest.fixture
+def gate(database: Database, clock: Clock) -> Callable[..., Gate]:
+    return partial(Gate, database, clock)
+
+
+@pytest.mark.parametrize(
+    ("limit", "wait", "then"),
+    [
+        ("1 messages/day", 2, "2026-03-01T00:00:00"),
+        ("1 messages/month", 2, "2026-03-01T00:00:00"),
+        ("20 tokens/minute", 2, "2026-03-01T00:00:00"),
+    ],
+)
+async def test_a_window_ends_when_the_refusal_says(
+    gate: Callable[..., Gate], clock: Clock, limit: str, wait: int, then: str
+) -> None:
+    day = gate(limit)
+    await day.admit()
+
+    refused = await day.refusal()
+
+    assert refused.headers["Retry-After"] == str(wait)
+    clock.set("2026-02-28T23:59:59.999999")
+    assert (await day.refusal()).headers["Retry-After"] == "1"
+    clock.set(then)
+    await day.admit()
+
+
+@pytest.mark.parametrize("limit", ["1 messages/day", "1 messages/month", "20 tokens/minute", "20 tokens/day"])
+async def test_a_clock_that_is_set_back_over_the_edge_frees_nothing(
+    gate: Callable[..., Gate], clock: Clock, limit: str
+) -> None:
+    window = gate(limit)
+    clock.set("2026-03-01T00:00:00")
+    await window.admit()
+
+    clock.set("2026-02-28T23:59:59")
+
+    await window.refusal()
+    clock.set("2026-03-01T00:00:01")
+    await window.refusal()
+
+
+async def test_what_is_held_back_is_charged_to_the_window_that_was_tested(
+    gate: Callable[..., Gate], clock: Clock
+) -> None:
+    day = gate("20 tokens/day")
+    turn, _ = await day.admit()
+    clock.set("2026-03-01T00:00:01")
+    later, _ = await day.admit()
+
+    await day.step(turn, 3, 4)
+
+    # The old day's call is charged to the old day; there is no room for its next one on the new day.
+    assert await day.level() == (0, 20)
+    assert [spent.input_tokens for _, spent in (await day.report()).days] == [0, 3, 0]
+    assert (await day.cancel(turn)).usage.output_tokens == 4
+    await day.cancel(later)
+    assert await day.level() == (0, 0)
+
+
+async def test_minutes_are_kept_for_an_hour(
+    gate: Callable[..., Gate], clock: Clock, database: Database
+) -> None:
+    minute = gate("40 tokens/minute", "1000 tokens/month")
+    first, _ = await minute.admit()
+    clock.set("2026-03-01T02:00:00")
+    second, _ = await minute.admit()
+
+    read = partial(usage.by_period, account="user:ana", first="2026-02-28T00:00", last="2026-03-02T00:00")
+    assert [period for period, _ in await database.run(read)] == ["2026-03-01T02:00"]
+    # What belonged to the forgotten minute is freed on its day alone.
+    await minute.cancel(first)
+    assert await minute.level() == (0, 20)
+    await minute.cancel(second)
+    assert [state.reserved for state in (await minute.report()).limits] == [0, 0]
+
+
+async def test_a_cancelled_turn_pays_for_its_settled_steps_alone(
+    gate: Callable[..., Gate],
+) -> None:
+    budget = gate("100 tokens/day")
+    turn, _ = await budget.admit()
+    assert await budget.level() == (0, 20)
+
+    await budget.step(turn, 5, 2)
+    assert await budget.level() == (7, 17)  # what was said so far, and another answer
+    await budget.step(turn, 9, 1)
+    assert await budget.level() == (17, 20)
+    ended = await budget.cancel(turn)
+
+    assert (ended.usage.input_tokens, ended.usage.output_tokens) == (14, 3)
+    assert await budget.level() == (17, 0)
+
+
+async def test_a_tools_result_is_held_back_too(gate: Callable[..., Gate], database: Database) -> None:
+    budget = gate("100 tokens/day")
+    turn, _ = await budget.admit()
+    await budget.step(turn, 5, 2)
+
+    fits = await database.run(partial(budget.budgets.add_result, turn=turn, result=b"x" * 30))
+    too_much = await database.run(partial(budget.budgets.add_result, turn=turn, result=b"x" * 300))
+
+    assert fits.refusal is None
+    assert too_much.refusal is not None
+    assert "less than the 127 tokens that are held back" in too_much.refusal.detail
+    assert too_much.refusal.extra["violatedPolicies"] == ["user-tokens-day"]
+    assert await budget.level() == (7, 0)
+
+
+async def test_a_provider_that_tells_no_usage_is_reckoned_with_as_before(gate: Callable[..., Gate]) -> None:
+    budget = gate("100 tokens/day")
+    turn, _ = await budget.admit()
+
+    await budget.step(turn, 0, 0)
+
+    assert await budget.level() == (0, 30)
+
+
+async def test_a_limit_below_one_call_says_so(gate: Callable[..., Gate]) -> None:
+    refused = await gate("19 tokens/day").refusal()
+
+    assert "less than the 20 tokens that are held back for one model call" in refused.detail
+    assert "TORANA_MAX_OUTPUT_TOKENS" in refused.detail
+
+
+async def test_only_marks_that_are_crossed_are_told(gate: Callable[..., Gate]) -> None:
+    budget = gate("10 messages/day")
+
+    marks = [[told.percent for told in (await budget.admit())[1].warned] for _ in range(10)]
+
+    assert marks == [[], [], [], [], [50], [], [], [80], [], []]
+
+
+async def test_a_jump_over_both_marks_is_told_as_the_higher(gate: Callable[..., Gate]) -> None:
+    (_, admitted) = await gate("1 messages/day").admit()
+
+    assert [(told.policy, told.percent) for told in admitted.warned] == [("user-messages-day", 80)]
+
+
+async def test_turns_at_once_are_free_again_when_they_end(gate: Callable[..., Gate]) -> None:
+    two = gate("2 turns")
+    turn, _ = await two.admit()
+    await two.admit()
+
+    assert (await two.refusal()).extra["violatedPolicies"] == ["user-turns"]
+    await two.cancel(turn)
+    await two.admit()
+    assert await two.level() == (2, 0)
+
+
+@pytest.mark.parametrize("limit", ["50 messages/month", "1000 tokens/month"])
+async def test_two_processes_never_spend_more_than_one_budget(path: Path, limit: str) -> None:
+    """Both try 40 times at once, and together 50 fit."""
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        admitted = await asyncio.gather(
+            *(loop.run_in_executor(processes, spend, path, limit, 40) for _ in range(2))
+        )
+
+    assert sum(admitted) == 50
+    assert all(admitted)
+
+
+def spend(path: Path, limit: str, times: int) -> int:
+    """How many of so many messages a process of its own admits."""
+    limits = Limits(overall=[parse_limit(limit)])
+    budgets = Budgets(limits=limits, prices=Prices(), estimate=ESTIMATE)
+    engine = sqlite_engine(path)
+    admitted = 0
+    for _ in range(times):
+        try:
+            with engine.begin() as connection:
+                admit(connection, budgets, datetime.now(UTC))
+        except BudgetSpent:
+            continue
+        admitted += 1
+    engine.dispose()
+    return admitted
+
+
+async def test_an_hour_of_a_jumping_clock_never_raises(gate: Callable[..., Gate], clock: Clock) -> None:
+    budget = gate("40 tokens/minute", "1000 tokens/day", "1000 tokens/month")
+    start = clock.now
+    for minutes in (0, 61, -5, 300, -400, 2, 44_000, -44_000):
+        clock.now = start + timedelta(minutes=minutes)
+        turn, _ = await budget.admit()
+        clock.now = start - timedelta(minutes=minutes)
+        await budget.step(turn, 1, 1)
+        await budget.cancel(turn)
+
+    clock.now = start
+    assert [state.reserved for state in (await budget.report()).limits] == [0, 0, 0]

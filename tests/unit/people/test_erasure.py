@@ -1,0 +1,260 @@
+"""Erasing beside what goes on at the same time: other messages, readers of the file, the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.agent import Answer, Emit, TurnAgent
+from torana.agent.journal import Journal
+from torana.errors import Conflict, StoreUnavailable
+from torana.messages import Inbound, Reply, Turn, Usage, utc_now
+from torana.people.erasure import Erasure
+from torana.people.tokens import NewToken, Tokens
+from torana.store.audit import Act, listed
+from torana.store.database import Database
+from torana.store.erasure import erase
+from torana.store.tables import audit, history, memories, sessions, tombstones, turns
+from torana.testing import Faults, MortalDatabase, ScriptedModel
+from torana.turns import Turns
+
+T = TypeVar("T")
+
+TURNS = turns
+
+ACT = Act(principal="operator", source="127.0.0.1", at=utc_now())
+YES = ["yes"] * 400
+
+
+async def never(_seconds: float) -> None:
+    raise AssertionError("there is nothing to wait for")
+
+
+@pytest.fixture
+def erasure(path: Path) -> Callable[..., Erasure]:
+    """``erasure(database, turns, pause)``: erases over a database and its turns."""
+
+    def make(database: Database, turns: Turns, pause: Callable[[float], Awaitable[None]] = never) -> Erasure:
+        return Erasure(database=database, turns=turns, data_dir=path.parent, pause=pause)
+
+    return make
+
+
+def bytes_of(path: Path) -> bytes:
+    """All bytes of all files beside the database."""
+    return b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
+
+
+def counted(connection: Connection) -> dict[str, int]:
+    tables = (sessions, turns, history, memories, tombstones, audit)
+    return {t.name: connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one() for t in tables}
+
+
+class Interrupted(Database):
+    """A database before whose erasing transactions something else happens."""
+
+    def __init__(self, *, path: Path, events: Iterator[Callable[[], Awaitable[object]]]) -> None:
+        super().__init__(path=path)
+        self._events = events
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        function = getattr(work, "func", None)
+        if function is erase and (event := next(self._events, None)):
+            await event()
+        return await super().run(work)
+
+
+class Slow:
+    """An agent that answers what comes early, and never anything else."""
+
+    async def run(self, turn: Turn, _emit: Emit, _journal: Journal) -> Answer:
+        if turn.content != "early":
+            await asyncio.Event().wait()
+        return Answer(reply=Reply(text="yes", model="m", usage=Usage()), history=(b"[]", 0))
+
+
+# --- messages that come meanwhile
+
+
+async def test_a_message_accepted_between_the_cancel_and_the_delete_is_erased_whole(
+    path: Path,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    message: Callable[..., Inbound],
+    say: Callable[..., Awaitable[Any]],
+):
+    late = message("late", channel="c", user="ana")
+    database = Interrupted(path=path, events=iter([lambda: turns.accept(late)]))
+    turns = open_turns(agent=Slow(), database=database)
+    await say(turns, "early", channel="c", user="ana")
+
+    receipt = await erasure(database, turns).erase("ana", ACT)
+
+    assert (receipt.counts.turns, receipt.counts.sessions) == (2, 1)
+    left = await database.run(counted)
+    assert (left["turns"], left["sessions"], left["history"], left["tombstones"]) == (0, 0, 0, 2)
+    assert (await say(turns, "/status", channel="c", user="ana")).reply == "Running here: 0. Waiting: 0."
+    database.close()
+
+
+async def test_a_message_accepted_after_the_delete_stays_whole_and_is_answered(
+    path: Path,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    message: Callable[..., Inbound],
+    database: Database,
+):
+    turns = open_turns(ScriptedModel(*YES))
+    before = [turns.accept(message(f"{n}", channel="c", user="ana")) for n in range(5)]
+    erasing = erasure(database, turns).erase("ana", ACT)
+    behind = [turns.accept(message(f"later {n}", channel="c", user="ana")) for n in range(5)]
+    _, receipt, _ = await asyncio.gather(asyncio.gather(*before), erasing, asyncio.gather(*behind))
+    stayed = await database.run(lambda c: c.execute(sa.select(TURNS.c.id)).scalars().all())
+    assert receipt.counts.turns + len(stayed) == 10
+    for turn_id in stayed:
+        assert (await turns.ended(await turns.get("gateway", turn_id))).reply == "yes"
+    kept = await database.run(counted)
+    assert (kept["history"], kept["sessions"]) == (len(stayed), 1 if stayed else 0)
+
+
+async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_erased(
+    path: Path,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    message: Callable[..., Inbound],
+):
+    database = Interrupted(
+        path=path, events=iter(lambda: lambda: turns.accept(message("again", channel="c", user="ana")), None)
+    )
+    turns = open_turns(agent=Slow(), database=database)
+    held = Tokens(database=database)
+    secret = (await held.create(NewToken(user="ana"), act=ACT)).secret
+    with pytest.raises(Conflict, match="stop what sends"):
+        await erasure(database, turns).erase("ana", ACT)
+    left = await database.run(counted)
+    assert (left["turns"], left["tombstones"]) == (10, 0)
+    assert await held.authenticate(secret) is None
+    assert {entry.action for entry in await database.run(partial(listed, before=None, limit=9))} == {
+        "token.create",
+        "token.revoke",
+    }
+    await turns.stop(grace=0)
+    database.close()
+
+
+# --- readers of the file
+
+
+async def test_a_reader_that_lets_go_is_waited_for(
+    path: Path,
+    database: Database,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    say: Callable[..., Awaitable[Any]],
+):
+    turns = open_turns(ScriptedModel("yes"))
+    await say(turns, "a secret of Ana's", channel="c", user="ana")
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM turns").fetchone()
+
+        async def let_go(_seconds: float) -> None:
+            assert b"a secret of Ana's" in bytes_of(path)
+            reader.execute("ROLLBACK")
+
+        await erasure(database, turns, let_go).erase("ana", ACT)
+    assert b"a secret of Ana's" not in bytes_of(path)
+
+
+async def test_a_reader_that_stays_makes_it_no_success_until_it_has_ended(
+    path: Path,
+    database: Database,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    say: Callable[..., Awaitable[Any]],
+):
+    turns = open_turns(ScriptedModel("yes"))
+    await say(turns, "a secret of Ana's", channel="c", user="ana")
+
+    async def at_once(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM turns").fetchone()
+        with pytest.raises(StoreUnavailable, match="erase again"):
+            await erasure(database, turns, at_once).erase("ana", ACT)
+    await erasure(database, turns).erase("ana", ACT)
+    assert b"a secret of Ana's" not in bytes_of(path)
+
+
+async def test_rows_that_moved_between_pages_leave_nothing(database: Database, path: Path):
+    """Overwriting what is deleted is not enough: this fails without ``rewrite``."""
+    chance = random.Random(1)
+
+    def fill(connection: Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE notes (id TEXT PRIMARY KEY, who TEXT, text TEXT)")
+        for _ in range(3000):
+            word = chance.choice(["MARKER", "nothing"])
+            text = word * chance.choice([1, 10, 40, 120, 500])
+            row = (str(chance.random()), word, text)
+            connection.exec_driver_sql("INSERT INTO notes VALUES (?, ?, ?)", row)
+
+    await database.run(fill)
+    await database.run(lambda c: c.exec_driver_sql("DELETE FROM notes WHERE who = 'MARKER'").close())
+    await database.rewrite()
+    assert await database.empty_log()
+    assert b"MARKER" not in bytes_of(path)
+    assert b"nothing" in bytes_of(path)
+
+
+# --- the end of the process
+
+
+PLACES = ("unfinished 1", "erase 1", "erased_among 1")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_death_in_the_middle_leaves_all_or_nothing_and_the_next_call_completes_it(
+    path: Path,
+    open_agent: Callable[..., TurnAgent],
+    open_turns: Callable[..., Turns],
+    open_database: Callable[[], Database],
+    erasure: Callable[..., Erasure],
+    say: Callable[..., Awaitable[Any]],
+    place: str,
+    moment: str,
+):
+    faults = Faults(die_at=f"{place} {moment} its commit")
+    mortal = MortalDatabase(path=path, faults=faults)
+    first = open_turns(ScriptedModel(*YES), database=mortal)
+    for user in ("ana", "ben"):
+        await say(first, f"a secret of {user}'s", channel="room", user=user)
+    task = asyncio.create_task(erasure(mortal, first).erase("ana", ACT))
+    await faults.death()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    mortal.close()
+
+    database = open_database()
+    done = place == "erased_among 1" or (place, moment) == ("erase 1", "after")
+    left = await database.run(counted)
+    assert (left["turns"], left["tombstones"], left["audit"]) == ((1, 1, 1) if done else (2, 0, 0))
+    turns = open_turns(ScriptedModel(*YES), database=database)
+    await erasure(database, turns).erase("ana", ACT)
+
+    assert b"a secret of ana's" not in bytes_of(path)
+    assert b"a secret of ben's" in bytes_of(path)
+    left = await database.run(counted)
+    assert (left["turns"], left["tombstones"]) == (1, 1)

@@ -1,0 +1,199 @@
+"""Sessions in which nothing was said for long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from torana.errors import Erased
+from torana.messages import Inbound, Turn
+from torana.sessions.expiry import Expiry
+from torana.store.database import Database
+from torana.store.tables import sessions, tombstones
+from torana.store.tables import turns as turn_rows
+from torana.testing import ScriptedModel
+from torana.turns import Turns
+
+Say = Callable[..., Awaitable[Turn]]
+
+START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def moving() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def turns(open_turns: Callable[..., Turns], moving: Clock) -> Turns:
+    return open_turns(ScriptedModel(*["yes"] * 100), clock=moving)
+
+
+def expiry_of(database: Database, clock: Clock, forget: Callable[[Sequence[str]], None]) -> Expiry:
+    return Expiry(database=database, after=timedelta(days=30), forget=forget, clock=clock)
+
+
+async def channels(database: Database) -> list[str]:
+    query = sa.select(sessions.c.channel).order_by(sessions.c.channel)
+    return list(await database.run(lambda connection: connection.execute(query).scalars().all()))
+
+
+async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
+    turns: Turns, say: Say, database: Database, moving: Clock
+) -> None:
+    old = await say(turns, channel="old")
+    hers = await say(turns, channel="old", owner="user:ana")
+    await say(turns, channel="used")
+    moving.now += timedelta(days=29)
+    await say(turns, channel="used")
+    moving.now += timedelta(days=1)
+    expiry = expiry_of(database, moving, turns.forget)
+    assert await expiry.sweep() == 0  # not longer than thirty days yet
+
+    moving.now += timedelta(seconds=1)
+    assert await expiry.sweep() == 2
+
+    assert await channels(database) == ["used"]
+    for turn in (old, hers):
+        with pytest.raises(Erased):
+            await turns.get(turn.owner, turn.id)
+    assert await expiry.sweep() == 0
+
+
+async def test_a_session_with_a_turn_that_has_not_ended_does_not_expire(
+    open_turns: Callable[..., Turns], message: Callable[..., Inbound], database: Database, moving: Clock
+) -> None:
+    gate = asyncio.Event()
+    turns = open_turns(ScriptedModel([gate, "late"]), clock=moving)
+    running = await turns.accept(message())
+    moving.now += timedelta(days=100)
+    expiry = expiry_of(database, moving, turns.forget)
+    assert await expiry.sweep() == 0
+    gate.set()
+    assert (await turns.ended(running)).reply == "late"
+    assert await expiry.sweep() == 1
+
+
+async def test_a_session_that_is_used_between_the_look_and_the_deletion_stays(
+    turns: Turns, say: Say, path: Path, moving: Clock
+) -> None:
+    for channel in "ab":
+        await say(turns, channel=channel)
+    moving.now += timedelta(days=31)
+
+    class Late(Database):
+        """Lets a message in as soon as the idle sessions were looked up."""
+
+        looks = 0
+
+        async def run(self, work: Callable[[sa.Connection], object]) -> object:
+            found = await super().run(work)
+            self.looks += 1
+            if self.looks == 1:
+                await say(turns, channel="a")
+            return found
+
+    database = Late(path=path)
+    assert await expiry_of(database, moving, turns.forget).sweep() == 1
+    assert await channels(database) == ["a"]
+    database.close()
+
+
+async def test_many_are_deleted_in_small_transactions(path: Path, moving: Clock) -> None:
+    class Counting(Database):
+        runs = 0
+
+        async def run(self, work: Callable[[sa.Connection], object]) -> object:
+            self.runs += 1
+            return await super().run(work)
+
+    database = Counting(path=path)
+    await database.run(lambda connection: fill(connection, 25))
+    database.runs = 0
+    moving.now += timedelta(days=31)
+    forgotten: list[str] = []
+    assert await expiry_of(database, moving, forgotten.extend).sweep() == 25
+    assert database.runs == 1 + 3 + 1  # a look, three times ten at most, and a look that finds nothing
+    assert len(set(forgotten)) == 25
+    left = await database.run(lambda c: c.execute(sa.select(sa.func.count()).select_from(tombstones)).scalar())
+    assert left == 25
+    database.close()
+
+
+def fill(connection: sa.Connection, number: int) -> None:
+    names = [str(n) for n in range(number)]
+    at = {"created_at": START, "updated_at": START}
+    session = {"owner": "gateway", "next_seq": 2, "shared": False, **at}
+    connection.execute(sa.insert(sessions), [session | {"id": name, "channel": name} for name in names])
+    turn = {
+        "owner": "gateway",
+        "seq": 1,
+        "principal": "local",
+        "content": "hi",
+        "state": "completed",
+        "attempt": 1,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cost_usd": 0,
+        "created_at": START,
+    }
+    rows = [turn | {"id": f"turn_{name}", "session_id": name, "channel": name} for name in names]
+    connection.execute(sa.insert(turn_rows), rows)
+
+
+async def test_it_looks_at_its_start_and_every_hour_also_after_a_failure(
+    turns: Turns, say: Say, database: Database, path: Path, moving: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        reached.set()
+        await go_on.wait()
+        go_on.clear()
+
+    await say(turns, channel="a")
+    closed = Database(path=path)
+    closed.close()
+    moving.now += timedelta(days=31)
+    broken = Expiry(database=closed, after=timedelta(days=30), forget=turns.forget, clock=moving, pause=pause)
+    expiry = Expiry(database=database, after=timedelta(days=30), forget=turns.forget, clock=moving, pause=pause)
+    with caplog.at_level(logging.WARNING, "torana.sessions.expiry"):
+        broken.start()
+        await reached.wait()
+    await broken.stop()
+    assert [record.message for record in caplog.records] == ["idle sessions could not be deleted"]
+
+    reached.clear()
+    expiry.start()
+    await reached.wait()
+    assert await channels(database) == []
+    await say(turns, channel="b")
+    moving.now += timedelta(days=31)
+    reached.clear()
+    go_on.set()
+    await reached.wait()
+    assert await channels(database) == []
+    assert pauses == [3600.0] * 3
+    await expiry.stop()
+
+
+async def test_one_that_was_never_started_can_be_stopped(database: Database, moving: Clock) -> None:
+    await expiry_of(database, moving, lambda _: None).stop()

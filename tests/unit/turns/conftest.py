@@ -1,0 +1,147 @@
+"""A gateway that can die and come up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset
+
+from torana.agent import Answer, Emit, TurnAgent
+from torana.agent.journal import Journal, Step
+from torana.messages import Reply, Turn, TurnEvent, Usage
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
+from torana.turns import Queue, Turns
+from torana.turns.log.memory import MemoryEventLog
+
+
+class Obedient:
+    """An agent that does with each turn what it is told, by the turn's content."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.Future[str]] = {}
+        self.journals: dict[str, Journal] = {}
+        self.heard: dict[str, list[str]] = {}
+        self._emits: dict[str, Emit] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        content = turn.content
+        self.running[content] = asyncio.get_running_loop().create_future()
+        self._emits[content] = emit
+        self.journals[content] = journal
+        self._tell()
+        try:
+            text = await self.running[content]
+            self.heard[content] = list(await journal.steers(1))
+        finally:
+            del self.running[content]
+            self._tell()
+        return Answer(reply=Reply(text=text, model="m", usage=Usage(input_tokens=3)), history=(b"[]", 0))
+
+    async def until(self, *contents: str) -> None:
+        """Wait until exactly these turns run."""
+        while set(self.running) != set(contents):
+            await self._changed.wait()
+
+    def say(self, content: str, text: str) -> None:
+        """A part of a turn's answer."""
+        self._emits[content]("message.delta", {"text": text})
+
+    async def settle(self, content: str) -> None:
+        """A settled step of a turn."""
+        await self.journals[content].settle(Step(number=0, messages=[]))
+
+    def end(self, content: str, outcome: str | Exception = "done") -> None:
+        """The end of a turn."""
+        if isinstance(outcome, str):
+            self.running[content].set_result(outcome)
+        else:
+            self.running[content].set_exception(outcome)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """Turns over a model and their database, for one life."""
+
+    database: Database
+    turns: Turns
+    model: ScriptedModel
+    #: The agent, unless it is the real one over the model.
+    agent: Obedient
+
+    async def crash(self) -> None:
+        """Every task dies where it stands, and nothing is tidied up."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.database.close()
+
+    async def look(self) -> None:
+        """Wait for as long as a look into the store takes."""
+        await self.database.run(lambda connection: connection.closed)
+
+    async def until_asked(self, number: int) -> None:
+        """Wait until the model has got so many requests."""
+        while len(self.model.requests) < number:
+            await self.look()
+
+    async def watch(self, turn: Turn, after: str | None = None) -> list[TurnEvent]:
+        """The turn's events to its end."""
+        return [event async for event in self.turns.events(turn, after=after)]
+
+
+Boot = Callable[..., Awaitable[Gateway]]
+
+
+@pytest.fixture
+async def boot(
+    open_database: Callable[[], Database],
+    open_agent: Callable[..., TurnAgent],
+    clock: Callable[[], datetime],
+) -> AsyncGenerator[Boot]:
+    """``await boot(model, toolset)``: a gateway over the test's database file, as after any restart."""
+    opened: list[Turns] = []
+
+    async def begin(
+        model: Model | None = None,
+        toolset: AbstractToolset[ToolContext] | None = None,
+        *,
+        obedient: bool = False,
+        queue: Queue | None = None,
+        clock: Callable[[], datetime] = clock,
+        max_crashes: int = 3,
+        concurrency: int = 100,
+    ) -> Gateway:
+        database = open_database()
+        model = model or ScriptedModel()
+        assert isinstance(model, ScriptedModel)
+        agent = Obedient()
+        turns = Turns(
+            database=database,
+            agent=agent if obedient else open_agent(model, toolset, database=database),
+            queue=queue,
+            log=MemoryEventLog(),
+            turn_timeout=60,
+            max_crashes=max_crashes,
+            concurrency=concurrency,
+            clock=clock,
+        )
+        await turns.start()
+        opened.append(turns)
+        return Gateway(database=database, turns=turns, model=model, agent=agent)
+
+    yield begin
+    for turns in opened:
+        await turns.stop(grace=0)

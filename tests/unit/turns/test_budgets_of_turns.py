@@ -1,0 +1,200 @@
+"""Turns under budgets: refused on their way, run again, and ended in every way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ToolCallPart
+
+from torana.api.problems import error_from
+from torana.errors import BudgetSpent
+from torana.limits.budgets import Budgets, Estimate
+from torana.limits.policies import Limits, parse_limit
+from torana.limits.prices import Prices
+from torana.limits.spending import Report, Subject, report
+from torana.messages import Inbound, TurnState
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
+
+Make = Callable[..., Any]
+Message = Callable[..., Inbound]
+
+DAY = "1000 tokens/day"
+
+
+@pytest.fixture
+def clock() -> Callable[[], datetime]:
+    """A time that stands still."""
+    return lambda: datetime.fromisoformat("2026-03-02T09:30:00+00:00")
+
+
+@pytest.fixture
+def budgets(clock: Callable[[], datetime]) -> Callable[..., Budgets]:
+    """``budgets("1000 tokens/day")``: ana's; a call holds back 202 tokens for a short message."""
+
+    def make(*limits: str) -> Budgets:
+        return Budgets(
+            limits=Limits(per_user=[parse_limit(text) for text in limits]),
+            prices=Prices(),
+            estimate=Estimate(output=100, overhead=100),
+            clock=clock,
+        )
+
+    return make
+
+
+@pytest.fixture
+def level(clock: Callable[[], datetime]) -> Callable[[Database], Awaitable[Report]]:
+    """``await level(database)``: what ana spent of ``DAY``."""
+    limits = Limits(per_user=[parse_limit(DAY)])
+    return lambda database: database.run(
+        partial(report, subject=Subject(user="ana"), limits=limits, days=1, at=clock())
+    )
+
+
+class Reader:
+    """A tool with a result of so many bytes, and how often it ran."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.runs = 0
+        self.toolset = FunctionToolset[ToolContext]()
+        self.toolset.add_function(self.read)
+
+    def read(self) -> str:
+        """Read it."""
+        self.runs += 1
+        return "x" * self.size
+
+
+def reading() -> list[ToolCallPart]:
+    return [ToolCallPart("read", {}, tool_call_id="c")]
+
+
+async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on_later(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, level: Make
+) -> None:
+    reader = Reader(4_000)
+    model = ScriptedModel(["Let me see.", *reading()], "Done.")
+    agent = open_agent(model, reader.toolset)
+    turns = open_turns(agent=agent, budgets=budgets(DAY))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.failure is not None
+    assert (failed.state, failed.failure.code) == ("failed", "budget_spent")
+    assert failed.failure.retry_after == 14.5 * 3600
+    assert failed.failure.policies == ("user-tokens-day",)
+    assert error_from(failed.failure).extra == {
+        "retryAfterMs": 14.5 * 3_600_000,
+        "violatedPolicies": ["user-tokens-day"],
+    }
+    assert "1000 tokens/day (TORANA_LIMITS_PER_USER)" in failed.failure.detail
+    assert (len(model.requests), reader.runs) == (1, 1)
+    spent = await level(database)
+    assert (spent.limits[0].used, spent.limits[0].reserved) == (
+        failed.usage.input_tokens + failed.usage.output_tokens,
+        0,
+    )
+    assert failed.usage.input_tokens > 0
+
+    with pytest.raises(BudgetSpent):  # it is what it has settled that does not fit any more
+        await turns.retry(failed.owner, failed.id)
+    richer = open_turns(agent=agent, budgets=budgets("5000 tokens/day"))
+    ended = await richer.ended(await richer.retry(failed.owner, failed.id))
+
+    assert (ended.reply, reader.runs) == ("Let me see.\n\nDone.", 1)
+    spent = await level(database)
+    assert spent.today.input_tokens == ended.usage.input_tokens
+    assert (spent.today.messages, spent.limits[0].reserved) == (1, 0)
+
+
+async def test_tools_of_one_step_all_run_before_a_turn_is_stopped(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message
+) -> None:
+    reader = Reader(2_000)
+    calls = [ToolCallPart("read", {}, tool_call_id=str(n)) for n in range(3)]
+    turns = open_turns(agent=open_agent(ScriptedModel(calls, "never"), reader.toolset), budgets=budgets(DAY))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.failure is not None
+    assert (failed.failure.code, reader.runs) == ("budget_spent", 3)
+
+
+async def test_a_refused_retry_leaves_the_turn_failed(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database
+) -> None:
+    model = ScriptedModel([RuntimeError("broken")], [RuntimeError("again")], "yes")
+    agent = open_agent(model)
+    turns = open_turns(agent=agent, budgets=budgets("1 turns"))
+    failed = await turns.ended(await turns.accept(message(user="ana", key="k")))
+    assert failed.state == "failed"
+
+    strict = open_turns(agent=agent, budgets=budgets("5 tokens/day"))
+    with pytest.raises(BudgetSpent):
+        await strict.retry(failed.owner, failed.id)
+
+    assert await strict.get(failed.owner, failed.id) == failed
+    again = await turns.ended(await turns.retry(failed.owner, failed.id))
+    assert again.state == "failed"
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+async def test_whatever_its_end_a_turn_holds_nothing_afterwards(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    state: TurnState,
+) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    pieces = {"completed": ["yes"], "failed": [RuntimeError("broken")], "cancelled": [gate]}[state]
+    toolset = FunctionToolset[ToolContext]()
+
+    @toolset.tool_plain
+    def read() -> str:
+        begun.set()
+        return "short"
+
+    del read
+    agent = open_agent(ScriptedModel(reading(), pieces), toolset)
+    turns = open_turns(agent=agent, budgets=budgets(DAY))
+    turn = await turns.accept(message(user="ana"))
+    await begun.wait()
+    if state == "cancelled":
+        await turns.cancel(turn.owner, turn.id)
+
+    ended = await turns.ended(turn) if state != "cancelled" else await turns.get(turn.owner, turn.id)
+
+    assert ended.state == state
+    spent = await level(database)
+    assert spent.limits[0].reserved == 0
+    assert spent.today.input_tokens == ended.usage.input_tokens
+    # What was settled before the end is paid for; a cancelled turn may not have come that far.
+    assert ended.usage.input_tokens > 0 or state == "cancelled"
+
+
+async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, level: Make
+) -> None:
+    gate = asyncio.Event()
+    turns = open_turns(agent=open_agent(ScriptedModel(["", gate, "one"], "two")), budgets=budgets(DAY))
+    first = await turns.accept(message(user="ana"))
+    second = await turns.accept(message(user="ana", on_busy="steer"))
+    assert (await level(database)).limits[0].reserved == 2 * 202
+    gate.set()
+    await turns.ended(first)
+    await turns.ended(second)
+
+    assert (await level(database)).limits[0].reserved == 0
+    assert (await level(database)).today.messages == 2

@@ -1,0 +1,195 @@
+"""What a message does to a busy session: wait, steer, interrupt, or be rejected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ToolCallPart
+
+from torana.errors import ModelFailed, SessionBusy
+from torana.messages import Inbound, OnBusy, Usage
+from torana.testing import ScriptedModel
+
+Boot = Callable[..., Awaitable[Any]]
+Message = Callable[..., Inbound]
+
+
+async def test_who_asked_to_be_rejected_is(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    first = await gateway.turns.accept(message("1", on_busy="reject"))
+    await gateway.agent.until("1")
+    with pytest.raises(SessionBusy):
+        await gateway.turns.accept(message("2", on_busy="reject"))
+    elsewhere = await gateway.turns.accept(message("3", channel="elsewhere", on_busy="reject"))
+    gateway.agent.end("1")
+    await gateway.turns.ended(first)
+
+    after = await gateway.turns.accept(message("4", on_busy="reject"))
+
+    assert (first.state, elsewhere.state, after.state, after.seq) == ("running", "running", "running", 2)
+
+
+async def test_an_interrupt_ends_what_runs_and_goes_before_what_waits(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    running = await gateway.turns.accept(message("1", user="ana"))
+    waiting = await gateway.turns.accept(message("2", user="ana"))
+    await gateway.agent.until("1")
+    gateway.agent.say("1", "half a")
+
+    urgent = await gateway.turns.accept(message("3", user="ana", on_busy="interrupt"))
+    await gateway.agent.until("3")
+    gateway.agent.end("3")
+    await gateway.agent.until("2")
+    gateway.agent.end("2")
+
+    ended = await gateway.turns.ended(running)
+    assert (ended.state, ended.reply) == ("cancelled", "half a")
+    assert [(await gateway.turns.ended(turn)).state for turn in (urgent, waiting)] == ["completed"] * 2
+
+
+@pytest.mark.parametrize("on_busy", ["steer", "interrupt"])
+@pytest.mark.parametrize("other", ["bob", None])
+async def test_another_speakers_turn_is_left_alone(
+    boot: Boot, message: Message, on_busy: OnBusy, other: str | None
+) -> None:
+    gateway = await boot(obedient=True)
+    running = await gateway.turns.accept(message("1", user="ana"))
+    await gateway.agent.until("1")
+
+    second = await gateway.turns.accept(message("2", user=other, on_busy=on_busy))
+    third = await gateway.turns.accept(message("3", user="ana"))
+
+    assert [turn.on_busy for turn in (second, third)] == ["queue", "queue"]
+    for content in ("1", "2", "3"):
+        await gateway.agent.until(content)
+        gateway.agent.end(content)
+    ended = [await gateway.turns.ended(turn) for turn in (running, second, third)]
+    assert [(turn.state, turn.merged_into) for turn in ended] == [("completed", None)] * 3
+
+
+@pytest.mark.parametrize("on_busy", ["steer", "interrupt", "queue", "reject"])
+async def test_in_an_idle_session_all_are_the_same(boot: Boot, message: Message, on_busy: OnBusy) -> None:
+    gateway = await boot(obedient=True)
+    turn = await gateway.turns.accept(message("1", on_busy=on_busy))
+    await gateway.agent.until("1")
+    gateway.agent.end("1")
+
+    assert ((await gateway.turns.ended(turn)).state, turn.on_busy) == ("completed", "queue")
+
+
+async def test_what_steers_a_turn_ends_with_it_and_has_its_reply(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    running = await gateway.turns.accept(message("1", user="ana"))
+    await gateway.agent.until("1")
+    steers = [await gateway.turns.accept(message(text, user="ana", on_busy="steer")) for text in ("2", "3")]
+    waiting = await gateway.turns.accept(message("4", user="ana"))
+    watching = asyncio.ensure_future(gateway.watch(steers[0]))
+    gateway.agent.end("1", "for all")
+    await gateway.agent.until("4")
+    gateway.agent.end("4")
+
+    ended = [await gateway.turns.ended(turn) for turn in (running, *steers, waiting)]
+
+    assert gateway.agent.heard["1"] == ["2", "3"]
+    assert [turn.reply for turn in ended] == ["for all", "for all", "for all", "done"]
+    assert [turn.merged_into for turn in ended] == [None, running.id, running.id, None]
+    assert [turn.usage for turn in ended[:3]] == [Usage(input_tokens=3), Usage(), Usage()]
+    assert [(event.type, event.data.get("text")) for event in await watching] == [
+        ("turn.accepted", None),
+        ("message.snapshot", "for all"),
+        ("turn.completed", None),
+    ]
+
+
+async def test_what_was_not_taken_is_queued_and_steers_nothing_else(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    running = await gateway.turns.accept(message("1"))
+    waiting = await gateway.turns.accept(message("2"))
+    await gateway.agent.until("1")
+    steer = await gateway.turns.accept(message("3", on_busy="steer"))
+    gateway.agent.end("1", ModelFailed())
+    assert (await gateway.turns.ended(running)).state == "failed"
+    await gateway.agent.until("2")
+    await gateway.crash()
+
+    # Resumed, a turn looks for what steers it.
+    gateway = await boot(obedient=True)
+    await gateway.agent.until("2")
+    gateway.agent.end("2")
+    await gateway.agent.until("3")
+    gateway.agent.end("3", "by itself")
+
+    assert gateway.agent.heard["2"] == []
+    assert (await gateway.turns.ended(waiting)).reply == "done"
+    ended = await gateway.turns.ended(steer)
+    assert (ended.reply, ended.merged_into) == ("by itself", None)
+
+
+@pytest.mark.parametrize("end", ["cancel", "cancel the message", "give up"])
+async def test_what_was_taken_ends_with_its_turn_however_that_ends(
+    boot: Boot, message: Message, end: str
+) -> None:
+    gateway = await boot(obedient=True)
+    running = await gateway.turns.accept(message("1"))
+    await gateway.agent.until("1")
+    steer = await gateway.turns.accept(message("2", on_busy="steer"))
+    assert await gateway.agent.journals["1"].steers(0) == ["2"]
+
+    match end:
+        case "cancel":
+            await gateway.turns.cancel("gateway", running.id)
+        case "cancel the message":
+            await gateway.turns.cancel("gateway", steer.id)
+        case _:
+            for _ in range(5):
+                await gateway.agent.until("1")
+                await gateway.crash()
+                gateway = await boot(obedient=True)
+    after = await gateway.turns.accept(message("3"))
+    await gateway.agent.until("3")
+    gateway.agent.end("3")
+
+    ended = [await gateway.turns.ended(turn) for turn in (running, steer, after)]
+    state = "failed" if end == "give up" else "cancelled"
+    assert [turn.state for turn in ended] == [state, state, "completed"]
+
+
+async def test_a_taken_message_whose_turn_waits_is_cancelled_with_it(boot: Boot, message: Message) -> None:
+    """After two deaths a turn waits for its trial."""
+    gateway = await boot(obedient=True)
+    await gateway.turns.accept(message("0", channel="a"))
+    running = await gateway.turns.accept(message("1", channel="b"))
+    await gateway.agent.until("0", "1")
+    steer = await gateway.turns.accept(message("2", channel="b", on_busy="steer"))
+    await gateway.agent.journals["1"].steers(0)
+    await gateway.crash()
+    gateway = await boot(obedient=True)
+    await gateway.agent.until("0", "1")
+    await gateway.crash()
+    gateway = await boot(obedient=True)
+    while not gateway.agent.running:
+        await gateway.look()
+
+    ended = await gateway.turns.cancel("gateway", steer.id)
+
+    assert ended.state == "cancelled"
+    assert (await gateway.turns.ended(running)).state == "cancelled"
+
+
+async def test_a_steered_message_is_shown_with_its_speakers_name_in_a_room(
+    boot: Boot, message: Message
+) -> None:
+    gate = asyncio.Event()
+    call = ToolCallPart("calculate", {"expression": "1+1"})
+    gateway = await boot(ScriptedModel([gate, call], "first", "second"))
+    first = await gateway.turns.accept(message("go", user="ana"))
+    await gateway.turns.accept(message("hurry", user="ana", on_busy="steer"))
+    gate.set()
+    await gateway.turns.ended(first)
+    await gateway.turns.ended(await gateway.turns.accept(message("hello", user="bob")))
+
+    parts = [part for said in gateway.model.requests[2].messages for part in said.parts]
+    assert [p.content for p in parts if p.part_kind == "user-prompt"][:2] == ["ana: go", "ana: hurry"]

@@ -1,0 +1,482 @@
+"""After a crash a turn goes on behind what it settled: nothing is asked or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pydantic_ai import FunctionToolset
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.messages import (
+    ModelMessage,
+    TextPart,
+    ToolCallPart,
+    ToolReturn,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from torana.agent.journal import UNKNOWN_OUTCOME
+from torana.messages import Inbound, Turn
+from torana.sessions import history
+from torana.store import tables
+from torana.store.transcript import newest_history
+from torana.testing import ScriptedModel
+from torana.testing.scripted import Piece
+from torana.tools import ToolContext, ToolError
+
+Message = Callable[..., Inbound]
+Boot = Callable[..., Awaitable[Any]]
+
+
+@dataclass
+class Workshop:
+    """Tools that can be made to hang, and what was done with them."""
+
+    done: list[str] = field(default_factory=list[str])
+    hangs: set[str] = field(default_factory=set[str])
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, line: str) -> str:
+        """Write a line; twice is two lines."""
+        return await self._do(line)
+
+    async def put(self, line: str) -> str:
+        """Put a line where it belongs; twice is once."""
+        return await self._do(line)
+
+    async def fail(self) -> str:
+        """Fail."""
+        self.done.append("fail")
+        raise ToolError("there is no more paper")
+
+    async def again(self) -> str:
+        """Ask for another call."""
+        self.done.append("again")
+        raise ModelRetry("say it in other words")
+
+    async def count(self) -> dict[str, Any]:
+        """Give a result of many kinds."""
+        self.done.append("count")
+        return {"lines": [1, 2.5, None, True], "name": "é"}
+
+    async def wrapped(self) -> ToolReturn[str]:
+        """Give a result with something beside it."""
+        self.done.append("wrapped")
+        return ToolReturn("the result", content="beside it", metadata={"a": 1})
+
+    async def _do(self, line: str) -> str:
+        self.done.append(line)
+        if line in self.hangs:
+            self.hangs.remove(line)
+            self.reached.set()
+            await asyncio.Event().wait()
+        return f"{line} is written"
+
+    def toolset(self) -> FunctionToolset[ToolContext]:
+        tools = FunctionToolset[ToolContext]()
+        functions: list[Callable[..., Any]] = [
+            self.write,
+            self.put,
+            self.fail,
+            self.again,
+            self.count,
+            self.wrapped,
+        ]
+        for function in functions:
+            tools.add_function(function, metadata={"idempotent": function == self.put})
+        return tools
+
+
+@pytest.fixture
+def shop() -> Workshop:
+    return Workshop()
+
+
+def call(tool: str, line: str | None = None, id_: str | None = None) -> ToolCallPart:
+    return ToolCallPart(tool, {} if line is None else {"line": line}, tool_call_id=id_ or f"{tool}-{line}")
+
+
+def returned(messages: Sequence[ModelMessage]) -> dict[str, object]:
+    """What the tools gave the model, by call."""
+    parts = [part for message in messages for part in message.parts]
+    return {part.tool_call_id: part.content for part in parts if isinstance(part, ToolReturnPart)}
+
+
+def plain(messages: Sequence[ModelMessage]) -> list[list[tuple[str, object]]]:
+    """Messages without what differs from run to run."""
+    return [[_plain(part) for part in message.parts] for message in messages]
+
+
+def _plain(part: Any) -> tuple[str, object]:
+    if isinstance(part, ToolCallPart):
+        return part.tool_name, part.args_as_dict()
+    return type(part).__name__, part.content
+
+
+async def kept(gateway: Any, turn: Turn) -> list[ModelMessage]:
+    """The history that the turn left."""
+    work = partial(newest_history, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
+    rows = await gateway.database.run(work)
+    return history.load(rows[0][0])
+
+
+async def journal_rows(gateway: Any) -> tuple[int, int]:
+    def count(connection: sa.Connection) -> tuple[int, int]:
+        steps, calls = (
+            connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+            for table in (tables.steps, tables.calls)
+        )
+        return steps, calls
+
+    return await gateway.database.run(count)
+
+
+async def crash_at(shop: Workshop, gateway: Any, inbound: Inbound, line: str) -> Turn:
+    """Let a turn run until a tool hangs on ``line``, and kill the gateway there."""
+    shop.hangs.add(line)
+    shop.reached.clear()
+    turn = await gateway.turns.accept(inbound)
+    await shop.reached.wait()
+    await gateway.crash()
+    return turn
+
+
+async def test_a_call_that_was_cut_off_is_not_started_again_and_the_model_is_told(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(ScriptedModel(["I begin. ", call("write", "a")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "a")
+
+    after = await boot(ScriptedModel("It may be there."), shop.toolset())
+    ended = await after.turns.ended(turn)
+
+    assert shop.done == ["a"]
+    assert ended.reply == "I begin. \n\nIt may be there."
+    (asked,) = after.model.requests
+    assert returned(asked.messages) == {"write-a": UNKNOWN_OUTCOME}
+    assert await journal_rows(after) == (0, 0)
+
+
+async def test_an_idempotent_call_that_was_cut_off_runs_again(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(ScriptedModel([call("put", "a")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "a")
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+
+    assert (await after.turns.ended(turn)).reply == "done"
+    assert shop.done == ["a", "a"]
+    assert returned(after.model.requests[0].messages) == {"put-a": "a is written"}
+
+
+async def test_a_finished_call_gives_its_recorded_result_and_no_answer_is_asked_for_twice(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(
+        ScriptedModel([call("write", "a")], [call("count")], [call("write", "b")]), shop.toolset()
+    )
+    turn = await crash_at(shop, before, message(), "b")
+
+    after = await boot(ScriptedModel([call("write", "c")], "done"), shop.toolset())
+
+    assert (await after.turns.ended(turn)).reply == "done"
+    assert shop.done == ["a", "count", "b", "c"]
+    assert returned(after.model.requests[0].messages) == {
+        "write-a": "a is written",
+        "count-None": {"lines": [1, 2.5, None, True], "name": "é"},
+        "write-b": UNKNOWN_OUTCOME,
+    }
+
+
+async def test_of_parallel_calls_each_is_taken_as_it_was(boot: Boot, shop: Workshop, message: Message) -> None:
+    at_once: list[Piece] = [call("put", "a"), call("write", "b"), call("write", "c"), call("fail")]
+    before = await boot(ScriptedModel(at_once), shop.toolset())
+    shop.hangs |= {"a", "c"}
+    turn = await before.turns.accept(message())
+    ended = 0
+    async for event in before.turns.events(turn):
+        ended += event.type == "tool.finished"
+        if ended == 2:
+            break
+    assert shop.hangs == set()
+    await before.crash()
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert sorted(shop.done) == ["a", "a", "b", "c", "fail"]
+    assert returned(after.model.requests[0].messages) == {
+        "put-a": "a is written",
+        "write-b": "b is written",
+        "write-c": UNKNOWN_OUTCOME,
+        "fail-None": "there is no more paper",
+    }
+
+
+async def test_calls_that_failed_or_asked_for_another_stay_as_they_were(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    first: list[Piece] = [call("fail"), call("again"), call("wrapped")]
+    before = await boot(ScriptedModel(first, [call("write", "a")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "a")
+    seen = plain(before.model.requests[1].messages)
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert sorted(shop.done) == ["a", "again", "fail", "wrapped"]
+    assert plain(after.model.requests[0].messages)[: len(seen)] == seen
+
+
+async def test_what_the_last_step_gave_is_given_again_as_it_was(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    """Here the crash comes after all calls of a step ended, and before the model was asked again."""
+    gate = asyncio.Event()
+    calls: list[Piece] = [call("fail"), call("again"), call("wrapped"), call("count"), call("nonsense")]
+    before = await boot(ScriptedModel(calls, [gate]), shop.toolset())
+    turn = await before.turns.accept(message())
+    await before.until_asked(2)
+    seen = plain(before.model.requests[1].messages)
+    await before.crash()
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert sorted(shop.done) == ["again", "count", "fail", "wrapped"]
+    assert plain(after.model.requests[0].messages) == seen
+
+
+async def test_several_crashes_in_a_row_do_nothing_twice(boot: Boot, shop: Workshop, message: Message) -> None:
+    gateway = await boot(ScriptedModel(["One. ", call("write", "0")]), shop.toolset())
+    turn = await crash_at(shop, gateway, message(), "0")
+    for number in range(1, 6):
+        shop.hangs.add(str(number))
+        shop.reached.clear()
+        gateway = await boot(ScriptedModel([call("write", str(number))]), shop.toolset(), max_crashes=99)
+        await shop.reached.wait()
+        assert len(gateway.model.requests) == 1
+        await gateway.crash()
+
+    last = await boot(ScriptedModel("Two."), shop.toolset(), max_crashes=99)
+    ended = await last.turns.ended(turn)
+
+    assert shop.done == ["0", "1", "2", "3", "4", "5"]
+    # A tool that was cut off may be what killed the process: its step is not settled.
+    assert (ended.reply, ended.attempt, ended.crashes) == ("One. \n\nTwo.", 7, 6)
+    assert returned(last.model.requests[0].messages) == {f"write-{n}": UNKNOWN_OUTCOME for n in range(6)}
+
+
+async def test_a_crash_before_the_first_step_begins_the_turn_again(boot: Boot, message: Message) -> None:
+    before = await boot(ScriptedModel(["I was about to", asyncio.Event()]))
+    turn = await before.turns.accept(message("hello"))
+    async for event in before.turns.events(turn):
+        if event.type == "message.delta":
+            break
+    await before.crash()
+
+    after = await boot(ScriptedModel("say this"))
+    events = await after.watch(turn, after="1-2")
+
+    assert [(event.id, event.type) for event in events] == [
+        ("2-1", "turn.resumed"),
+        ("2-2", "message.delta"),
+        ("2-3", "turn.completed"),
+    ]
+    assert events[0].data == {"attempt": 2, "text": ""}
+    assert (await after.turns.ended(turn)).reply == "say this"
+
+
+async def test_settled_text_and_what_follows_are_the_reply(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(
+        ScriptedModel(["Let ", "me see.", call("write", "a")], [call("count")], ["Now.", call("write", "b")]),
+        shop.toolset(),
+    )
+    turn = await crash_at(shop, before, message(), "b")
+
+    after = await boot(ScriptedModel(["It ", "is so."]), shop.toolset())
+    events = await after.watch(turn, after="1-3")
+    ended = await after.turns.ended(turn)
+
+    assert (events[0].id, events[0].type) == ("2-1", "turn.resumed")
+    assert events[0].data == {"attempt": 2, "text": "Let me see.\n\nNow."}
+    deltas = [event.data["text"] for event in events if event.type == "message.delta"]
+    assert events[0].data["text"] + "".join(deltas) == ended.reply == "Let me see.\n\nNow.\n\nIt is so."
+    assert [event.id for event in events] == [f"2-{n}" for n in range(1, len(events) + 1)]
+    assert await after.watch(turn, after=events[1].id) == events[2:]
+
+
+SCRIPT: list[list[Piece]] = [
+    ["First. ", call("write", "a"), call("count")],
+    [call("fail")],
+    ["Then. ", call("put", "b")],
+    ["Last."],
+]
+
+
+async def test_the_history_of_a_resumed_turn_is_the_same_as_without_a_crash(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    whole = await boot(ScriptedModel(*SCRIPT), shop.toolset())
+    undisturbed = await whole.turns.ended(await whole.turns.accept(message(channel="a", user="ana")))
+    model = ScriptedModel(*SCRIPT[:3])
+    before = await boot(model, shop.toolset())
+    turn = await crash_at(shop, before, message(channel="b", user="ana"), "b")
+    after = await boot(ScriptedModel(*SCRIPT[3:]), shop.toolset())
+    resumed = await after.turns.ended(turn)
+
+    assert (resumed.reply, resumed.usage, resumed.model) == (
+        undisturbed.reply,
+        undisturbed.usage,
+        undisturbed.model,
+    )
+    first, second = await kept(after, undisturbed), await kept(after, resumed)
+    assert plain(first) == plain(second)
+    assert [message.metadata for message in first] == [message.metadata for message in second]
+
+
+async def test_the_model_sees_the_same_after_a_crash_as_before(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    first = await boot(ScriptedModel("I am Torana."), shop.toolset())
+    await first.turns.ended(await first.turns.accept(message("who are you?")))
+    gate = asyncio.Event()
+    before = await boot(ScriptedModel([call("write", "a")], [gate]), shop.toolset())
+    turn = await before.turns.accept(message("write a"))
+    await before.until_asked(2)
+    await before.crash()
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert plain(after.model.requests[0].messages) == plain(before.model.requests[1].messages)
+    assert plain(after.model.requests[0].messages[:2]) == [
+        [("UserPromptPart", "who are you?")],
+        [("TextPart", "I am Torana.")],
+    ]
+
+
+async def test_a_response_without_anything_in_it_takes_no_place_of_another(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(ScriptedModel([call("write", "a")], [""], [call("write", "b")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "b")
+
+    after = await boot(ScriptedModel([call("write", "c")], "done"), shop.toolset())
+
+    assert (await after.turns.ended(turn)).reply == "done"
+    assert shop.done == ["a", "b", "c"]
+    assert returned(after.model.requests[0].messages) == {"write-a": "a is written", "write-b": UNKNOWN_OUTCOME}
+
+
+async def test_the_same_call_id_in_two_steps_is_two_calls(boot: Boot, shop: Workshop, message: Message) -> None:
+    before = await boot(
+        ScriptedModel([call("write", "a", "same")], [call("write", "b", "same")]), shop.toolset()
+    )
+    turn = await crash_at(shop, before, message(), "b")
+
+    after = await boot(ScriptedModel([call("write", "c", "same")], "done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert shop.done == ["a", "b", "c"]
+
+
+async def test_a_retried_turn_goes_on_behind_its_journal(boot: Boot, shop: Workshop, message: Message) -> None:
+    gateway = await boot(
+        ScriptedModel(["Begun. ", call("write", "a")], [LookupError("a bug")], "Done."), shop.toolset()
+    )
+    failed = await gateway.turns.ended(await gateway.turns.accept(message()))
+    assert failed.state == "failed"
+
+    again = await gateway.turns.retry("gateway", failed.id)
+    events = await gateway.watch(again, after="1-3")
+    ended = await gateway.turns.ended(again)
+
+    assert (ended.state, ended.reply, ended.failure, ended.attempt) == (
+        "completed",
+        "Begun. \n\nDone.",
+        None,
+        2,
+    )
+    assert (ended.id, ended.seq) == (failed.id, 2)
+    assert shop.done == ["a"]
+    assert (events[0].type, events[0].data) == ("turn.resumed", {"attempt": 2, "text": "Begun. "})
+    assert await journal_rows(gateway) == (0, 0)
+
+
+async def test_a_tool_that_was_cut_off_by_a_failure_is_not_run_again_by_a_retry(
+    boot: Boot, shop: Workshop, message: Message, open_turns: Any, open_agent: Any
+) -> None:
+    shop.hangs.add("a")
+    model = ScriptedModel([call("write", "a")], "done")
+    turns = open_turns(agent=open_agent(model, shop.toolset()), turn_timeout=0.2)
+    failed = await turns.ended(await turns.accept(message()))
+    assert failed.failure is not None
+    assert failed.failure.code == "turn_timeout"
+
+    ended = await turns.ended(await turns.retry("gateway", failed.id))
+
+    assert (ended.reply, shop.done) == ("done", ["a"])
+    assert returned(model.requests[1].messages) == {"write-a": UNKNOWN_OUTCOME}
+
+
+def said(messages: Sequence[ModelMessage]) -> list[object]:
+    """What users said, and the model."""
+    return [
+        part.content
+        for message in messages
+        for part in message.parts
+        if isinstance(part, UserPromptPart | TextPart)
+    ]
+
+
+async def test_a_steered_message_survives_crashes_before_and_after_it_was_taken(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(ScriptedModel([call("write", "a")]), shop.toolset())
+    shop.hangs.add("a")
+    turn = await before.turns.accept(message("go"))
+    await shop.reached.wait()
+    steer = await before.turns.accept(message("and hurry", on_busy="steer"))
+    await before.crash()
+
+    middle = await boot(ScriptedModel([call("write", "b")]), shop.toolset())
+    shop.hangs.add("b")
+    shop.reached.clear()
+    await shop.reached.wait()
+    assert said(middle.model.requests[0].messages) == ["go", "and hurry"]
+    await middle.crash()
+
+    last = await boot(ScriptedModel("done"), shop.toolset())
+    ended, merged = [await last.turns.ended(one) for one in (turn, steer)]
+
+    assert said(last.model.requests[0].messages) == ["go", "and hurry"]
+    assert (ended.reply, merged.reply, merged.merged_into) == ("done", "done", turn.id)
+    assert said(await kept(last, turn)) == ["go", "and hurry", "done"]
+
+
+async def test_a_steered_message_that_was_taken_for_an_unsettled_step_is_given_again(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    """Here the model dies while it answers: the step that took the message never settled."""
+    gate = asyncio.Event()
+    before = await boot(ScriptedModel([gate, call("count")], [asyncio.Event()]), shop.toolset())
+    turn = await before.turns.accept(message("go"))
+    await before.turns.accept(message("and hurry", on_busy="steer"))
+    gate.set()
+    await before.until_asked(2)
+    assert said(before.model.requests[1].messages) == ["go", "and hurry"]
+    await before.crash()
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    await after.turns.ended(turn)
+
+    assert said(after.model.requests[0].messages) == ["go", "and hurry"]

@@ -1,0 +1,65 @@
+"""Past its bounds the queue refuses at once, and takes again when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from torana.errors import GatewayError, Overloaded, QueueFull
+from torana.messages import Inbound
+from torana.turns import Queue
+
+Boot = Callable[..., Awaitable[Any]]
+Message = Callable[..., Inbound]
+
+
+@pytest.mark.parametrize(
+    ("queue", "there", "refused", "taken", "error"),
+    [
+        (Queue(per_session=2), {}, {}, {"channel": "other"}, QueueFull),
+        (Queue(per_session=2), {}, {}, {"owner": "ana"}, QueueFull),
+        (Queue(per_session=2), {}, {}, {"channel": None}, QueueFull),
+        (Queue(per_user=2), {"user": "ana"}, {"user": "ana", "channel": "x"}, {"user": "bob"}, QueueFull),
+        (Queue(per_user=2), {"user": "ana"}, {"user": "ana"}, {}, QueueFull),
+        (Queue(per_user=2), {"user": "ana"}, {"user": "ana"}, {"user": "ana", "owner": "o"}, QueueFull),
+        (Queue(overall=2), {}, {"owner": "ana", "channel": "x"}, None, Overloaded),
+    ],
+)
+async def test_past_a_bound_messages_are_refused_also_when_they_come_at_once(
+    boot: Boot,
+    message: Message,
+    queue: Queue,
+    there: dict[str, Any],
+    refused: dict[str, Any],
+    taken: dict[str, Any] | None,
+    error: type[GatewayError],
+) -> None:
+    gateway = await boot(obedient=True, queue=queue)
+    taken_in = [asyncio.ensure_future(gateway.turns.accept(message(text, **there))) for text in ("1", "2")]
+    await asyncio.sleep(0)
+    for _ in range(2):  # while they are written, and after
+        with pytest.raises(error) as failure:
+            await gateway.turns.accept(message("late", **refused))
+        assert failure.value.headers == {"Retry-After": "5"}
+        await asyncio.gather(*taken_in)
+    if taken is not None:
+        await gateway.turns.accept(message("elsewhere", **taken))
+
+    await gateway.turns.cancel(there.get("owner", "gateway"), taken_in[0].result().id)
+
+    await gateway.turns.accept(message("now", **refused))
+
+
+async def test_after_a_restart_what_is_unfinished_counts(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    for text in ("1", "2"):
+        await gateway.turns.accept(message(text))
+    await gateway.crash()
+
+    gateway = await boot(obedient=True, queue=Queue(per_session=2))
+
+    with pytest.raises(QueueFull):
+        await gateway.turns.accept(message("3"))
