@@ -109,16 +109,11 @@ class TurnAgent:
         knowledge = Knowledge(shared=shared, memories=memories, before=window.before)
         settled = settled_messages(journal)
         watch = Watch(emit, said=text_of(settled))
+        run = Run(turn=turn, may_recall=may_recall, timezone=self._timezone, clock=self._clock, journal=journal)
         try:
             result = await self._agent.run(
                 None if settled else turn.content,
-                deps=Run(
-                    turn=turn,
-                    may_recall=may_recall,
-                    timezone=self._timezone,
-                    clock=self._clock,
-                    journal=journal,
-                ),
+                deps=run,
                 message_history=[*window.messages, *settled],
                 instructions=self._instructions.render(turn, knowledge, now=self._clock()),
                 usage_limits=self._limits,
@@ -128,6 +123,8 @@ class TurnAgent:
             raise TurnLimit(f"The turn was stopped: {error}") from error
         except MODEL_ERRORS as error:
             raise explain(error) from error
+        finally:
+            await run.stop_asking()
         messages = [*settled, *result.new_messages()]
         responses = responses_of(messages)
         return Answer(

@@ -8,7 +8,9 @@ result, an idempotent one that was cut off runs again, and any other is not star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
@@ -116,6 +118,30 @@ class Run(ToolContext):
     """What a run of the agent has at hand: what tools may know, and the turn's journal."""
 
     journal: Journal
+    #: The tasks in which the model is being asked.
+    _asking: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Count this task among those that ask the model."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        self._asking.add(task)
+        try:
+            yield
+        finally:
+            self._asking.discard(task)
+
+    async def stop_asking(self) -> None:
+        """End what a run that was cut off left behind.
+
+        A cancellation that meets pydantic-ai 2.62 just as it takes the model's stream over leaves the task
+        that holds the stream, and with it the connection to the provider.
+        """
+        left = list(self._asking)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 @dataclass
@@ -153,7 +179,8 @@ class Journaled(AbstractCapability[Run]):
         if pending := self._take_pending():
             await ctx.deps.journal.settle(pending)
         ctx.deps.journal.check_budgets()
-        response = _storable(await handler(request_context))
+        with ctx.deps.asking():
+            response = _storable(await handler(request_context))
         self._said += [request_context.messages[-1], response]
         if response.tool_calls:
             self._pending = Step(number=_number(ctx), messages=self._said)

@@ -28,13 +28,20 @@ class ScriptedModel(FunctionModel):
 
         ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", gate, "is 2."])
 
-    ``requests`` are those it got, oldest first. A request after the last answer is an AssertionError.
+    ``requests`` are those it got, oldest first; ``asked`` waits for them. A request after the last answer is
+    an AssertionError.
     """
 
     def __init__(self, *answers: str | Sequence[Piece]) -> None:
         super().__init__(self._whole, stream_function=self._stream, model_name="scripted")
         self._answers = [[answer] if isinstance(answer, str) else list(answer) for answer in answers]
         self.requests: list[Asked] = []
+        self._asked = asyncio.Condition()
+
+    async def asked(self, times: int = 1) -> None:
+        """Wait until it got as many requests."""
+        async with self._asked:
+            await self._asked.wait_for(lambda: len(self.requests) >= times)
 
     async def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         response = ModelResponse(parts=[])
@@ -65,6 +72,8 @@ class ScriptedModel(FunctionModel):
         """Yield what the next answer says, waiting and raising where it says so."""
         number = len(self.requests)
         self.requests.append(Asked(tuple(messages), info))
+        async with self._asked:
+            self._asked.notify_all()
         if number >= len(self._answers):
             raise AssertionError(f"the script has {number} answers, and another request came")
         for piece in self._answers[number]:

@@ -297,3 +297,31 @@ async def test_a_tool_knows_the_turn_it_runs_in(open_agent: OpenAgent, turn: Tur
     )
 
     assert b"ana in Europe/Lisbon on Monday, may recall: True" in answer.history[0]
+
+
+@pytest.mark.parametrize("steps", range(60))
+async def test_a_run_cut_off_at_any_moment_leaves_nothing_running(
+    open_agent: OpenAgent, open_turns: Callable[..., Turns], say: Say, watcher: Watcher, steps: int
+) -> None:
+    turn = await say(open_turns(ScriptedModel("It is 2.")))
+    looked = asyncio.Event()
+    toolset = FunctionToolset[ToolContext]()
+
+    @toolset.tool_plain
+    async def look() -> str:
+        looked.set()
+        return "seen"
+
+    del look
+    agent = open_agent(ScriptedModel([call("look")], ["It ", "is ", asyncio.Event()]), toolset)
+    before = asyncio.all_tasks()
+    run = asyncio.create_task(agent.run(turn, watcher, Unwritten()))
+    await looked.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert asyncio.all_tasks() - before == set()
