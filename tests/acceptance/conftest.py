@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+
+from tests.parts import require
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,17 +41,6 @@ def free_port() -> int:
     """A port that nobody listens on."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         return listener.getsockname()[1]
-
-
-def require(command: str, package: str) -> str:
-    """The path of a system's command; without it the test is skipped, or fails where all tests must run."""
-    path = shutil.which(command, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if path is None:
-        reason = f"{command} is missing; install it with: apt install {package}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
 
 
 class Gateway:

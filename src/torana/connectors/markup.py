@@ -1,0 +1,255 @@
+"""Markdown, as models write it, in the markup of each platform.
+
+Each function takes any text whatsoever and gives one that the platform shows: what it has no form for is written
+out plainly, and nothing in it calls anybody's name or runs. A piece alone gives the same as in a longer text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+#: Addresses that a link may have; any other is written out as text.
+_SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
+
+_parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["strikethrough", "table"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a platform writes things. ``marks`` gives what stands before and behind, by Markdown's name."""
+
+    text: Callable[[str], str] = str
+    marks: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    #: What stands around a block of code, and how its inside is written.
+    block: tuple[str, str] = ("", "")
+    code: Callable[[str], str] = str
+    #: Gives a link, from its address and its words, which are in the dialect already.
+    link: Callable[[str, str], str] = lambda url, words: words if words == url else f"{words} ({url})"
+    #: What stands before each line of a quotation, or None where ``marks`` has its two ends.
+    quote: str | None = "> "
+
+
+def render(markdown: str, dialect: Dialect) -> str:
+    """The text in a dialect, its blocks parted by empty lines."""
+    return _Renderer(dialect).blocks(_parser.parse(markdown)).strip("\n")
+
+
+class _Renderer:
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def blocks(self, tokens: Sequence[Token], *, tight: bool = False) -> str:
+        """Blocks, each with those inside of it."""
+        done: list[str] = []
+        at = 0
+        while at < len(tokens):
+            end = _end_of(tokens, at)
+            if text := self._block(tokens[at], tokens[at + 1 : end]):
+                done.append(text)
+            at = end + 1
+        return ("\n" if tight else "\n\n").join(done)
+
+    def _block(self, token: Token, inside: Sequence[Token]) -> str:
+        match token.type:
+            case "heading_open":
+                return self._marked("strong", self.blocks(inside))
+            case "bullet_list_open" | "ordered_list_open":
+                return self._list(token, inside)
+            case "blockquote_open":
+                return self._quote(self.blocks(inside))
+            case "fence" | "code_block":
+                before, behind = self._dialect.block
+                return f"{before}{self._dialect.code(token.content.rstrip())}{behind}"
+            case "hr":
+                return "———"
+            case "table_open":
+                return self._table(inside)
+            case "inline":
+                return self._inline(token.children or [])
+            case _:
+                return self.blocks(inside)
+
+    def _list(self, token: Token, inside: Sequence[Token]) -> str:
+        number = int(token.attrGet("start") or 1)
+        items: list[str] = []
+        at = 0
+        while at < len(inside):
+            end = _end_of(inside, at)
+            mark = f"{number + len(items)}." if token.type == "ordered_list_open" else "•"
+            body = self.blocks(inside[at + 1 : end], tight=True)
+            items.append(f"{mark} " + body.replace("\n", "\n   "))
+            at = end + 1
+        return "\n".join(items)
+
+    def _quote(self, body: str) -> str:
+        prefix = self._dialect.quote
+        if prefix is None:
+            return self._marked("blockquote", body)
+        return "\n".join(f"{prefix}{line}" for line in body.split("\n"))
+
+    def _table(self, inside: Sequence[Token]) -> str:
+        """A row per line: no chat platform has tables of its own."""
+        rows: list[list[str]] = []
+        for token in inside:
+            if token.type == "tr_open":
+                rows.append([])
+            elif token.type == "inline":
+                rows[-1].append(self._inline(token.children or []))
+        return "\n".join(" | ".join(row) for row in rows)
+
+    def _inline(self, tokens: Sequence[Token]) -> str:
+        done = ""
+        at = 0
+        while at < len(tokens):
+            token, end = tokens[at], _end_of(tokens, at)
+            inside = tokens[at + 1 : end]
+            match token.type:
+                case "softbreak" | "hardbreak":
+                    done += "\n"
+                case "code_inline":
+                    done += self._marked("code", self._dialect.code(token.content))
+                case "link_open":
+                    done += self._link(str(token.attrGet("href") or ""), self._inline(inside))
+                case "image":
+                    done += self._link(str(token.attrGet("src") or ""), self._dialect.text(token.content))
+                case "strong_open" | "em_open" | "s_open":
+                    done += self._marked(token.tag, self._inline(inside))
+                case _:
+                    done += self._dialect.text(token.content)
+            at = end + 1
+        return done
+
+    def _link(self, url: str, words: str) -> str:
+        if not _SAFE.match(url):
+            return words or self._dialect.text(url)
+        return self._dialect.link(url, words or self._dialect.text(url))
+
+    def _marked(self, tag: str, body: str) -> str:
+        before, behind = self._dialect.marks.get(tag, ("", ""))
+        return f"{before}{body}{behind}" if body.strip() else body
+
+
+def _end_of(tokens: Sequence[Token], at: int) -> int:
+    """Where the element ends that begins here."""
+    depth = 0
+    for place in range(at, len(tokens)):
+        depth += tokens[place].nesting
+        if depth <= 0:
+            return place
+    return len(tokens)
+
+
+def _parted(mark: str) -> Callable[[str], str]:
+    """Code that cannot end its own block: the fence inside of it is parted by an invisible character."""
+    return lambda code: code.replace(mark, mark[0] + "\u200b" + mark[1:] if len(mark) > 1 else "'")
+
+
+def _escaper(characters: str) -> Callable[[str], str]:
+    special = re.compile(f"[{re.escape(characters)}]")
+    return lambda text: special.sub(lambda found: "\\" + found[0], text)
+
+
+def _html(quote: bool = False) -> Callable[[str], str]:
+    return lambda text: escape(text, quote=quote)
+
+
+def _html_link(url: str, words: str) -> str:
+    return f'<a href="{escape(url)}">{words}</a>'
+
+
+_PLAIN = Dialect()
+
+#: Telegram's "HTML" style takes these tags alone.
+_TELEGRAM = Dialect(
+    text=_html(),
+    marks={
+        "strong": ("<b>", "</b>"),
+        "em": ("<i>", "</i>"),
+        "s": ("<s>", "</s>"),
+        "code": ("<code>", "</code>"),
+    },
+    block=("<pre>", "</pre>"),
+    code=_html(),
+    link=_html_link,
+)
+
+#: An invisible character keeps `@everyone` and `<@id>` from calling anybody.
+_DISCORD = Dialect(
+    text=lambda text: _escaper("*_~`|>\\[]#<-")(text).replace("@", "@\u200b"),
+    marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
+    block=("```\n", "\n```"),
+    code=lambda code: _parted("`")(code).replace("@", "@\u200b"),
+    link=lambda url, words: words if words == url else f"{words} (<{url}>)",
+)
+
+
+def _slack_text(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_SLACK = Dialect(
+    text=_slack_text,
+    marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
+    block=("```\n", "\n```"),
+    code=lambda code: _slack_text(_parted("`")(code)),
+    link=lambda url, words: f"<{_slack_text(url).replace('|', '%7C')}|{words.replace('|', '¦')}>",
+    quote="&gt; ",
+)
+
+_WHATSAPP = Dialect(
+    marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
+    block=("```", "```"),
+    code=_parted("`"),
+)
+
+_HTML = Dialect(
+    text=lambda text: escape(text, quote=False),
+    marks={
+        "strong": ("<strong>", "</strong>"),
+        "em": ("<em>", "</em>"),
+        "s": ("<del>", "</del>"),
+        "code": ("<code>", "</code>"),
+        "blockquote": ("<blockquote>", "</blockquote>"),
+    },
+    block=("<pre><code>", "</code></pre>"),
+    code=_html(),
+    link=_html_link,
+    quote=None,
+)
+
+
+def plain(markdown: str) -> str:
+    """Text alone, for platforms without any markup."""
+    return render(markdown, _PLAIN)
+
+
+def telegram(markdown: str) -> str:
+    """Telegram's HTML style (https://core.telegram.org/bots/api#html-style)."""
+    return render(markdown, _TELEGRAM)
+
+
+def discord(markdown: str) -> str:
+    """Discord's Markdown, in which nobody is called."""
+    return render(markdown, _DISCORD)
+
+
+def slack(markdown: str) -> str:
+    """Slack's mrkdwn (https://docs.slack.dev/messaging/formatting-message-text), in which nobody is called."""
+    return render(markdown, _SLACK)
+
+
+def whatsapp(markdown: str) -> str:
+    """WhatsApp's marks."""
+    return render(markdown, _WHATSAPP)
+
+
+def html(markdown: str) -> str:
+    """HTML with the few elements that mail and Matrix clients show, its lines broken by ``<br>``."""
+    parts = re.split(r"(<pre>.*?</pre>)", render(markdown, _HTML), flags=re.DOTALL)
+    return "".join(one if one.startswith("<pre>") else one.replace("\n", "<br>") for one in parts)
