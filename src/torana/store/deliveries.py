@@ -100,9 +100,10 @@ def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> tupl
     return _delivery(connection.execute(_INSERT_RETURNING, values).mappings().one()), True
 
 
-def shown(connection: Connection, number: int, shown_as: str) -> None:
+def shown(connection: Connection, number: int, shown_as: str) -> Delivery:
     """Keep the platform's id of a preview that arrived."""
     connection.execute(_UPDATE, {"key": number, "shown_as": shown_as})
+    return _delivery(connection.execute(_GET, {"key": number}).mappings().one())
 
 
 def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
