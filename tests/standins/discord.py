@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,7 +36,7 @@ DM, TEXT, THREAD = 1, 0, 11
 DEFAULT, THREAD_STARTED, REPLY = 0, 18, 19
 GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 9, 1 << 12, 1 << 15
 #: How many messages a channel takes in how many seconds.
-BUCKET, WINDOW = 5, 1.0
+BUCKET, WINDOW = 5, 0.2
 
 #: What a server knows of somebody in it.
 MEMBER: Object = {
@@ -93,6 +94,11 @@ class Connection:
                     body = self._deflater.compress(text.encode()) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
                     await self.socket.send_bytes(body)
 
+    def stall(self) -> None:
+        """Read nothing any more, as a peer that has gone."""
+        if self._request.transport is not None:
+            self._request.transport.pause_reading()
+
     def cut(self) -> None:
         """End it without a word."""
         if self._request.transport is not None:
@@ -106,27 +112,34 @@ class DiscordStandIn(Platform):
 
     def __init__(self) -> None:
         self._ids = count()
+        #: How far its clock is from ours.
+        self.minutes = 0
         self.me = self.user("Torana", bot=True)
-        self._users: dict[str, Object] = {name: self.user(name) for name in ("ana", "bob")}
+        self.people: dict[str, Object] = {name: self.user(name) for name in ("ana", "bob")}
         self._channels: dict[str, Object] = {}
         self._messages: dict[str, list[Object]] = {}
-        self._files: dict[str, tuple[str, bytes]] = {}
+        self.files: dict[str, tuple[str, bytes]] = {}
         self._nonces: dict[tuple[str, str], Object] = {}
         self._sent: dict[str, list[float]] = {}
         self._sessions: dict[str, Session] = {}
-        self._answers: list[Callable[[], web.Response]] = []
+        self._answers: list[tuple[str, Callable[[], web.Response]]] = []
         self._changed = asyncio.Condition()
         self.guild = self.snowflake()
-        self.room = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
+        self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
+        self.room = self.general
         #: The connections of the gateway; one of a session that was taken up again is its own.
         self.connections: list[Connection] = []
         self.heartbeat = 41_250
-        self.identified = self.resumed = self.typings = 0
+        self.identified = self.resumed = self.heartbeats = self.typings = 0
+        #: Connections ever made.
+        self.connected = 0
+        #: Messages that came too fast.
+        self.overrun = 0
         self.login_refused = False
         self.content_intent = True
-        #: Opcode 9 instead of READY and RESUMED, READY never, or a connection that is closed after HELLO.
+        #: Opcode 9 instead of READY and RESUMED, READY never, or a connection that is closed before HELLO.
         self.invalidate = self.silent = self.hang_up = False
-        #: What a bot could be told but was not allowed to read: users who would have been called.
+        #: Who would have been called.
         self.pinged: list[str] = []
         self.asked_for_history: list[str] = []
         self._patches = ExitStack()
@@ -168,7 +181,7 @@ class DiscordStandIn(Platform):
     # What tests do
 
     def settings(self) -> Mapping[str, Any]:
-        return {"token": TOKEN, "allow": [self._users["ana"]["id"], self._users["bob"]["id"]]}
+        return {"token": TOKEN, "allow": [self.people["ana"]["id"], self.people["bob"]["id"]]}
 
     async def say(
         self,
@@ -181,12 +194,12 @@ class DiscordStandIn(Platform):
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
     ) -> str:
-        author = self._users.setdefault(sender, self.user(sender, bot=bot))
+        author = self.people.setdefault(sender, self.user(sender, bot=bot))
         channel = thread and await self.open_thread(thread)
         channel = channel or room or self.direct(author)["id"]
         if mention:
             text = f"<@{self.me['id']}> {text}"
-        attachments = [self._attachment(*file)] if file else []
+        attachments = [self.attachment(*file)] if file else []
         return (await self.create(channel, author, content=text, attachments=attachments))["id"]
 
     async def repeat(self, message: str) -> None:
@@ -195,14 +208,9 @@ class DiscordStandIn(Platform):
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
     ) -> list[Shown]:
-        channel = thread or room or self.direct(self._users[to])["id"]
-
-        def ours() -> list[Object]:
-            return [m for m in self._messages[channel] if m["author"]["id"] == self.me["id"]]
-
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(ours()) >= count)
-        return [Shown(id=m["id"], text=m["content"], thread=thread) for m in ours()]
+        channel = thread or room or self.direct(self.people[to])["id"]
+        await self.until(lambda: len(self.messages(channel)) >= count)
+        return [Shown(id=m["id"], text=m["content"], thread=thread) for m in self.messages(channel)]
 
     async def cut(self) -> None:
         for connection in self.connections:
@@ -210,25 +218,33 @@ class DiscordStandIn(Platform):
 
     async def limit(self, seconds: float | None) -> None:
         if seconds is None:  # what stands in front of Discord answers so
-            self._answers.append(lambda: web.Response(status=429, text="<html>error 1015</html>"))
+            self.answer(429, "<html>error 1015</html>")
             return
         body = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
-        headers = {"Retry-After": str(int(seconds) + 1), "Via": "1.1 google", "X-RateLimit-Scope": "user"}
-        self._answers.append(lambda: _json(body, status=429, headers=headers))
+        self.answer(429, body, headers={"Retry-After": str(int(seconds) + 1), "Via": "1.1 google"})
 
     async def fail(self) -> None:
-        self._answers.append(lambda: web.Response(status=502, text="<html>Bad Gateway</html>"))
+        self.answer(502, "<html>Bad Gateway</html>")
 
     async def refuse_message(self) -> None:
-        body = {"message": "Cannot send messages to this user", "code": 50007}
-        self.answer(403, body)
+        self.answer(403, {"message": "Cannot send messages to this user", "code": 50007})
 
     async def refuse_login(self) -> None:
         self.login_refused = True
 
-    def answer(self, status: int, body: Object) -> None:
-        """Answer the next message of the bot so."""
-        self._answers.append(lambda: _json(body, status=status))
+    def answer(
+        self,
+        status: int,
+        body: Object | str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: str = "(POST|PATCH) .*/messages",
+    ) -> None:
+        """Answer the next call whose method and path are these, otherwise that which shows a message, so."""
+        if isinstance(body, str):
+            self._answers.append((to, lambda: web.Response(status=status, text=body, headers=headers)))
+        else:
+            self._answers.append((to, lambda: _json(body, status=status, headers=headers)))
 
     async def close(self, code: int) -> None:
         """Close the connections with a code."""
@@ -239,16 +255,13 @@ class DiscordStandIn(Platform):
 
     def snowflake(self) -> str:
         """An id, in which its time is."""
-        return str((int(time.time() * 1000) - EPOCH << 22) + next(self._ids) % 4096)
+        at = int((time.time() + 60 * self.minutes) * 1000)
+        return str((at - EPOCH << 22) + next(self._ids) % 4096)
 
     def user(self, name: str, *, bot: bool = False) -> Object:
         """A new user."""
         names = {"username": name.lower(), "global_name": None if bot else name, "discriminator": "0"}
         return {"id": self.snowflake(), **names, "avatar": None, "bot": bot}
-
-    def rename(self, name: str, shown: str) -> None:
-        """Give somebody another name to show."""
-        self._users[name]["global_name"] = shown
 
     def _channel(self, **what: Any) -> Object:
         channel: Object = {"id": self.snowflake(), "last_message_id": None, **what}
@@ -281,11 +294,12 @@ class DiscordStandIn(Platform):
             await self.dispatch("THREAD_CREATE", {**thread, "newly_created": True})
         return start
 
-    def _attachment(self, name: str, media_type: str, data: bytes) -> Object:
+    def attachment(self, name: str, media_type: str, data: bytes, *, size: int | None = None) -> Object:
+        """A file; ``size`` is what is told of it."""
         file = self.snowflake()
-        self._files[file] = (media_type, data)
-        url = str(self._url / "attachments" / file / name)
-        types = {"content_type": media_type, "size": len(data)}
+        self.files[file] = (media_type, data)
+        url = str(self._url / "attachments" / file / name % {"hm": "signature"})
+        types = {"content_type": media_type, "size": len(data) if size is None else size}
         return {"id": file, "filename": name, "url": url, "proxy_url": url, **types}
 
     def _guild(self) -> Object:
@@ -295,7 +309,7 @@ class DiscordStandIn(Platform):
         everyone |= {"color": 0, "hoist": False, "managed": False, "mentionable": False}
         member = {"user": self.me, **MEMBER}
         return {
-            "id": self.guild, "unavailable": False, "name": "the server", "owner_id": self._users["ana"]["id"],
+            "id": self.guild, "unavailable": False, "name": "the server", "owner_id": self.people["ana"]["id"],
             "member_count": 3, "large": False, "roles": [everyone], "members": [member],
             "channels": [{**c, "position": 0, "permission_overwrites": []} for c in mine if c["type"] == TEXT],
             "threads": [c for c in mine if c["type"] == THREAD],
@@ -314,7 +328,7 @@ class DiscordStandIn(Platform):
             "mention_everyone": False, "mention_roles": [], "attachments": [], "embeds": [],
             **what,
         }  # fmt: skip
-        known = [*self._users.values(), self.me]
+        known = [*self.people.values(), self.me]
         mentioned = [
             u for u in known if f"<@{u['id']}>" in message["content"] or f"<@!{u['id']}>" in message["content"]
         ]
@@ -322,8 +336,7 @@ class DiscordStandIn(Platform):
         self._messages[channel].append(message)
         self._channels[channel]["last_message_id"] = message["id"]
         await self.dispatch("MESSAGE_CREATE", self.told(message))
-        async with self._changed:
-            self._changed.notify_all()
+        await self._notify()
         return message
 
     def told(self, message: Object) -> Object:
@@ -341,6 +354,15 @@ class DiscordStandIn(Platform):
                 }
                 where["member"]["mute"] = False
         return {**message, **where}
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, fulfilled: Callable[[], bool]) -> None:
+        """Wait for messages or heartbeats until something is so."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(fulfilled)
 
     # The gateway
 
@@ -368,11 +390,12 @@ class DiscordStandIn(Platform):
         await socket.prepare(request)
         connection = Connection(socket, request)
         self.connections.append(connection)
+        self.connected += 1
         session: Session | None = None
         try:
-            await connection.tell({"op": 10, "d": {"heartbeat_interval": self.heartbeat}})
             if self.hang_up:
                 await socket.close(code=4000)
+            await connection.tell({"op": 10, "d": {"heartbeat_interval": self.heartbeat}})
             async for frame in socket:
                 assert frame.type is aiohttp.WSMsgType.TEXT
                 if len(frame.data) > 4096:
@@ -393,6 +416,8 @@ class DiscordStandIn(Platform):
         match payload["op"], payload.get("d"):
             case 1, _:
                 await connection.tell({"op": 11})
+                self.heartbeats += 1
+                await self._notify()
             case ((2 | 6), _) if session is not None:
                 await connection.socket.close(code=4005)
             case ((2 | 6), {"token": token}) if token != TOKEN or self.login_refused:
@@ -457,6 +482,10 @@ class DiscordStandIn(Platform):
                 raise ApiError(403, 40333, "internal network error")
             if self.login_refused or request.headers.get("Authorization") != f"Bot {TOKEN}":
                 raise ApiError(401, 0, "401: Unauthorized")
+            for answer in self._answers:
+                if re.match(answer[0], f"{request.method} {request.path}"):
+                    self._answers.remove(answer)
+                    return answer[1]()
             return await handler(request)
         except ApiError as error:
             return _json(error.body, status=error.status)
@@ -467,11 +496,11 @@ class DiscordStandIn(Platform):
     async def _get_application(self, _: web.Request) -> web.Response:
         flags = {"bot_public": False, "bot_require_code_grant": False, "flags": 1 << 19, "verify_key": "0" * 64}
         named = {"id": self.me["id"], "name": "Torana", "icon": None, "description": ""}
-        return _json({**named, **flags, "owner": self._users["ana"]})
+        return _json({**named, **flags, "owner": self.people["ana"]})
 
     async def _post_direct(self, request: web.Request) -> web.Response:
         wanted = str((await request.json())["recipient_id"])
-        user = next((one for one in self._users.values() if one["id"] == wanted), None)
+        user = next((one for one in self.people.values() if one["id"] == wanted), None)
         if user is None:
             raise ApiError(400, 50033, "Invalid Recipient(s)")
         return _json(self.direct(user))
@@ -494,8 +523,6 @@ class DiscordStandIn(Platform):
         return _json(found[::-1])
 
     async def _post_message(self, request: web.Request) -> web.Response:
-        if self._answers:
-            return self._answers.pop(0)()
         channel = self._asked(request)
         body: Object = await request.json()
         headers = self._pace(channel)
@@ -512,12 +539,13 @@ class DiscordStandIn(Platform):
         self._nonces[channel, str(nonce)] = message
         return _json(message, headers=headers)
 
-    def _pace(self, channel: str) -> dict[str, str]:
+    def _pace(self, channel: str) -> Mapping[str, str]:
         """The headers of a bucket; raises when it is empty."""
         now = time.monotonic()
         sent = self._sent[channel] = [at for at in self._sent.get(channel, []) if at > now - WINDOW]
         reset = max(0.001, sent[0] + WINDOW - now) if sent else WINDOW
         if len(sent) >= BUCKET:
+            self.overrun += 1
             raise ApiError(429, 0, "You are being rate limited.", retry_after=reset)
         sent.append(now)
         return {
@@ -559,8 +587,6 @@ class DiscordStandIn(Platform):
             self.pinged.append("who was answered")
 
     async def _patch_message(self, request: web.Request) -> web.Response:
-        if self._answers:
-            return self._answers.pop(0)()
         channel, body = self._asked(request), await request.json()
         self._check(body)
         known = {m["id"]: m for m in self._messages[channel]}
@@ -570,11 +596,19 @@ class DiscordStandIn(Platform):
         if message["author"] != self.me:
             raise ApiError(403, 50005, "Cannot edit a message authored by another user")
         self._ping(body)
-        message |= {"content": body["content"], "edited_timestamp": datetime.now(UTC).isoformat()}
-        await self.dispatch("MESSAGE_UPDATE", self.told(message))
-        async with self._changed:
-            self._changed.notify_all()
-        return _json(message)
+        return _json(await self.edit(message["id"], body["content"]))
+
+    async def edit(self, message: str, content: str) -> Object:
+        """Give a message another text."""
+        found = self._find(message)
+        found |= {"content": content, "edited_timestamp": datetime.now(UTC).isoformat()}
+        await self.dispatch("MESSAGE_UPDATE", self.told(found))
+        await self._notify()
+        return found
+
+    def messages(self, channel: str) -> list[Object]:
+        """What the bot said there."""
+        return [m for m in self._messages[channel] if m["author"]["id"] == self.me["id"]]
 
     def delete(self, message: str) -> None:
         """Delete a message, as a moderator does."""
@@ -587,5 +621,7 @@ class DiscordStandIn(Platform):
         return web.Response(status=204)
 
     async def _get_file(self, request: web.Request) -> web.Response:
-        media_type, data = self._files[request.match_info["file"]]
+        if request.match_info["file"] not in self.files:
+            raise web.HTTPNotFound
+        media_type, data = self.files[request.match_info["file"]]
         return web.Response(body=data, content_type=media_type)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import re
+import threading
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -43,12 +44,13 @@ with warnings.catch_warnings():
     # The library's voice part imports `audioop`, of which Python 3.11 and 3.12 warn.
     warnings.simplefilter("ignore", DeprecationWarning)
     import discord
+    from discord.gateway import KeepAliveHandler
 
 _log = logging.getLogger(__name__)
 
 #: Seconds that a call may take, and those in which the connection is closed.
 _PATIENCE = 30.0
-_CLOSING = 5.0
+_CLOSING = 3.0
 #: A session that ends for good sooner than this is not followed by another: Discord allows 1,000 a day.
 _SESSION = 300.0
 #: So many breaks of the connection within so many seconds are too many.
@@ -161,7 +163,7 @@ class _Client(discord.Client):
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
-            guild_ready_timeout=0,  # each server is heard from when it is there
+            guild_ready_timeout=0.05,  # servers that come later are told of all the same
             max_ratelimit_timeout=_PATIENCE,
             enable_debug_events=True,  # every frame is told of, the answers to heartbeats too
             http_trace=_impatience(),
@@ -306,6 +308,9 @@ async def _close(client: _Client) -> None:
         async with asyncio.timeout(_CLOSING):
             await client.close()
     await client.http.close()
+    for thread in threading.enumerate():  # one of a connection that came to no session is known to nobody
+        if isinstance(thread, KeepAliveHandler) and thread.ws.token == client.http.token:
+            thread.stop()
 
 
 async def _listen(client: _Client, ears: Ears) -> None:
