@@ -35,6 +35,7 @@ TOKEN = "MTAwMA.standin.discord-token"
 DM, TEXT, THREAD = 1, 0, 11
 DEFAULT, THREAD_STARTED, REPLY = 0, 18, 19
 GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 9, 1 << 12, 1 << 15
+READ_MESSAGE_HISTORY = 1 << 16
 #: How many messages a channel takes in how many seconds.
 BUCKET, WINDOW = 5, 0.2
 
@@ -94,11 +95,6 @@ class Connection:
                     body = self._deflater.compress(text.encode()) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
                     await self.socket.send_bytes(body)
 
-    def stall(self) -> None:
-        """Read nothing any more, as a peer that has gone."""
-        if self._request.transport is not None:
-            self._request.transport.pause_reading()
-
     def cut(self) -> None:
         """End it without a word."""
         if self._request.transport is not None:
@@ -106,7 +102,7 @@ class Connection:
 
 
 class DiscordStandIn(Platform):
-    """A server with one channel, in which the bot is, and people who write to it directly."""
+    """A server with two channels, in which the bot is, and people who write to it directly."""
 
     connector = Discord
 
@@ -120,13 +116,14 @@ class DiscordStandIn(Platform):
         self._messages: dict[str, list[Object]] = {}
         self.files: dict[str, tuple[str, bytes]] = {}
         self._nonces: dict[tuple[str, str], Object] = {}
-        self._sent: dict[str, list[float]] = {}
-        self._sessions: dict[str, Session] = {}
+        self._buckets: dict[str, tuple[int, float]] = {}
+        self.sessions: dict[str, Session] = {}
         self._answers: list[tuple[str, Callable[[], web.Response]]] = []
         self._changed = asyncio.Condition()
         self.guild = self.snowflake()
         self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
         self.room = self.general
+        self.side: str = self._channel(type=TEXT, guild_id=self.guild, name="side")["id"]
         #: The connections of the gateway; one of a session that was taken up again is its own.
         self.connections: list[Connection] = []
         self.heartbeat = 41_250
@@ -275,6 +272,11 @@ class DiscordStandIn(Platform):
                 return channel
         return self._channel(type=DM, recipients=[user])
 
+    def hide_history(self, channel: str) -> None:
+        """Let nobody read there what was said before."""
+        denied = {"id": self.guild, "type": 0, "allow": "0", "deny": str(READ_MESSAGE_HISTORY)}
+        self._channels[channel]["permission_overwrites"] = [denied]
+
     async def open_thread(self, start: str) -> str:
         """The thread at a message, whose id it has."""
         if start not in self._channels:
@@ -304,14 +306,14 @@ class DiscordStandIn(Platform):
 
     def _guild(self) -> Object:
         mine = [c for c in self._channels.values() if c.get("guild_id") == self.guild]
-        view_send_read = str(1 << 10 | 1 << 11 | 1 << 16)
-        everyone = {"id": self.guild, "name": "@everyone", "permissions": view_send_read, "position": 0}
+        view_and_send = str(1 << 10 | 1 << 11 | READ_MESSAGE_HISTORY)
+        everyone = {"id": self.guild, "name": "@everyone", "permissions": view_and_send, "position": 0}
         everyone |= {"color": 0, "hoist": False, "managed": False, "mentionable": False}
         member = {"user": self.me, **MEMBER}
         return {
             "id": self.guild, "unavailable": False, "name": "the server", "owner_id": self.people["ana"]["id"],
             "member_count": 3, "large": False, "roles": [everyone], "members": [member],
-            "channels": [{**c, "position": 0, "permission_overwrites": []} for c in mine if c["type"] == TEXT],
+            "channels": [{"position": 0, "permission_overwrites": [], **c} for c in mine if c["type"] == TEXT],
             "threads": [c for c in mine if c["type"] == THREAD],
         }  # fmt: skip
 
@@ -371,7 +373,7 @@ class DiscordStandIn(Platform):
 
     async def dispatch(self, event: str, data: Object) -> None:
         """Tell every session of an event, as far as its intents go."""
-        for session in list(self._sessions.values()):
+        for session in list(self.sessions.values()):
             if event.startswith("MESSAGE_"):
                 needed = GUILD_MESSAGES if "guild_id" in data else DIRECT_MESSAGES
                 if not session.intents & needed:
@@ -407,7 +409,8 @@ class DiscordStandIn(Platform):
             if session is not None and session.connection is connection:
                 session.connection = None
                 if socket.close_code in (1000, 1001):
-                    self._sessions.pop(session.id, None)
+                    self.sessions.pop(session.id, None)
+                    await self._notify()
         return socket
 
     async def _received(
@@ -439,7 +442,7 @@ class DiscordStandIn(Platform):
             await connection.socket.close(code=4014)
             return None
         session = Session(self.snowflake(), intents, connection=connection)
-        self._sessions[session.id] = session
+        self.sessions[session.id] = session
         self.identified += 1
         ready = {
             "v": 10,
@@ -454,7 +457,7 @@ class DiscordStandIn(Platform):
         return session
 
     async def _resume(self, connection: Connection, known: str, seq: int) -> Session | None:
-        session = self._sessions.get(known)
+        session = self.sessions.get(known)
         if session is None:
             await connection.tell({"op": 9, "d": False})
             return None
@@ -467,7 +470,7 @@ class DiscordStandIn(Platform):
 
     def forget_sessions(self) -> None:
         """Let no session be resumed: it took too long."""
-        self._sessions.clear()
+        self.sessions.clear()
 
     # The HTTP API
 
@@ -540,19 +543,20 @@ class DiscordStandIn(Platform):
         return _json(message, headers=headers)
 
     def _pace(self, channel: str) -> Mapping[str, str]:
-        """The headers of a bucket; raises when it is empty."""
+        """The headers of a bucket, which is filled at once when its time is over; raises when it is empty."""
         now = time.monotonic()
-        sent = self._sent[channel] = [at for at in self._sent.get(channel, []) if at > now - WINDOW]
-        reset = max(0.001, sent[0] + WINDOW - now) if sent else WINDOW
-        if len(sent) >= BUCKET:
+        left, until = self._buckets.get(channel, (0, 0.0))
+        if now >= until:
+            left, until = BUCKET, now + WINDOW
+        if not left:
             self.overrun += 1
-            raise ApiError(429, 0, "You are being rate limited.", retry_after=reset)
-        sent.append(now)
+            raise ApiError(429, 0, "You are being rate limited.", retry_after=until - now)
+        self._buckets[channel] = (left - 1, until)
         return {
             "X-RateLimit-Limit": str(BUCKET),
-            "X-RateLimit-Remaining": str(BUCKET - len(sent)),
-            "X-RateLimit-Reset": f"{time.time() + reset:.3f}",
-            "X-RateLimit-Reset-After": f"{reset:.3f}",
+            "X-RateLimit-Remaining": str(left - 1),
+            "X-RateLimit-Reset": f"{time.time() + until - now:.3f}",
+            "X-RateLimit-Reset-After": f"{until - now + 0.001:.3f}",
             "X-RateLimit-Bucket": "messages",
         }
 

@@ -133,8 +133,6 @@ class Discord(Connector[DiscordSettings]):
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await _show(client, part)
-        except discord.RateLimited as error:
-            raise TryLater("too many messages for Discord", seconds=error.retry_after) from error
         except discord.HTTPException as error:
             if error.status == _NO_TOKEN:
                 client.fail(Refused(_TOKEN_CURE))
@@ -164,7 +162,6 @@ class _Client(discord.Client):
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
             guild_ready_timeout=0.05,  # servers that come later are told of all the same
-            max_ratelimit_timeout=_PATIENCE,
             enable_debug_events=True,  # every frame is told of, the answers to heartbeats too
             http_trace=_impatience(),
         )

@@ -346,15 +346,10 @@ async def test_a_limit_at_the_login_is_obeyed(platform: DiscordStandIn) -> None:
     assert raised.value.seconds == 1800
 
 
-async def test_a_peer_that_has_gone_is_not_waited_for(
-    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torana.connectors.discord._CLOSING", 0.1)
-    _, run = await started(platform)
-    platform.connections[0].stall()
-    run.cancel()
-    async with asyncio.timeout(PATIENCE):  # by itself the library waits for longer
-        await asyncio.gather(run, return_exceptions=True)
+async def test_cancelled_it_says_farewell_so_that_the_bot_is_seen_to_go(platform: DiscordStandIn) -> None:
+    async with listening(platform):
+        assert len(platform.sessions) == 1
+    await platform.until(lambda: not platform.sessions)
 
 
 async def test_no_thread_is_left_behind(platform: DiscordStandIn) -> None:
@@ -395,15 +390,29 @@ async def test_what_was_missed_in_rooms_and_threads_is_heard_in_its_order(platfo
     assert texts.index("in the room") < texts.index("in the room too")
 
 
-async def test_what_is_old_is_not_asked_for(platform: DiscordStandIn) -> None:
-    platform.minutes = -20
-    await platform.say("long ago", room=platform.general)
-    await platform.say("long ago")
-    platform.minutes = 0
+async def asked(platform: DiscordStandIn) -> list[str]:
+    """Of which channels a connector asks for what was missed, besides the direct ones."""
     async with listening(platform) as line:
+        assert (await line.next()).text == "missed"
         await platform.say("now")
         assert (await line.next()).text == "now"
-        assert platform.general not in platform.asked_for_history
+    return [channel for channel in platform.asked_for_history if channel in (platform.general, platform.side)]
+
+
+async def test_what_may_not_be_read_is_not_asked_for(platform: DiscordStandIn) -> None:
+    platform.hide_history(platform.side)
+    await platform.say("missed", room=platform.general)
+    await platform.say("hidden", room=platform.side)
+    assert await asked(platform) == [platform.general]
+
+
+async def test_what_is_old_is_not_asked_for(platform: DiscordStandIn) -> None:
+    platform.minutes = -20
+    await platform.say("long ago", room=platform.side)
+    await platform.say("long ago")
+    platform.minutes = 0
+    await platform.say("missed", room=platform.general)
+    assert await asked(platform) == [platform.general]
 
 
 async def test_nothing_is_asked_for_where_that_is_not_wanted(platform: DiscordStandIn) -> None:
