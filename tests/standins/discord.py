@@ -35,6 +35,7 @@ TOKEN = "MTAwMA.standin.discord-token"
 DM, TEXT, THREAD = 1, 0, 11
 DEFAULT, THREAD_STARTED, REPLY = 0, 18, 19
 GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 9, 1 << 12, 1 << 15
+A_MESSAGE = "(POST|PATCH) .*/messages"
 READ_MESSAGE_HISTORY = 1 << 16
 #: How many messages a channel takes in how many seconds.
 BUCKET, WINDOW = 5, 0.2
@@ -118,7 +119,7 @@ class DiscordStandIn(Platform):
         self._nonces: dict[tuple[str, str], Object] = {}
         self._buckets: dict[str, tuple[int, float]] = {}
         self.sessions: dict[str, Session] = {}
-        self._answers: list[tuple[str, Callable[[], web.Response]]] = []
+        self._answers: list[tuple[str, Callable[[web.Request], web.Response]]] = []
         self._changed = asyncio.Condition()
         self.guild = self.snowflake()
         self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
@@ -235,13 +236,23 @@ class DiscordStandIn(Platform):
         body: Object | str,
         *,
         headers: Mapping[str, str] | None = None,
-        to: str = "(POST|PATCH) .*/messages",
+        to: str = A_MESSAGE,
     ) -> None:
         """Answer the next call whose method and path are these, otherwise that which shows a message, so."""
         if isinstance(body, str):
-            self._answers.append((to, lambda: web.Response(status=status, text=body, headers=headers)))
+            self._answers.append((to, lambda _: web.Response(status=status, text=body, headers=headers)))
         else:
-            self._answers.append((to, lambda: _json(body, status=status, headers=headers)))
+            self._answers.append((to, lambda _: _json(body, status=status, headers=headers)))
+
+    def hang_up_on_a_message(self) -> None:
+        """End the connection on which the next message of the bot comes, instead of an answer."""
+
+        def cut(request: web.Request) -> web.Response:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+
+        self._answers.append((A_MESSAGE, cut))
 
     async def close(self, code: int) -> None:
         """Close the connections with a code."""
@@ -488,7 +499,7 @@ class DiscordStandIn(Platform):
             for answer in self._answers:
                 if re.match(answer[0], f"{request.method} {request.path}"):
                     self._answers.remove(answer)
-                    return answer[1]()
+                    return answer[1](request)
             return await handler(request)
         except ApiError as error:
             return _json(error.body, status=error.status)

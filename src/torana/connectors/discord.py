@@ -73,7 +73,6 @@ _INTENT_CURE = (
     "Privileged Gateway Intents"
 )
 
-
 #: A direct chat or a channel; of a direct chat the person's id is enough.
 _Where = discord.abc.Messageable | int
 
@@ -106,7 +105,8 @@ class Discord(Connector[DiscordSettings]):
 
     async def run(self, ears: Ears) -> None:
         """As ``Connector``; a session that can be resumed is, without a word."""
-        people = [int(one) for one in {*self.settings.allow, *self.settings.users} if one.isdecimal()]
+        named = dict.fromkeys([*self.settings.allow, *self.settings.users])
+        people = [int(one) for one in named if one.isdecimal()]
         client = _Client(ears, people=people, age=timedelta(minutes=self.settings.catch_up_minutes))
         self._client = client
         try:
@@ -253,7 +253,9 @@ class _Client(discord.Client):
                 found = channel.history(limit=_MESSAGES, after=after, oldest_first=False)
                 return [message async for message in found][::-1]
         except Exception as error:  # noqa: BLE001 - what cannot be asked for is no reason to hear nothing
-            _log.warning("discord_history_unreadable", extra={"error": f"{type(error).__name__}: {error}"})
+            _log.warning(
+                "what was missed cannot be asked for", extra={"error": f"{type(error).__name__}: {error}"}
+            )
             return []
 
     async def _opened(self, person: int) -> discord.DMChannel:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, DiscordStandIn
 
-from torana.connectors.base import Place, Refused, TooLarge, TryLater
+from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
 from torana.connectors.discord import Discord, DiscordSettings
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
 
@@ -238,6 +238,18 @@ async def test_typing_is_shown_once_each_time(platform: DiscordStandIn) -> None:
         await line.connector.typing(Place(chat="1"))
 
 
+async def test_where_nobody_answers_a_message_may_have_arrived(
+    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(platform) as line:
+        platform.hang_up_on_a_message()
+        with pytest.raises(Unsure):
+            await line.connector.send(part("hello", Place(chat=platform.general)))
+        monkeypatch.setattr("discord.http.Route.BASE", "http://127.0.0.1:1/api/v10")  # where nobody is
+        with pytest.raises(TryLater):
+            await line.connector.send(part("hello", Place(chat=platform.general)))
+
+
 async def test_without_a_connection_it_is_later(platform: DiscordStandIn) -> None:
     connector = Discord(DiscordSettings.model_validate(platform.settings()))
     with pytest.raises(TryLater):
@@ -305,7 +317,13 @@ async def test_answers_to_heartbeats_are_signs_of_life_but_only_in_a_session(pla
     async with listening(platform) as line:
         await platform.until(lambda: platform.heartbeats > 20)
         assert line.signs > 10
-    platform.silent, platform.heartbeats = True, 0
+        platform.silent = True
+        await platform.cut()
+        await platform.until(lambda: platform.connected == 2 and platform.heartbeats > 25)
+        signs, beats = line.signs, platform.heartbeats
+        await platform.until(lambda: platform.heartbeats > beats + 10)
+        assert line.signs == signs
+    platform.heartbeats = 0
     line = Line(Discord(DiscordSettings.model_validate(platform.settings())))
     run = asyncio.create_task(line.connector.run(line))
     await platform.until(lambda: platform.heartbeats > 20)
