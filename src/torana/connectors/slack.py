@@ -67,11 +67,8 @@ _LATER = frozenset(
 #: "Some aspect of the operation may have succeeded", as the reference says of both.
 _UNSURE = frozenset({"internal_error", "fatal_error"})
 
-_KINDS: Mapping[str, Literal["image", "voice", "video"]] = {
-    "image": "image",
-    "audio": "voice",
-    "video": "video",
-}
+_Kind = Literal["image", "file", "voice", "video"]
+_KINDS: Mapping[str, _Kind] = {"image": "image", "audio": "voice", "video": "video"}
 _ENTITY = re.compile(r"<([^<>|]*)(?:\|([^<>]*))?>")
 
 
@@ -308,9 +305,8 @@ class Slack(Connector[SlackSettings]):
 
     def _attachment(self, file: _File) -> Attachment:
         media_type = file.mimetype or "application/octet-stream"
-        kind = _KINDS.get(media_type.partition("/")[0], "file")
         return Attachment(
-            kind="voice" if file.subtype == "slack_audio" else kind,
+            kind="voice" if file.subtype == "slack_audio" else _KINDS.get(media_type.partition("/")[0], "file"),
             name=file.name or "",
             media_type=media_type,
             size=file.size,
