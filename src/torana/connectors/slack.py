@@ -39,8 +39,9 @@ from torana.connectors.base import (
 )
 from torana.connectors.markup import slack
 
-#: Seconds for a call, for a connection to say hello, and for a file.
+#: Seconds for a call, for a connection's hello, and for a file.
 _PATIENCE = 30.0
+_GREETING = 30.0
 _FILE_PATIENCE = 120.0
 #: A sender's name is worth this many seconds, as Slack wants its acknowledgement within three.
 _NAME_PATIENCE = 1.5
@@ -177,7 +178,7 @@ class Slack(Connector[SlackSettings]):
         """One connection, to its end; where Slack announces that, another one is opened before it comes."""
         await self._introduce()
         socket = await self._connect()
-        patience = asyncio.timeout(_PATIENCE)
+        patience = asyncio.timeout(_GREETING)
         renewed = False
         try:
             async with socket, patience:
