@@ -66,7 +66,8 @@ class SlackStandIn(Platform):
         self.chats: dict[str, list[Message]] = defaultdict(list)
         self.files: dict[str, tuple[str, bytes]] = {}
         self.sockets: list[Socket] = []
-        self.opened = self.connected = 0
+        self.opened = self.connected = self.fetched = 0
+        self.hanging: set[str] = set()  # methods that are never answered
         self.pending: dict[str, Delivery] = {}
         self.acknowledged: list[str] = []
         self.calls: list[str] = []
@@ -331,6 +332,8 @@ class SlackStandIn(Platform):
         self.calls.append(method)
         self._stir()
         arguments = await _arguments(request)
+        if method in self.hanging:
+            await asyncio.Event().wait()
         if self._answers[method]:
             return self._answers[method].popleft()()
         try:
@@ -448,6 +451,7 @@ class SlackStandIn(Platform):
 
     async def _file(self, request: web.Request) -> web.Response:
         """A file; whoever shows no good token is sent to the login page."""
+        self.fetched += 1
         if self.file_answers:
             return self.file_answers.popleft()
         if request.headers.get("Authorization") != f"Bearer {BOT_TOKEN}":

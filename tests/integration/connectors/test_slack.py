@@ -196,6 +196,12 @@ async def test_who_has_no_name_is_heard_all_the_same(
         assert platform.calls.count("users.info") == 1  # and is not asked for again
 
 
+async def test_a_name_is_not_waited_for(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NAME_PATIENCE", 0.05)
+    platform.hanging.add("users.info")
+    assert (await heard_of(platform, {"text": "now"})).sender.name == ""
+
+
 async def test_a_long_message_with_many_files_is_heard(platform: SlackStandIn) -> None:
     files = [platform.upload(f"{n}.txt", "text/plain", b"x") for n in range(200)]
     heard = await heard_of(platform, {"text": "x" * 1_000_000, "files": files})
@@ -231,11 +237,30 @@ async def test_the_token_is_shown_to_slack_alone(platform: SlackStandIn) -> None
     assert [one.fetch for one in heard.attachments] == [None] * len(urls)
 
 
+def chunked(text: str) -> web.Response:
+    """An answer that does not tell its size."""
+    answer = web.Response(text=text)
+    answer.enable_chunked_encoding()
+    return answer
+
+
+async def test_a_file_that_is_too_large_is_not_asked_for(platform: SlackStandIn) -> None:
+    file = platform.upload("cat.png", "image/png", b"x") | {"size": 1_001}
+    async with listening(platform) as line:
+        platform.post(ANA.chat, {"type": "message", "user": "U0ANA", "text": "", "files": [file]})
+        fetch = (await line.next()).attachments[0].fetch
+        assert fetch is not None
+        with pytest.raises(TooLarge):
+            await fetch(1_000)
+        assert platform.fetched == 0
+
+
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [
-        (web.Response(text="x" * 5_000), TooLarge),  # more than was announced
-        (web.Response(status=302, headers={"Location": "/elsewhere"}), Refused),
+        (chunked("x" * 5_000), TooLarge),  # more than was announced
+        (web.Response(headers={"Content-Length": "1000000000"}), TooLarge),  # and nothing of it comes
+        (web.Response(status=302, headers={"Location": "?"}), Refused),
         (web.Response(text="<html>Sign in", content_type="text/html"), Refused),
         (web.Response(status=404), Refused),
         (web.Response(status=503), TryLater),
@@ -262,26 +287,28 @@ async def test_a_file_that_is_none(
 
 
 class Slow(Line):
-    """Takes a message when it is told to, and no second one."""
+    """Takes the first message when it is told to, and no second one."""
 
-    def __init__(self, connector: Slack) -> None:
-        super().__init__(connector)
+    def __init__(self, platform: SlackStandIn, error: OSError) -> None:
+        super().__init__(made(platform))
         self.go = asyncio.Event()
+        self.error = error
 
     async def hear(self, heard: Heard) -> None:
-        await super().hear(heard)
-        await self.go.wait()
+        await self.heard.put(heard)
+        if self.broken:
+            raise self.error
         self.broken = True
+        await self.go.wait()
 
 
-async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn) -> None:
-    line = Slow(made(platform))
+@pytest.mark.parametrize("error", [OSError("no space"), TimeoutError("the store is slow")])
+async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn, error: OSError) -> None:
+    line = Slow(platform, error)
     line.go.set()
     await platform.say("one")
     await platform.say("two")
-    error = await ending(platform, line)
-    assert isinstance(error, OSError)
-    assert str(error) == "the store cannot be written"
+    assert await ending(platform, line) is error
     await platform.until(lambda: not platform.sockets)
     assert len(platform.acknowledged) == 1
     assert [one.payload["event"]["text"] for one in platform.pending.values()] == ["two"]
@@ -289,7 +316,7 @@ async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn) ->
 
 async def test_what_is_heard_slowly_is_told_again(platform: SlackStandIn) -> None:
     platform.patience = 0.05
-    line = Slow(made(platform))
+    line = Slow(platform, OSError("no space"))
     run = asyncio.create_task(ending(platform, line))
     await line.is_ready.wait()
     await platform.say("once")
@@ -298,7 +325,7 @@ async def test_what_is_heard_slowly_is_told_again(platform: SlackStandIn) -> Non
     assert platform.acknowledged == []
     line.go.set()
     assert (await line.next()).id == first.id
-    assert isinstance(await run, OSError)
+    assert await run is line.error
 
 
 @pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
@@ -357,14 +384,16 @@ async def test_pings_are_answered_and_signs_of_life(
             super().alive()
             sign.set()
 
-    monkeypatch.setattr(module, "_PROBE", 0.5)
+    monkeypatch.setattr(module, "_PROBE", 0.75)
+    monkeypatch.setattr(module, "_GREETING", 2.0)  # which ends before the last sign, and is nothing to it
     sign = asyncio.Event()
     line = Alive(made(platform))
     run = asyncio.create_task(ending(platform, line))
     await line.is_ready.wait()
     await platform.until(lambda: platform.pongs)
-    sign.clear()  # from now on nothing comes but the answers to our pings
-    await asyncio.wait_for(sign.wait(), PATIENCE)
+    for _ in range(3):  # from now on nothing comes but the answers to our pings
+        sign.clear()
+        await asyncio.wait_for(sign.wait(), PATIENCE)
     run.cancel()
     with suppress(asyncio.CancelledError):
         await run
@@ -447,22 +476,25 @@ async def test_secrets_and_words_are_in_no_log_and_no_error(
 
 
 @pytest.mark.parametrize(
-    ("code", "raised"),
+    ("code", "status", "raised"),
     [
-        ("channel_not_found", Refused),
-        ("not_in_channel", Refused),
-        ("msg_too_long", Refused),
-        ("of_the_future", Refused),
-        ("internal_error", Unsure),
-        ("fatal_error", Unsure),
-        ("rate_limited", TryLater),
-        ("service_unavailable", TryLater),
+        ("channel_not_found", 200, Refused),
+        ("not_in_channel", 200, Refused),
+        ("msg_too_long", 200, Refused),
+        ("of_the_future", 200, Refused),
+        ("of_the_future", 500, Unsure),
+        ("internal_error", 200, Unsure),
+        ("fatal_error", 200, Unsure),
+        ("rate_limited", 200, TryLater),
+        ("service_unavailable", 503, TryLater),
     ],
 )
-async def test_errors_are_what_they_are(platform: SlackStandIn, code: str, raised: type[Exception]) -> None:
+async def test_errors_are_what_they_are(
+    platform: SlackStandIn, code: str, status: int, raised: type[Exception]
+) -> None:
     async with listening(platform) as line:
         for method, edits in (("chat.postMessage", None), ("chat.update", "D0ANA:1.000001")):
-            platform.answer(method, {"ok": False, "error": code})
+            platform.answer(method, {"ok": False, "error": code}, status=status)
             with pytest.raises(raised, match=code):
                 await line.connector.send(part("x", ANA, edits=edits))
 
