@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -391,25 +391,25 @@ class Slack(Connector[SlackSettings]):
         try:
             answer = await method(**arguments)
         except SlackApiError as error:
-            self._tell(name, cast("Any", error.response))
+            raise self._failure(name, cast("Any", error.response)) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise TryLater(f"Slack cannot be reached: {type(error).__name__}") from None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unsure(f"Slack did not answer {name.replace('_', '.')}: {type(error).__name__}") from None
         return cast("Mapping[str, Any]", answer.data)
 
-    def _tell(self, name: str, answer: Any) -> NoReturn:
-        """Raise what an answer without success means; where it is a page, the SDK hands on aiohttp's own."""
+    def _failure(self, name: str, answer: Any) -> Exception:
+        """What an answer without success means; where it is a page, the SDK hands on aiohttp's own."""
         status: int = getattr(answer, "status_code", None) or answer.status
         code = str(_at(getattr(answer, "data", None), "error") or "")
         told = f"Slack answered {name.replace('_', '.')} with {code or status}"
         if status == HTTPStatus.TOO_MANY_REQUESTS or code in _LATER:
-            raise TryLater(told, seconds=_seconds(answer.headers.get("Retry-After")))
+            return TryLater(told, seconds=_seconds(answer.headers.get("Retry-After")))
         if not code or code in _UNSURE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise Unsure(told)
+            return Unsure(told)
         if code in _CREDENTIALS and name != "auth_test":
             self._doubt.set()
-        raise Refused(told)
+        return Refused(told)
 
 
 def _envelope(data: str) -> _Envelope:
