@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from torana.connectors.base import Attachment, ConnectorSettings, Heard
-from torana.connectors.pairing import Pairing
 from torana.connectors.places import channel_of, dump_place
 from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, Inbound, Turn
+from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store import sessions as session_rows
 from torana.store.database import Database
