@@ -334,6 +334,8 @@ def _heard(message: discord.Message, *, me: int) -> Heard | None:
     if not text and not attachments:  # a sticker, a poll
         return None
     author = message.author
+    names = {str(user.id): f"@{user.display_name}" for user in message.mentions}
+    text = re.sub(rf"^\s*<@!?{me}>[\s,:]*", "", text)
     direct = isinstance(message.channel, discord.DMChannel)
     return Heard(
         id=str(message.id),
@@ -343,7 +345,7 @@ def _heard(message: discord.Message, *, me: int) -> Heard | None:
             automatic=author.bot or author.system or message.webhook_id is not None,
         ),
         place=_place(message, direct=direct),
-        text=re.sub(rf"^\s*<@!?{me}>[\s,:]*", "", text),
+        text=re.sub(r"<@!?(\d+)>", lambda found: names.get(found[1], found[0]), text),
         direct=direct,
         addressed=direct or any(user.id == me for user in message.mentions) or _answers(message, me),
         attachments=attachments,

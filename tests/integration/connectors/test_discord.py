@@ -52,17 +52,19 @@ async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
     [
         ("<@{me}>, what is 2+2?", "what is 2+2?"),
         (" <@!{me}>\n/new", "/new"),
-        ("what do you think, <@{me}>", "what do you think, <@{me}>"),
+        ("what do you and <@{bob}> think, <@{me}>, of <@1>?", "what do you and @Bob think, @torana, of <@1>?"),
     ],
 )
-async def test_a_mention_addresses_and_one_at_the_beginning_is_cut(
+async def test_a_mention_addresses_and_is_cut_or_made_readable(
     platform: DiscordStandIn, content: str, text: str
 ) -> None:
+    platform.people["bob"]["global_name"] = "Bob"
+    said = content.format(me=platform.me["id"], bob=platform.people["bob"]["id"])
     async with listening(platform) as line:
-        await platform.say(content.format(me=platform.me["id"]), room=platform.general)
+        await platform.say(said, room=platform.general)
         heard = await line.next()
         assert heard.addressed
-        assert heard.text == text.format(me=platform.me["id"])
+        assert heard.text == text
 
 
 @pytest.mark.parametrize("content", ["@everyone hello", f"{ROLE} hello", "Torana, hello"])
