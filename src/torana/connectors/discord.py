@@ -48,9 +48,9 @@ with warnings.catch_warnings():
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a call may take, and those in which the connection is closed.
+#: Seconds that a call may take, and those in which the connection is closed, twice.
 _PATIENCE = 30.0
-_CLOSING = 3.0
+_CLOSING = 2.0
 #: A session that ends for good sooner than this is not followed by another: Discord allows 1,000 a day.
 _SESSION = 300.0
 #: So many breaks of the connection within so many seconds are too many.
@@ -169,11 +169,17 @@ class _Client(discord.Client):
         self._people = people
         self._age = age
         self._direct: dict[int, discord.DMChannel] = {}
-        self._up = False
+        #: Whether there is a session, so that messages are received.
+        self.is_up = False
         self._began = 0.0
         self._breaks: deque[float] = deque(maxlen=_BREAKS)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: asyncio.Queue[discord.Message | list[_Where]] = asyncio.Queue(_WAITING)
+
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        """After its end the library would stumble over its own events."""
+        if not self.is_closed():
+            super().dispatch(event, *args, **kwargs)
 
     def fail(self, error: Exception) -> None:
         """Let the connection end with an error."""
@@ -193,24 +199,24 @@ class _Client(discord.Client):
 
     async def on_connect(self) -> None:
         """A session began."""
-        self._up = True
+        self.is_up = True
         self._ears.ready()
         self._waiting.put_nowait([*self._direct.values()] or [*self._people[:_CHATS]])
 
     async def on_resumed(self) -> None:
         """A session goes on, and what was missed has been told."""
-        self._up = True
+        self.is_up = True
 
     async def on_disconnect(self) -> None:
         """The library will resume the session, if it is not always the same."""
-        self._up = False
+        self.is_up = False
         self._breaks.append(self.loop.time())
         if len(self._breaks) == _BREAKS and self._breaks[-1] - self._breaks[0] < _WITHIN:
             self.fail(ConnectionError("the connection to Discord breaks again and again"))
 
     async def on_socket_raw_receive(self, _: str) -> None:
         """A connection that never comes to a session is not alive, whatever it answers."""
-        if self._up:
+        if self.is_up:
             self._ears.alive()
 
     async def on_guild_available(self, guild: discord.Guild) -> None:
@@ -292,13 +298,21 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 async def _connect(client: _Client) -> None:
     """Be connected, until that ends for good."""
+    connection = asyncio.ensure_future(client.connect())
     try:
-        await client.connect()
+        await asyncio.shield(connection)
     except AttributeError as error:
         if client.ws:
             raise
         # This is how the library fails when its very first connection does.
         raise ConnectionError("Discord's gateway cannot be reached") from error.__context__
+    finally:
+        if not client.is_up:
+            # Cancelled now, the library would leave a socket open. When all are closed it ends.
+            await _close(client)
+            await asyncio.wait([connection], timeout=_CLOSING)
+        connection.cancel()
+        await asyncio.gather(connection, return_exceptions=True)
 
 
 async def _close(client: _Client) -> None:
@@ -306,10 +320,10 @@ async def _close(client: _Client) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_CLOSING):
             await client.close()
+            for thread in threading.enumerate():  # the library forgets a connection that came to no session
+                if isinstance(thread, KeepAliveHandler) and thread.ws.token == client.http.token:
+                    await thread.ws.close()
     await client.http.close()
-    for thread in threading.enumerate():  # one of a connection that came to no session is known to nobody
-        if isinstance(thread, KeepAliveHandler) and thread.ws.token == client.http.token:
-            thread.stop()
 
 
 async def _listen(client: _Client, ears: Ears) -> None:
