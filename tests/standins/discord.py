@@ -135,8 +135,8 @@ class DiscordStandIn(Platform):
         self.overrun = 0
         self.login_refused = False
         self.content_intent = True
-        #: Opcode 9 instead of READY and RESUMED, READY never, or a connection that is closed before HELLO.
-        self.invalidate = self.silent = self.hang_up = False
+        #: Opcode 9 instead of READY and RESUMED, no READY at all, no HELLO, or a farewell instead of it.
+        self.invalidate = self.silent = self.mute = self.hang_up = False
         #: Who would have been called.
         self.pinged: list[str] = []
         self.asked_for_history: list[str] = []
@@ -408,7 +408,9 @@ class DiscordStandIn(Platform):
         try:
             if self.hang_up:
                 await socket.close(code=4000)
-            await connection.tell({"op": 10, "d": {"heartbeat_interval": self.heartbeat}})
+            if not self.mute:
+                await connection.tell({"op": 10, "d": {"heartbeat_interval": self.heartbeat}})
+            await self._notify()
             async for frame in socket:
                 assert frame.type is aiohttp.WSMsgType.TEXT
                 if len(frame.data) > 4096:
@@ -417,6 +419,7 @@ class DiscordStandIn(Platform):
                 session = await self._received(connection, session, payload) or session
         finally:
             self.connections.remove(connection)
+            await self._notify()
             if session is not None and session.connection is connection:
                 session.connection = None
                 if socket.close_code in (1000, 1001):

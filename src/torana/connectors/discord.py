@@ -48,7 +48,7 @@ with warnings.catch_warnings():
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a call may take, and those in which the connection is closed, twice.
+#: Seconds that a call may take, and those in which the connection is closed.
 _PATIENCE = 30.0
 _CLOSING = 2.0
 #: A session that ends for good sooner than this is not followed by another: Discord allows 1,000 a day.
@@ -298,21 +298,13 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 async def _connect(client: _Client) -> None:
     """Be connected, until that ends for good."""
-    connection = asyncio.ensure_future(client.connect())
     try:
-        await asyncio.shield(connection)
+        await client.connect()
     except AttributeError as error:
         if client.ws:
             raise
         # This is how the library fails when its very first connection does.
         raise ConnectionError("Discord's gateway cannot be reached") from error.__context__
-    finally:
-        if not client.is_up:
-            # Cancelled now, the library would leave a socket open. When all are closed it ends.
-            await _close(client)
-            await asyncio.wait([connection], timeout=_CLOSING)
-        connection.cancel()
-        await asyncio.gather(connection, return_exceptions=True)
 
 
 async def _close(client: _Client) -> None:

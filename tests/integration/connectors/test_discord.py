@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import AsyncGenerator
@@ -370,6 +371,17 @@ async def test_cancelled_it_says_farewell_so_that_the_bot_is_seen_to_go(platform
     async with listening(platform):
         assert len(platform.sessions) == 1
     await platform.until(lambda: not platform.sessions)
+
+
+async def test_cancelled_before_the_gateway_says_hello_it_leaves_no_socket(platform: DiscordStandIn) -> None:
+    platform.mute = True
+    connector = Discord(DiscordSettings.model_validate(platform.settings()))
+    run = asyncio.create_task(connector.run(Line(connector)))
+    await platform.until(lambda: platform.connected == 1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gc.collect()  # now a socket that nobody closed would be warned of
+    await platform.until(lambda: not platform.connections)
 
 
 async def test_no_thread_is_left_behind(platform: DiscordStandIn) -> None:
