@@ -169,8 +169,7 @@ class _Client(discord.Client):
         self._people = people
         self._age = age
         self._direct: dict[int, discord.DMChannel] = {}
-        #: Whether there is a session, so that messages are received.
-        self.is_up = False
+        self._up = False
         self._began = 0.0
         self._breaks: deque[float] = deque(maxlen=_BREAKS)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -199,24 +198,24 @@ class _Client(discord.Client):
 
     async def on_connect(self) -> None:
         """A session began."""
-        self.is_up = True
+        self._up = True
         self._ears.ready()
         self._waiting.put_nowait([*self._direct.values()] or [*self._people[:_CHATS]])
 
     async def on_resumed(self) -> None:
         """A session goes on, and what was missed has been told."""
-        self.is_up = True
+        self._up = True
 
     async def on_disconnect(self) -> None:
         """The library will resume the session, if it is not always the same."""
-        self.is_up = False
+        self._up = False
         self._breaks.append(self.loop.time())
         if len(self._breaks) == _BREAKS and self._breaks[-1] - self._breaks[0] < _WITHIN:
             self.fail(ConnectionError("the connection to Discord breaks again and again"))
 
     async def on_socket_raw_receive(self, _: str) -> None:
         """A connection that never comes to a session is not alive, whatever it answers."""
-        if self.is_up:
+        if self._up:
             self._ears.alive()
 
     async def on_guild_available(self, guild: discord.Guild) -> None:
