@@ -44,7 +44,8 @@ from torana.connectors.markup import Dialect, render
 
 Kind = Literal["image", "file", "voice", "video"]
 
-_SECONDS = 30.0
+#: For one step of a call, and for the whole of a file.
+_SECONDS, _FILE_SECONDS = 30.0, 300.0
 #: How long nothing may come before the connection is probed.
 _PROBE = 30.0
 #: A connection that DingTalk wants changed sooner than this after the last change is given up.
@@ -74,7 +75,8 @@ _MARKDOWN = Dialect(
     text=lambda text: _unheard(_SPECIAL.sub(lambda found: f"\\{found[0]}", text)),
     marks={"strong": ("**", "**"), "em": ("*", "*")},
     block=("```\n", "\n```"),
-    code=lambda code: _unheard(code).replace("```", "`\u200b``"),
+    code=lambda code: _unheard(code).replace("```", "`\u200b`\u200b`"),
+    span=lambda code: _unheard(code).replace("`", "ˋ"),
     link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
 )
 
@@ -164,7 +166,7 @@ class _Api:
 
     async def fetch(self, code: str, limit: int) -> bytes:
         """The bytes of a file, from where the platform says that it is."""
-        async with self.client() as http:
+        async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
             body = {"robotCode": self._id, "downloadCode": code}
             url = _string(await self.call(http, "/v1.0/robot/messageFiles/download", body), "downloadUrl")
             if _url(url).scheme not in {"https", _url(self._url).scheme}:
@@ -279,7 +281,7 @@ class Dingtalk(Connector[DingtalkSettings]):
         url = await self._api.stream(http)
         try:
             return await connect(
-                url, open_timeout=_SECONDS, close_timeout=5, ping_interval=None, max_size=_FRAME_BYTES
+                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_FRAME_BYTES
             )
         except InvalidURI:
             raise Refused("DingTalk names no address for the stream") from None

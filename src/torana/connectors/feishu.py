@@ -48,7 +48,8 @@ T = TypeVar("T")
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 
-_SECONDS = 30.0
+#: For one step of a call, and for the whole of a file.
+_SECONDS, _FILE_SECONDS = 30.0, 300.0
 #: How long nothing may come before the connection is probed.
 _PROBE = 30.0
 #: An event in pieces: of how many at most, and of how many events some may be missing.
@@ -115,7 +116,8 @@ _MARKDOWN = Dialect(
     marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
     # Nothing is escaped in code. Whether `<at id=all>` calls everybody there, is not written; parted it cannot.
-    code=lambda code: code.replace("```", "`\u200b``").replace("<at", "<\u200bat"),
+    code=lambda code: code.replace("```", "`\u200b`\u200b`").replace("<at", "<\u200bat"),
+    span=lambda code: code.replace("`", "ˋ").replace("<at", "<\u200bat"),
     link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
 )
 
@@ -224,7 +226,7 @@ class _Api:
                 async with http.stream("GET", path, headers=_bearer(token)) as answer:
                     return await _bytes(answer, limit)
 
-        async with self.client() as http:
+        async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
             return await self._as_app(http, ask)
 
     async def _as_app(self, http: httpx.AsyncClient, ask: Callable[[str], Awaitable[T]]) -> T:
@@ -325,7 +327,7 @@ class Feishu(Connector[FeishuSettings]):
         url = str(data.get("URL", ""))
         try:
             socket = await connect(
-                url, open_timeout=_SECONDS, close_timeout=5, ping_interval=None, max_size=_EVENT_BYTES
+                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_EVENT_BYTES
             )
         except InvalidURI:
             raise Refused("the platform names no address for the long connection") from None

@@ -181,6 +181,11 @@ class TestSending:
             await line.connector.send(part(shown_as("**4 < 5**"), CHAT, edits=sent))
             assert [one.text for one in await platform.shown(1)] == ["**4 < 5**"]
 
+    def test_what_is_written_is_what_is_meant(self) -> None:
+        assert shown_as("2\\*3\\*4 _it_ **is** &lt;") == "2&#42;3&#42;4 *it* **is** &#60;"
+        assert shown_as("`` a`b ``\n\n~~~\na ``` b\n~~~").count("`") == 2 + 3 + 3 + 3
+        assert shown_as("[x_y](https://a.b/c_(d))") == "[x&#95;y](https://a.b/c_%28d%29)"
+
     async def test_nobody_is_called(self, platform: FeishuStandIn) -> None:
         text = (
             "<at id=all></at> `<at id=all></at>`\n```\n<at id=all></at>\n```\n[x](<https://a/<at id=all></at>>)"
