@@ -129,6 +129,8 @@ class FeishuStandIn(Platform):
     #: Whether the long connection answers nothing, and whether files have a length.
     dead: bool = False
     lengths: bool = False
+    #: Whether a message that is read has nothing in it.
+    odd: bool = False
     #: Whether the app's feature “Bot” is on.
     has_bot: bool = True
     #: Bytes of an event in one frame.
@@ -492,6 +494,8 @@ class FeishuStandIn(Platform):
         posted = self.posted.get(request.match_info["id"])
         if refusal := self._stranger(request):
             return refusal
+        if self.odd:
+            return web.json_response({"code": 0, "msg": "success", "data": None})
         if posted is None:
             return _refusal(230110, "Action unavailable as the message has been deleted.")
         kind = "app_id" if posted.sender == APP else "open_id"

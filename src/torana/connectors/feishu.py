@@ -45,6 +45,7 @@ from torana.connectors.base import (
 from torana.connectors.markup import Dialect, render
 
 T = TypeVar("T")
+Kind = Literal["image", "file", "voice", "video"]
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 
@@ -63,6 +64,15 @@ _GONE = {230011, 230110}
 _NO_CARD = {230099}
 _BUSY_ENDPOINT = {1, 1000040343}
 _TOO_MANY_CONNECTIONS = "1000040350"
+
+#: What the kinds of files are, and under which name the platform has their keys.
+_FILES: dict[str, tuple[Kind, str]] = {
+    "image": ("image", "image_key"),
+    "img": ("image", "image_key"),
+    "file": ("file", "file_key"),
+    "audio": ("voice", "file_key"),
+    "media": ("video", "file_key"),
+}
 
 _MENTION = re.compile(r"@_user_\d+|@_all\b")
 _SPECIAL = re.compile(r"[\\`*_~\[\]<>&$#]|^[-+](?=\s)")
@@ -139,16 +149,6 @@ class FeishuSettings(ConnectorSettings):
     )
 
 
-class _Id(BaseModel):
-    open_id: str | None = None
-
-
-class _Mention(BaseModel):
-    key: str
-    name: str = ""
-    id: _Id | None = None
-
-
 class _Message(BaseModel):
     message_id: str
     chat_id: str
@@ -157,22 +157,17 @@ class _Message(BaseModel):
     content: str = "{}"
     parent_id: str | None = None
     thread_id: str | None = None
-    mentions: list[_Mention] | None = None
-
-
-class _Author(BaseModel):
-    sender_id: _Id | None = None
-    sender_type: str = "user"
+    mentions: list[dict[str, Any]] | None = None
 
 
 class _Said(BaseModel):
-    sender: _Author
+    sender: dict[str, Any]
     message: _Message
 
 
 class _Event(BaseModel):
     header: dict[str, Any]
-    event: dict[str, Any]
+    event: _Said
 
 
 class _Stale(TryLater):
@@ -200,19 +195,19 @@ class _Api:
         """Connections of their own; whoever asks for them closes them."""
         return httpx.AsyncClient(base_url=self._base, timeout=_SECONDS)
 
-    async def endpoint(self, http: httpx.AsyncClient) -> dict[str, Any]:
+    async def endpoint(self, http: httpx.AsyncClient) -> dict[str, object]:
         """Where the long connection is to be made, and how."""
         body = {"AppID": self._app, "AppSecret": self._secret.get_secret_value()}
         with _told():
             answer = await http.post("/callback/ws/endpoint", json=body, headers={"locale": "en"})
-        return cast("dict[str, Any]", _checked(answer, unsure=_BUSY_ENDPOINT).get("data") or {})
+        return _object(_checked(answer, unsure=_BUSY_ENDPOINT).get("data"))
 
     async def call(
         self, http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Ask for something."""
 
-        async def ask(token: str) -> dict[str, Any]:
+        async def ask(token: str) -> dict[str, object]:
             with _told():
                 return _checked(await http.request(method, path, json=body, headers=_bearer(token)))
 
@@ -244,8 +239,8 @@ class _Api:
                 with _told():
                     answer = await http.post("/open-apis/auth/v3/tenant_access_token/internal", json=body)
                 found = _checked(answer)
-                self._token = str(found["tenant_access_token"])
-                self._until = time.monotonic() + float(found.get("expire", 0)) - 300
+                self._token, expire = _string(found, "tenant_access_token"), found.get("expire")
+                self._until = time.monotonic() + (expire if isinstance(expire, int) else 0) - 300
             return self._token
 
 
@@ -256,13 +251,7 @@ class Feishu(Connector[FeishuSettings]):
     #: A card may have 30 KB, and less where the platform's own form of it is longer. It may be changed five
     #: times a second, but in the free edition every call counts against the month's ten thousand.
     abilities = Abilities(
-        length=20_000,
-        measure=_size,
-        render=_markdown,
-        repeat="keyed",
-        edits=True,
-        edit_every=3.0,
-        threads=True,
+        length=20_000, measure=_size, render=_markdown, repeat="keyed", edits=True, edit_every=3.0, threads=True
     )
 
     def __init__(self, settings: FeishuSettings) -> None:
@@ -282,7 +271,7 @@ class Feishu(Connector[FeishuSettings]):
         """As ``Connector``; an event is acknowledged when it was taken."""
         async with self._api.client() as http:
             info = await self._api.call(http, "GET", "/open-apis/bot/v3/info")
-            self._me = _string(cast("dict[str, object]", info.get("bot") or {}), "open_id")
+            self._me = _open_id(info.get("bot"))
             if not self._me:
                 raise Refused("the app has no bot: add the feature “Bot” to it, and publish a version")
             socket, service = await self._connect(http)
@@ -324,17 +313,15 @@ class Feishu(Connector[FeishuSettings]):
         """The long connection, and the number of the service it belongs to."""
         data = await self._api.endpoint(http)
         self._configure(data.get("ClientConfig"))
-        url = str(data.get("URL", ""))
+        url = _string(data, "URL")
         try:
             socket = await connect(
                 url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_EVENT_BYTES
             )
         except InvalidURI:
             raise Refused("the platform names no address for the long connection") from None
-        except InvalidStatus as error:
-            raise _turned_away(error) from None
         except InvalidHandshake as error:
-            raise ConnectionError(f"no long connection: {type(error).__name__}") from None
+            raise _turned_away(error) from None
         service = parse_qs(urlsplit(url).query).get("service_id", ["0"])[0]
         return socket, int(service) if service.isdecimal() else 0
 
@@ -372,7 +359,7 @@ class Feishu(Connector[FeishuSettings]):
 
     def _configure(self, config: object) -> None:
         """The platform says at times how often it wants to be called."""
-        every = cast("dict[str, object]", config).get("PingInterval") if isinstance(config, dict) else None
+        every = _object(config).get("PingInterval")
         if isinstance(every, int | float) and every >= 1:
             self._ping_every = float(every)
 
@@ -397,13 +384,11 @@ class Feishu(Connector[FeishuSettings]):
         """A message of somebody's, if the event is one; a malformed one is none, and is not told again."""
         try:
             event = _Event.model_validate_json(payload)
-            if event.header.get("event_type") != "im.message.receive_v1":
-                return None
-            said = _Said.model_validate(event.event)
         except ValidationError:
             return None
-        message, author = said.message, said.sender.sender_id
-        if author is None or not author.open_id or author.open_id == self._me:
+        message, author = event.event.message, event.event.sender
+        sender = _open_id(author.get("sender_id"))
+        if event.header.get("event_type") != "im.message.receive_v1" or sender in {"", self._me}:
             return None
         direct = message.chat_type == "p2p"
         text, attachments = self._content(message)
@@ -412,7 +397,7 @@ class Feishu(Connector[FeishuSettings]):
         answer_there = {} if direct and message.thread_id is None else {"message": message.message_id}
         return Heard(
             id=message.message_id,
-            sender=Sender(id=author.open_id, automatic=said.sender.sender_type != "user"),
+            sender=Sender(id=sender, automatic=author.get("sender_type") != "user"),
             place=Place(chat=message.chat_id, thread=message.thread_id or None, reply_to=answer_there),
             text=text,
             direct=direct,
@@ -429,33 +414,24 @@ class Feishu(Connector[FeishuSettings]):
             found = await self._api.call(self._http, "GET", path)
         except (Refused, TryLater, Unsure):
             return False
-        items: list[dict[str, Any]] = found.get("data", {}).get("items") or [{}]
-        return items[0].get("sender", {}).get("id") == self.settings.app_id
+        items = _object(found.get("data")).get("items")
+        first = _object(cast("list[object]", items)[0]) if isinstance(items, list) and items else {}
+        return _object(first.get("sender")).get("id") == self.settings.app_id
 
     def _own_keys(self, message: _Message) -> set[str]:
-        return {one.key for one in message.mentions or () if one.id and one.id.open_id == self._me}
+        return {_string(one, "key") for one in message.mentions or () if _open_id(one.get("id")) == self._me}
 
     def _content(self, message: _Message) -> tuple[str, list[Attachment]]:
         """What a message says, and the files in it; nothing where it is of a kind that cannot be read."""
         content = _json(message.content)
         match message.message_type:
             case "text":
-                return self._words(_string(content, "text"), message), []
+                text, files = _string(content, "text"), []
             case "post":
                 text, files = _post(content)
-            case "image":
-                text, files = "", [_file(content, "image", "image_key")]
-            case "file":
-                text, files = "", [_file(content, "file")]
-            case "audio":
-                text, files = "", [_file(content, "voice", name="voice.ogg")]
-            case "media":
-                text, files = "", [_file(content, "video")]
-            case _:
-                return "", []
-        return self._words(text, message), [
-            self._attachment(message.message_id, *one) for one in files if one[1]
-        ]
+            case kind:
+                text, files = "", _file(content, kind)
+        return self._words(text, message), [self._attachment(message.message_id, *one) for one in files]
 
     def _words(self, text: str, message: _Message) -> str:
         """The text with names for the platform's placeholders, and without the bot's own where it begins."""
@@ -463,49 +439,43 @@ class Feishu(Connector[FeishuSettings]):
         text = text.lstrip()
         while (found := _MENTION.match(text)) and found[0] in own:
             text = text[found.end() :].lstrip()
-        names = {one.key: f"@{_line(one.name)}" for one in message.mentions or ()} | {"@_all": "@all"}
+        names = {one.get("key"): f"@{_line(_string(one, 'name'))}" for one in message.mentions or ()}
+        names["@_all"] = "@all"
         return _MENTION.sub(lambda found: names.get(found[0], found[0]), text).rstrip()
 
-    def _attachment(
-        self, message: str, kind: Literal["image", "file", "voice", "video"], key: str, name: str
-    ) -> Attachment:
+    def _attachment(self, message: str, kind: Kind, key: str, name: str) -> Attachment:
         where = f"/open-apis/im/v1/messages/{quote(message, safe='')}/resources/{quote(key, safe='')}"
         path = f"{where}?type={'image' if kind == 'image' else 'file'}"
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return Attachment(kind=kind, name=name, media_type=media_type, fetch=partial(self._api.fetch, path))
 
 
-_File = tuple[Literal["image", "file", "voice", "video"], str, str]
-
-
-def _file(
-    content: Mapping[str, object],
-    kind: Literal["image", "file", "voice", "video"],
-    key: str = "file_key",
-    name: str = "",
-) -> _File:
+def _file(content: Mapping[str, object], kind: str) -> list[tuple[Kind, str, str]]:
+    """The file of a message or an element of that kind: what it is, its key and its name."""
+    if kind not in _FILES:
+        return []
+    named, key = _FILES[kind]
     found = _string(content, key)
-    return kind, found, _line(_string(content, "file_name")) or name or found
+    name = _line(_string(content, "file_name")) or ("voice.ogg" if named == "voice" else found)
+    return [(named, found, name)] if found else []
 
 
-def _post(content: dict[str, object]) -> tuple[str, list[_File]]:
+def _post(content: dict[str, object]) -> tuple[str, list[tuple[Kind, str, str]]]:
     """A text with paragraphs of elements; it may stand under the name of its language."""
-    languages = [cast("dict[str, object]", one) for one in content.values() if isinstance(one, dict)]
-    if "content" not in content and languages:
-        content = languages[0]
-    lines, files = [_string(content, "title")], list[_File]()
+    if "content" not in content:
+        languages = [_object(value) for value in content.values()]
+        content = next((one for one in languages if one), content)
+    lines, files = [_string(content, "title")], list[tuple[Kind, str, str]]()
     paragraphs = content.get("content")
     for paragraph in cast("list[object]", paragraphs) if isinstance(paragraphs, list) else []:
         line = ""
         for element in cast("list[object]", paragraph) if isinstance(paragraph, list) else []:
-            one = cast("dict[str, object]", element) if isinstance(element, dict) else {}
+            one = _object(element)
             match one.get("tag"):
                 case "at":
                     line += _string(one, "user_id")
-                case "img":
-                    files.append(_file(one, "image", "image_key"))
-                case "media":
-                    files.append(_file(one, "video"))
+                case "img" | "media":
+                    files += _file(one, _string(one, "tag"))
                 case "emotion":
                     line += f":{_string(one, 'emoji_type')}:"
                 case "a" if _string(one, "href") != _string(one, "text"):
@@ -516,7 +486,7 @@ def _post(content: dict[str, object]) -> tuple[str, list[_File]]:
     return "\n".join(lines).strip(), files
 
 
-def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[str, Any]:
+def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[str, object]:
     """What the platform answered, if it did what it was asked."""
     found = _json(answer.content)
     code = found.get("code")
@@ -561,8 +531,10 @@ def _told() -> Generator[None]:
         raise Unsure(f"Feishu did not answer: {type(error).__name__}") from None
 
 
-def _turned_away(error: InvalidStatus) -> Exception:
+def _turned_away(error: InvalidHandshake) -> Exception:
     """Why no long connection came about. The address, which is a secret, is not named."""
+    if not isinstance(error, InvalidStatus):
+        return ConnectionError(f"no long connection: {type(error).__name__}")
     headers = error.response.headers
     said = f"no long connection: {_line(headers.get('handshake-msg', ''))} ({error.response.status_code})"
     if headers.get("handshake-autherrcode") == _TOO_MANY_CONNECTIONS:
@@ -592,8 +564,7 @@ def _bearer(token: str) -> dict[str, str]:
 
 
 def _id(answer: Mapping[str, Any]) -> str:
-    data = cast("dict[str, Any]", answer.get("data") or {})
-    return str(data.get("message_id", ""))
+    return _string(_object(answer.get("data")), "message_id")
 
 
 def _seconds(value: str | None) -> float | None:
@@ -606,7 +577,15 @@ def _json(raw: str | bytes) -> dict[str, object]:
         found: object = json.loads(raw)
     except ValueError:
         return {}
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    return _object(found)
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _open_id(value: object) -> str:
+    return _string(_object(value), "open_id")
 
 
 def _string(found: Mapping[str, object], key: str) -> str:

@@ -81,6 +81,10 @@ class TestHearing:
             ours = await line.connector.send(part("hi", (await line.next()).place))
             await platform.tell("text", {"text": "and you?"}, room=platform.room, parent=ours)
             assert (await line.next()).addressed
+            platform.odd = True
+            await platform.tell("text", {"text": "odd"}, room=platform.room, parent=ours)
+            assert not (await line.next()).addressed
+            platform.odd = False
             for other in (first, "om_unknown"):
                 await platform.tell("text", {"text": "I mean her"}, room=platform.room, parent=other)
                 assert not (await line.next()).addressed
