@@ -71,7 +71,7 @@ class Door:
         self._pause = pause
         self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
         #: What one sender is told by the gateway itself.
-        self._notices = MessageRates(per_user=2, overall=60)
+        self._notices = MessageRates(per_user=3, overall=60)
 
     async def hear(self, heard: Heard) -> None:
         """Take a message in, or turn it away for good; what cannot be written down is tried again.

@@ -47,15 +47,19 @@ class Connectors:
         database: Database,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
+        told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
     ) -> None:
-        """``holder`` is whoever shares the database with nobody, across restarts."""
+        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
+        change in how an account stands.
+        """
         self._accounts = accounts
         self._turns = turns
         self._rates = rates
         self._pairing = pairing
         self._database = database
         self._clock = clock
+        self._told = told
         self._open = open_
         self._holder = holder
         self._running: dict[str, _Running] = {}
@@ -135,6 +139,7 @@ class Connectors:
             database=self._database,
             holder=self._holder,
             clock=self._clock,
+            told=self._told,
             open_=self._open,
         )
         task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}")

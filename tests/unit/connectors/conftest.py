@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from pydantic_ai.models import Model
@@ -51,7 +52,7 @@ def act() -> Act:
 @pytest.fixture
 async def open_gateway(
     open_database: Callable[[], Database], open_turns: Callable[..., Turns]
-) -> AsyncGenerator[Callable[..., Gateway]]:
+) -> AsyncGenerator[Callable[..., Awaitable[Gateway]]]:
     """``await open_gateway(chat, model)``: a gateway with the chat as its account ``home``, started."""
     opened: list[Gateway] = []
 
@@ -65,16 +66,21 @@ async def open_gateway(
     ) -> Gateway:
         database = open_database()
         ended: list[Callable[[Turn], None]] = []
+
+        def tell(turn: Turn) -> None:
+            for listener in ended:
+                listener(turn)
+
         turns = open_turns(
             model or ScriptedModel(),
             database=database,
             clock=clock,
             queue=queue,
-            ended=lambda turn: [listener(turn) for listener in ended],
+            ended=tell,
         )
         pairing = Pairing(database=database, clock=clock)
 
-        def connect(account: Account) -> Connector[object]:
+        def connect(account: Account) -> Connector[Any]:
             return chat.connector(chat.connector.Settings.model_validate(dict(account.values)))
 
         hub = Connectors(

@@ -67,8 +67,10 @@ async def test_told_twice_it_is_one_turn_and_one_answer(open_gateway: Open) -> N
 async def test_a_control_word_is_obeyed_once_however_often_it_is_told(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gate = asyncio.Event()
-    gateway = await open_gateway(chat, ScriptedModel([gate, "never"], [gate, "done"]))
+    model = ScriptedModel([gate, "never"], [gate, "done"])
+    gateway = await open_gateway(chat, model)
     await chat.say("long work")
+    await model.asked()
     stop = await chat.say("/stop")
     assert [one.text for one in await chat.shown(1)] == ["Stopped."]
 
@@ -272,10 +274,10 @@ async def test_two_machines_do_not_talk_for_ever(open_gateway: Open) -> None:
     for _ in range(4):
         await chat.until_taken(await chat.say("echo", sender="robot", bot=True))
 
-    shown = [one.text for one in await chat.shown(5, to="robot")]
+    shown = [one.text for one in await chat.shown(6, to="robot")]
     assert shown[:3] == answers
     assert all("paused" in text for text in shown[3:])
-    assert len(shown) == 5  # it is told twice a minute at most
+    assert len(shown) == 6  # it is told three times a minute at most
     assert gateway.turns.live == []
 
 
