@@ -41,8 +41,8 @@ from torana.connectors.base import (
 )
 
 _TIMEOUT = 30.0
-#: Characters of an id that a program may choose.
-_ID_LIMIT = 255
+#: Bytes of an id that a program may choose.
+_ID_LIMIT = 200
 #: Bytes of a secret, of which the standard asks for 24.
 _SECRET_BYTES = 24
 #: Answers that say "not now": the same message may be sent again.
@@ -221,13 +221,11 @@ class Webhook(Connector[WebhookSettings]):
         if not text or (settings.when and not jsonpath.find(settings.when, body)):
             return None
         delivery = headers.get("x-github-delivery" if settings.scheme == "github" else "webhook-id", "")
-        name = _first(settings.id, body) if settings.id else delivery
-        if not name:
-            raise ValueError("it has no id")
+        name = (_first(settings.id, body) or "") if settings.id else delivery
         sender = _first(settings.sender, body) or "program"
         chat, thread = _first(settings.chat, body) or None, _first(settings.thread, body) or None
-        if max(len(one or "") for one in (name, sender, chat, thread)) > _ID_LIMIT:
-            raise ValueError(f"an id has at most {_ID_LIMIT} characters")
+        for one in (name, sender, chat, thread):
+            _check_id(one)
         return Heard(
             id=name,
             sender=Sender(id=sender),
@@ -261,6 +259,12 @@ def _key(secret: SecretStr, scheme: str) -> bytes:
     except (binascii.Error, ValueError):
         return b""
     return key if len(key) >= _SECRET_BYTES else b""
+
+
+def _check_id(value: str | None) -> None:
+    """Refuse what cannot be kept; half a pair of surrogates is a ``ValueError`` by itself."""
+    if value is not None and (not value or len(value.encode()) > _ID_LIMIT or "\0" in value):
+        raise ValueError(f"an id has 1 to {_ID_LIMIT} bytes of text")
 
 
 def _v1(digest: bytes) -> str:

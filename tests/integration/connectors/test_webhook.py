@@ -161,9 +161,12 @@ async def test_names_and_texts_are_taken_as_they_are(platform: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["sender", "chat", "thread"])
-async def test_an_id_is_bounded(platform: Program, name: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["x" * 201, "a\0b", "\ud800", "ö" * 101], ids=["long", "zero", "half", "bytes"]
+)
+async def test_an_id_can_be_kept(platform: Program, name: str, value: str) -> None:
     async with listening(platform) as line:
-        body = json.dumps({"content": "hi", name: "x" * 256}).encode()
+        body = json.dumps({"content": "hi", name: value}).encode()
         assert (await platform.call(platform.request(body))).status == 400
         assert line.heard.empty()
 
