@@ -81,7 +81,7 @@ async def test_the_window_is_a_setting(platform: Program) -> None:
             assert answer.status == 200
 
 
-@pytest.mark.parametrize("moment", ["١٧٠٠٠٠٠٠٠٠", "1700000000.5", "-1", "1e9", " 1700000000", "0x10"])
+@pytest.mark.parametrize("moment", ["١٧٠٠٠٠٠٠٠٠", "1700000000.5", "-1", "1e9", " 1700000000", "0x10", "17²"])
 async def test_a_time_is_a_whole_number_of_seconds(platform: Program, moment: str) -> None:
     """Signed or not: a sender who cannot tell the time is not believed."""
     async with listening(platform):
