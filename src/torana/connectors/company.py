@@ -126,7 +126,7 @@ class Company:
 
     async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> Delivery:
         abilities = connector.abilities
-        piece = split(text + _MORE, abilities)[0]
+        piece = split(text.rstrip() + _MORE, abilities)[0]
         # Another key than the reply's: a platform that knows the key would not show the reply any more.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=abilities.render(piece), edits=row.shown_as)

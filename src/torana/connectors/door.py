@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from torana.connectors.base import Attachment, ConnectorSettings, Heard
-from torana.connectors.pairing import Pairing
 from torana.connectors.places import channel_of, dump_place
 from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, Inbound, Turn
+from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store import sessions as session_rows
 from torana.store.database import Database
@@ -71,7 +71,7 @@ class Door:
         self._pause = pause
         self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
         #: What one sender is told by the gateway itself.
-        self._notices = MessageRates(per_user=2, overall=60)
+        self._notices = MessageRates(per_user=3, overall=60)
 
     async def hear(self, heard: Heard) -> None:
         """Take a message in, or turn it away for good; what cannot be written down is tried again.

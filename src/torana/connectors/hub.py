@@ -13,11 +13,11 @@ from torana.connectors.base import Connector, Heard, HookRequest, HookResponse
 from torana.connectors.company import Company
 from torana.connectors.door import Door
 from torana.connectors.outbox import Outbox
-from torana.connectors.pairing import Pairing
-from torana.connectors.registry import Account, open_connector, read_accounts
+from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
 from torana.limits.rates import MessageRates
 from torana.messages import Turn, utc_now
+from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store.database import Database
 from torana.turns import Turns
@@ -40,24 +40,26 @@ class Connectors:
     def __init__(
         self,
         *,
-        accounts: Mapping[str, Mapping[str, Any]],
+        accounts: Sequence[Account],
         turns: Turns,
         rates: MessageRates,
         pairing: Pairing,
         database: Database,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
+        told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
     ) -> None:
-        """``accounts`` are the tables of the settings, by name; ``holder`` is whoever shares the database with
-        nobody, across restarts.
+        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
+        change in how an account stands.
         """
-        self._accounts = read_accounts(accounts)
+        self._accounts = accounts
         self._turns = turns
         self._rates = rates
         self._pairing = pairing
         self._database = database
         self._clock = clock
+        self._told = told
         self._open = open_
         self._holder = holder
         self._running: dict[str, _Running] = {}
@@ -73,9 +75,9 @@ class Connectors:
         """End all connections."""
         await asyncio.gather(*(self._stop(name) for name in list(self._running)))
 
-    async def apply(self, accounts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    async def apply(self, accounts: Sequence[Account]) -> list[str]:
         """Take on changed settings: only accounts that changed are connected anew. Returns their names."""
-        wanted = {account.name: account for account in read_accounts(accounts)}
+        wanted = {account.name: account for account in accounts}
         gone = [name for name, running in self._running.items() if wanted.get(name) != running.account]
         await asyncio.gather(*(self._stop(name) for name in gone))
         new = [account for name, account in wanted.items() if name not in self._running]
@@ -91,9 +93,23 @@ class Connectors:
         """How each stands, by name."""
         return [self._running[name].supervisor.status for name in sorted(self._running)]
 
-    async def waiting(self) -> Mapping[str, Mapping[str, int]]:
-        """How many deliveries of each account are open or held, by state."""
-        return await self._database.run(deliveries.waiting)
+    async def status(self) -> Sequence[Mapping[str, Any]]:
+        """How each stands, and how many deliveries of it are open or held, for people and programs."""
+        waiting = await self._database.run(deliveries.waiting)
+        return [
+            {
+                "account": status.account,
+                "kind": status.kind,
+                "state": status.state,
+                "since": status.since.isoformat(),
+                "reason": status.reason,
+                "nextTry": status.next_try and status.next_try.isoformat(),
+                "connections": status.connections,
+                "lastHeard": status.heard_at and status.heard_at.isoformat(),
+                "deliveries": waiting.get(status.account, {}),
+            }
+            for status in self.statuses()
+        ]
 
     async def hook(self, account: str, request: HookRequest) -> HookResponse:
         """A platform's call."""
@@ -123,6 +139,7 @@ class Connectors:
             database=self._database,
             holder=self._holder,
             clock=self._clock,
+            told=self._told,
             open_=self._open,
         )
         task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}")

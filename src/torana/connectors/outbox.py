@@ -31,7 +31,7 @@ _CALL = 60.0
 _LOOK = 60.0
 
 #: Seconds before a failed part is tried again: twice as many each time, up to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 300.0
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 300.0
 
 _log = logging.getLogger(__name__)
 
@@ -210,5 +210,5 @@ def _part(abilities: Abilities, delivery: Delivery) -> Part:
 
 def _backoff(tries: int) -> float:
     """Seconds before the next try, up to a half more or less, so that many do not come back at once."""
-    pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2 ** min(tries, 20))
+    pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20))
     return pause * random.uniform(0.5, 1.5)  # noqa: S311 - no secret

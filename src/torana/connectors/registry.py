@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,9 @@ from torana.errors import ConfigInvalid
 
 #: Where other packages say which connectors they bring: a name, and the class.
 GROUP = "torana.connectors"
+
+#: A value that stands in the environment.
+_VARIABLE = re.compile(r"\$[A-Z_][A-Z0-9_]*")
 
 #: The connectors of this package: a module here of that name, with this class.
 BUILTIN = {
@@ -42,17 +46,32 @@ class Account:
     values: Mapping[str, Any]
 
 
-def read_accounts(tables: Mapping[str, Mapping[str, Any]]) -> list[Account]:
-    """The accounts that the settings name and do not switch off."""
+def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> list[Account]:
+    """The accounts that the settings name and do not switch off.
+
+    Raises ``ConfigInvalid`` for a value such as ``"$BOT_TOKEN"`` whose variable is not set.
+    """
     return [
         Account(
             name=name,
             kind=str(values.get("kind", name)),
-            values={key: value for key, value in values.items() if key != "kind"},
+            values={
+                key: _value(f"connectors.{name}.{key}", value, environ)
+                for key, value in values.items()
+                if key != "kind"
+            },
         )
         for name, values in tables.items()
         if values.get("enabled", True) is not False
     ]
+
+
+def _value(where: str, value: Any, environ: Mapping[str, str]) -> Any:
+    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+        return value
+    if value[1:] not in environ:
+        raise ConfigInvalid(f"{where}: the environment variable {value[1:]} is not set")
+    return environ[value[1:]]
 
 
 def load(kind: str) -> type[Connector[Any]]:

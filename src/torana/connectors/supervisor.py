@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -82,20 +82,21 @@ class Supervisor:
         database: Database,
         holder: str,
         clock: Callable[[], datetime],
+        told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``holder`` names who listens, among those that share the database."""
+        """``holder`` names who listens, among those that share the database; ``told`` hears how it stands."""
         self._account = account
         self._surround = surround
         self._database = database
         self._holder = holder
         self._clock = clock
+        self._told = told
         self._open = open_
         self._pause = pause
-        self._heard_at: datetime | None = None
-        self._connections = 0
-        self.status = self._status("starting")
+        #: How the account stands.
+        self.status = Status(account=account.name, kind=account.kind, state="starting", since=clock())
         #: The connection of the moment, while messages can be received and sent.
         self.connector: Connector[Any] | None = None
 
@@ -179,7 +180,7 @@ class Supervisor:
             await self._until_ready(run, ears)
             if run.done():
                 return run.result()
-            self._connections += 1
+            self.status = replace(self.status, connections=self.status.connections + 1)
             self.connector = connector
             self._tell("active")
             delivery = asyncio.create_task(surroundings.deliver(connector))
@@ -202,31 +203,18 @@ class Supervisor:
             raise _Deaf(f"not connected after {_CONNECT:g} s")
 
     def _note_heard(self) -> None:
-        self._heard_at = self._clock()
+        self.status = replace(self.status, heard_at=self._clock())
 
     def _tell(
         self, state: ConnectorState, *, reason: str | None = None, next_try: datetime | None = None
     ) -> None:
         before = self.status
-        self.status = self._status(state, reason=reason, next_try=next_try)
+        self.status = replace(before, state=state, since=self._clock(), reason=reason, next_try=next_try)
+        self._told(self.status)
         if (before.state, before.reason) != (state, reason) and state != "starting":
             level = logging.INFO if state == "active" else logging.WARNING
             extra = {"account": self._account.name, "state": state, "reason": reason}
             _log.log(level, "connector %s", state.replace("_", " "), extra=extra)
-
-    def _status(
-        self, state: ConnectorState, *, reason: str | None = None, next_try: datetime | None = None
-    ) -> Status:
-        return Status(
-            account=self._account.name,
-            kind=self._account.kind,
-            state=state,
-            since=self._clock(),
-            reason=reason,
-            next_try=next_try,
-            connections=self._connections,
-            heard_at=self._heard_at,
-        )
 
 
 class _Ears:

@@ -219,11 +219,11 @@ class Chat(Platform):
     async def show(self, part: Part) -> str:
         """Show a part, or raise the next fault."""
         self.calls.append(part)
+        await self._notify()
         if self.gate is not None:
             await self.gate.wait()
         fault = self.faults.pop(0) if self.faults else None
         if fault is not None and not getattr(fault, "arrived", False):
-            await self._notify()
             raise fault
         shown_as = self._kept(part)
         await self._notify()
