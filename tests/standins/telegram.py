@@ -223,6 +223,11 @@ class TelegramStandIn(Platform):
             if connection.transport is not None:
                 connection.transport.abort()
 
+    async def set_webhook(self, url: str) -> None:
+        """As another program does; a poll that is waiting is refused."""
+        self.webhook = url
+        await self._notify()
+
     async def limit(self, seconds: float | None) -> None:
         """As ``Platform``."""
         self.fails("sendMessage", self.too_many(seconds))

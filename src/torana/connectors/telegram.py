@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from html import unescape
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, cast
@@ -46,17 +46,11 @@ T = TypeVar("T")
 _POLL: Final = 25
 _PATIENCE: Final = 30.0
 _DOWNLOAD: Final = 300.0
+_SETTLE: Final = 10.0
 _CHUNK: Final = 65_536
 _UPDATES: Final = ("message", "channel_post")
-#: The request was not sent; a RuntimeError is the client that was closed meanwhile.
-_UNSENT = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-    httpx.UnsupportedProtocol,
-    RuntimeError,
-)
+#: The request was not sent.
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _MEDIA = {"image": "image/jpeg", "video": "video/mp4", "voice": "audio/ogg", "file": "application/octet-stream"}
 
 
@@ -157,6 +151,10 @@ class Telegram(Connector[TelegramSettings]):
     def __init__(self, settings: TelegramSettings) -> None:
         super().__init__(settings)
         self._secret = settings.token.get_secret_value()
+        self._calls = 0
+        self._ending = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         context = httpx.create_ssl_context()
         self._request = _Request(
             connection_pool_size=64,
@@ -183,41 +181,34 @@ class Telegram(Connector[TelegramSettings]):
     async def run(self, ears: Ears) -> None:
         """As ``Connector``. A webhook is deleted: while there is one Telegram answers no poll."""
         async with self._request, self._downloads:
-            me = await self._asked(self._bot.get_me())
-            await self._asked(self._bot.delete_webhook())
-            offset: int | None = None
-            updates = await self._asked(self._poll(offset, wait=0))
-            ears.ready()
-            while True:
-                ears.alive()
-                for update in sorted(updates, key=lambda update: update.update_id):
-                    if heard := self._heard(update, me):
-                        await ears.hear(heard)
-                    offset = update.update_id + 1
-                updates = await self._asked(self._poll(offset, wait=_POLL))
+            try:
+                await self._listen(ears)
+            finally:
+                await self._settle()
+
+    async def _listen(self, ears: Ears) -> None:
+        me = await self._asked(self._bot.get_me())
+        await self._asked(self._bot.delete_webhook())
+        updates = await self._asked(self._poll(None, wait=0))
+        ears.ready()
+        offset: int | None = None
+        while True:
+            ears.alive()
+            for update in sorted(updates, key=lambda update: update.update_id):
+                if heard := self._heard(update, me):
+                    await ears.hear(heard)
+                offset = update.update_id + 1
+            updates = await self._asked(self._poll(offset, wait=_POLL))
 
     async def _poll(self, offset: int | None, *, wait: int) -> Sequence[Update]:
-        """The next updates. A single fault is forgiven: an end would cut off what is just being sent."""
-        ask = partial(
-            self._bot.get_updates,
-            offset=offset,
-            timeout=wait,
-            allowed_updates=_UPDATES,
-            read_timeout=_PATIENCE,
+        return await self._bot.get_updates(
+            offset=offset, timeout=wait, allowed_updates=_UPDATES, read_timeout=_PATIENCE
         )
-        try:
-            return await ask()
-        except TelegramError:
-            return await ask()
-        except _Failed as failed:
-            if failed.code < 500:
-                raise
-            return await ask()
 
     async def _asked(self, call: Awaitable[T]) -> T:
         """The answer to a call of ``run``."""
         try:
-            async with asyncio.timeout(_POLL + 2 * _PATIENCE):
+            async with asyncio.timeout(_POLL + _PATIENCE):
                 return await call
         except (_Failed, TelegramError, TimeoutError) as error:
             raise self._end(error) from None  # what led to it may quote the token
@@ -237,17 +228,38 @@ class Telegram(Connector[TelegramSettings]):
             case _:
                 return ConnectionError(told)
 
+    @contextmanager
+    def _under_way(self) -> Generator[None]:
+        """Something that is done over the connections, which are not closed meanwhile."""
+        if self._ending:
+            raise TryLater("the connection has ended")
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def _settle(self) -> None:
+        """Let what is under way come to its end, for a while: cut off, nobody would know what became of it."""
+        self._ending = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), _SETTLE)
+
     async def send(self, part: Part) -> str:
         """As ``Connector``."""
         try:
-            async with asyncio.timeout(2 * _PATIENCE):
-                return await self._deliver(part)
+            with self._under_way():
+                async with asyncio.timeout(2 * _PATIENCE):
+                    return await self._deliver(part)
         except (_Failed, TelegramError, TimeoutError) as error:
             raise self._verdict(error) from None  # what led to it may quote the token
 
     async def typing(self, place: Place) -> None:
         """As ``Connector``."""
-        with suppress(Exception):
+        with suppress(Exception), self._under_way():
             await self._bot.send_chat_action(
                 chat_id=int(place.chat),
                 action="typing",
@@ -373,9 +385,10 @@ class Telegram(Connector[TelegramSettings]):
         if not allowed:
             raise TooLarge(f"the file is larger than {limit} bytes")
         try:
-            async with asyncio.timeout(_DOWNLOAD):
-                found = await self._bot.get_file(allowed[-1].file_id)
-                return await self._download(found.file_path or "", limit)
+            with self._under_way():
+                async with asyncio.timeout(_DOWNLOAD):
+                    found = await self._bot.get_file(allowed[-1].file_id)
+                    return await self._download(found.file_path or "", limit)
         except (_Failed, TelegramError, TimeoutError, httpx.HTTPError) as error:
             if "file is too big" in str(error):
                 raise TooLarge("Telegram lets bots fetch 20 MB at most") from None
