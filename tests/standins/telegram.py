@@ -132,6 +132,8 @@ class TelegramStandIn(Platform):
         self.files: dict[str, bytes] = {}
         #: Whether the sizes of files are told before they are sent.
         self.tells_sizes = True
+        #: Where a server in local mode says that files are; empty otherwise.
+        self.local_path = ""
         #: Chats that have become others.
         self.moved: dict[int, int] = {}
         self._chats: dict[int, Json] = {}
@@ -494,7 +496,7 @@ class TelegramStandIn(Platform):
         data = self.files[name]
         if len(data) > DOWNLOAD_LIMIT:
             raise Fault(400, "Bad Request: file is too big")
-        path = f"files/{name}"
+        path = self.local_path or f"files/{name}"
         return {"file_id": name, "file_unique_id": name, "file_size": len(data), "file_path": path}
 
     async def _download(self, request: web.Request) -> web.StreamResponse:

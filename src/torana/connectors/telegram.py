@@ -339,12 +339,13 @@ class Telegram(Connector[TelegramSettings]):
         if not text and not attachments:
             return None
         direct = message.chat.type == message.chat.PRIVATE
+        topic = message.message_thread_id if message.is_topic_message else None
         return Heard(
             id=f"{message.chat.id}:{message.message_id}",
             sender=_sender(message),
             place=Place(
                 chat=str(message.chat.id),
-                thread=str(message.message_thread_id) if message.is_topic_message else None,
+                thread=str(topic) if topic else None,
                 reply_to={} if direct else {"message": str(message.message_id)},
             ),
             text=_without_mention(text, me),
@@ -374,7 +375,7 @@ class Telegram(Connector[TelegramSettings]):
         return Attachment(
             kind=kind,
             name=_line(str(getattr(files[-1], "file_name", None) or ""), 200),
-            media_type=str(getattr(files[-1], "mime_type", None) or _MEDIA[kind]),
+            media_type=_line(str(getattr(files[-1], "mime_type", None) or _MEDIA[kind])),
             size=files[-1].file_size,
             fetch=partial(self._fetch, files),
         )
@@ -395,15 +396,15 @@ class Telegram(Connector[TelegramSettings]):
             raise self._verdict(error) from None
 
     async def _download(self, url: str, limit: int) -> bytes:
-        if not url.startswith(
-            self._bot.base_file_url
-        ):  # a server in its local mode names a file on its own disk
+        # A server in its local mode names files on its own disk; the library leaves one that is on ours, too.
+        if not url.startswith(self._bot.base_file_url):
             raise Refused("the Bot API server runs in local mode, which keeps files to itself")
         whole = bytearray()
         plain = {"Accept-Encoding": "identity"}
         async with self._downloads.stream("GET", url, headers=plain) as response:
             if not response.is_success:
-                raise Unsure(f"Telegram answered {response.status_code} when it was asked for a file")
+                fault = Refused if response.is_client_error else Unsure
+                raise fault(f"Telegram answered {response.status_code} when it was asked for a file")
             if int(response.headers.get("Content-Length", 0)) > limit:
                 raise TooLarge(f"the file is larger than {limit} bytes")
             async for chunk in response.aiter_raw(_CHUNK):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -410,6 +411,18 @@ class TestFiles:
         assert one.fetch is not None
         with pytest.raises(TooLarge, match="20 MB"):
             await one.fetch(10**9)
+
+    async def test_no_file_of_our_own_disk_is_read(
+        self, platform: TelegramStandIn, line: Line, tmp_path: Path
+    ) -> None:
+        (tmp_path / "secret").write_text("secret")
+        for path in (tmp_path / "secret", tmp_path / "elsewhere"):
+            platform.local_path = str(path)
+            await platform.say("", file=("a", "text/plain", b"a"))
+            (one,) = (await line.next()).attachments
+            assert one.fetch is not None
+            with pytest.raises(Refused):
+                await one.fetch(100)
 
     async def test_a_file_that_is_gone_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.say("", file=("a", "text/plain", b"a"))
