@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from html import unescape
 from itertools import count
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from aiohttp import web
 
@@ -130,8 +130,8 @@ class TelegramStandIn(Platform):
         #: What is in the chats, by chat and id.
         self.messages: dict[tuple[int, int], Json] = {}
         self.files: dict[str, bytes] = {}
-        #: Whether the sizes of files are told before they are sent.
-        self.tells_sizes = True
+        #: How files are sent: with their size told before, in compressed pieces, or no further than their size.
+        self.sends: Literal["whole", "pieces", "size"] = "whole"
         #: Where a server in local mode says that files are; empty otherwise.
         self.local_path = ""
         #: Chats that have become others.
@@ -503,10 +503,15 @@ class TelegramStandIn(Platform):
         data = self.files.get(request.match_info["path"].rpartition("/")[2])
         if request.match_info["token"] != TOKEN or data is None:
             return web.json_response({"ok": False, "error_code": 404, "description": "Not Found"}, status=404)
-        if self.tells_sizes:
+        if self.sends == "whole":
             return web.Response(body=data, content_type="application/octet-stream")
         response = web.StreamResponse()
+        if self.sends == "size":
+            response.content_length = len(data)
+            await response.prepare(request)
+            await asyncio.Event().wait()
         response.enable_chunked_encoding()
+        response.enable_compression()
         await response.prepare(request)
         for begin in range(0, len(data), 10_000):
             await response.write(data[begin : begin + 10_000])

@@ -431,7 +431,7 @@ def _mentioned(message: Message, me: User) -> bool:
     for one in message.entities or message.caption_entities:
         if one.type in {"mention", "bot_command"}:
             said = text[2 * one.offset : 2 * (one.offset + one.length)].decode("utf-16-le", "replace").lower()
-            if said.endswith(name) and said.count("@") == 1:
+            if said.endswith(name):
                 return True
     return False
 

@@ -263,6 +263,14 @@ class TestReading:
         assert not heard.addressed
         assert heard.place.thread == "50"
 
+    async def test_groups_count_their_messages_alike(self, platform: TelegramStandIn, line: Line) -> None:
+        other = platform.add_chat({"id": -1_001_600_000_000, "type": "supergroup", "title": "Other"})
+        for chat in (ROOM, other):
+            await platform.post(chat, {"from": platform.person("ana"), "text": "hello"})
+        one, two = await line.next(), await line.next()
+        assert one.place.reply_to == two.place.reply_to
+        assert one.id != two.id
+
     async def test_replies_outside_of_topics_are_no_thread(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", "message_thread_id": 12})
         assert (await line.next()).place.thread is None
@@ -390,7 +398,7 @@ class TestFiles:
             await photo.fetch(749)
 
     async def test_a_size_that_nobody_told_is_counted(self, platform: TelegramStandIn, line: Line) -> None:
-        platform.tells_sizes = False
+        platform.sends = "pieces"
         document = {**platform.keep_file(b"x" * 100_000), "file_name": "a"}
         del document["file_size"]
         await platform.post(
@@ -402,6 +410,20 @@ class TestFiles:
         assert len(await one.fetch(100_000)) == 100_000
         with pytest.raises(TooLarge):
             await one.fetch(99_999)
+
+    async def test_a_size_that_is_told_late_is_not_waited_out(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        platform.sends = "size"
+        document = {**platform.keep_file(b"x" * 100), "file_name": "a"}
+        del document["file_size"]
+        await platform.post(
+            platform.person("ana")["id"], {"from": platform.person("ana"), "document": document}
+        )
+        (one,) = (await line.next()).attachments
+        assert one.fetch is not None
+        with pytest.raises(TooLarge):
+            await one.fetch(99)
 
     async def test_a_file_larger_than_telegram_gives_to_bots(
         self, platform: TelegramStandIn, line: Line
