@@ -357,3 +357,27 @@ async def test_without_a_connection_replies_wait(open_gateway: Open) -> None:
     await open_gateway(chat)
 
     assert [one.text for one in await chat.shown(1)] == ["late"]
+
+
+async def test_ids_that_cannot_be_kept_as_they_are_still_tell_messages_apart(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    chat.id_suffix = "\0\ud800" + "x" * 1000
+    await open_gateway(chat, ScriptedModel("one", "two"))
+
+    first = await chat.say("hello")
+    await chat.shown(1)
+    await chat.repeat(first)
+    await chat.say("again")
+
+    assert [one.text for one in await chat.shown(2)] == ["one", "two"]
+
+
+async def test_a_sender_without_a_proper_id_is_not_heard(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    gateway = await open_gateway(chat, ScriptedModel("to ana"))
+    for sender in ("", "eve\n", "eve\0", "\u202eeve", "e" * 1000):
+        await chat.until_taken(await chat.say("hello", sender=sender))
+    await chat.say("hello")
+
+    await chat.shown(1)
+    assert len(await gateway.rows()) == 1
