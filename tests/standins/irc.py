@@ -10,10 +10,10 @@ from typing import Any, Self
 from uuid import uuid4
 
 import pytest
-
 from tests.parts import require
 from tests.standins.proxy import FaultyProxy
 from tests.standins.servers import PATIENCE, free_port, serving
+
 from torana.connectors.irc import Irc
 from torana.testing.connectors import Platform, Shown
 
@@ -60,9 +60,9 @@ class Person:
         self.write(f"PASS :{PASSWORD}", f"NICK {self.name}", f"USER {self.name[:9]} 0 * :{self.name}")
         await self.saw(" 422 ", " 376 ")
 
-    def write(self, *lines: str) -> None:
+    def write(self, *lines: str, encoding: str = "utf-8") -> None:
         assert self._writer is not None
-        self._writer.write("".join(f"{line}\r\n" for line in lines).encode())
+        self._writer.write("".join(f"{line}\r\n" for line in lines).encode(encoding))
 
     async def saw(self, *signs: str, since: int = 0) -> bytes:
         """The first line, of all that came, with one of the signs in it."""
@@ -112,9 +112,10 @@ class IrcPlatform(Platform):
     has_bots = False
     has_files = False
 
-    def __init__(self, directory: Path, *, tls: str = "") -> None:
+    def __init__(self, directory: Path, *, tls_port: int | None = None) -> None:
+        """With a port for TLS there are ``certificate.pem`` and ``key.pem`` in the directory."""
         self._directory = directory
-        self._tls = tls
+        self.tls_port = tls_port
         self._password = PASSWORD
         self._people: dict[str, Person] = {}
         self._stack = AsyncExitStack()
@@ -126,9 +127,10 @@ class IrcPlatform(Platform):
         ngircd = require("ngircd", "ngircd")
         self.port = free_port()
         config = self._directory / "ngircd.conf"
-        config.write_text(
-            CONFIG.format(port=self.port, password=PASSWORD, directory=self._directory, tls=self._tls)
-        )
+        where = self._directory
+        files = f"CertFile = {where}/certificate.pem\nKeyFile = {where}/key.pem"
+        tls = f"Ports = {self.tls_port}\n{files}" if self.tls_port else ""
+        config.write_text(CONFIG.format(port=self.port, password=PASSWORD, directory=where, tls=tls))
         await self._stack.enter_async_context(serving(ngircd, "-n", "-f", str(config), port=self.port))
         self.proxy = await self._stack.enter_async_context(FaultyProxy("127.0.0.1", self.port))
         self.watcher = await self.person("watcher")

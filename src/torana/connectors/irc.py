@@ -47,7 +47,7 @@ PROBE = 40.0
 
 #: A line with its tags has 8,703 bytes at most; a server that sends a longer one is none.
 _READ_LIMIT = 16_384
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 #: Colours take numbers with them: \x03 with up to two pairs of digits, \x04 with up to two of hexadecimal ones.
 _FORMATS = re.compile(
     r"\x03(\d{1,2}(,\d{1,2})?)?|\x04([0-9a-fA-F]{6}(,[0-9a-fA-F]{6})?)?|[\x00-\x08\x0b-\x1f\x7f]"
@@ -57,6 +57,8 @@ _NICK = r"[\w\[\]\\`^{|}-]"
 _BARRED = re.compile(r"password|denied|banned|[kgz]-?lined|not authori[sz]ed", re.IGNORECASE)
 _TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
 
+#: How the name of a channel begins.
+_CHANNEL = ("#", "&", "+", "!")
 #: What is asked for of what the server can do: who is logged in, and who is a machine.
 _TAGS = ("account-tag", "message-tags")
 #: What a server answers to a PRIVMSG that nobody gets, and to one that came too early; the target comes second.
@@ -184,7 +186,6 @@ class Irc(Connector[IrcSettings]):
             f"{self._nick}_",
         ]
         self._channels = {name.partition(" ")[0].lower(): name for name in settings.channels}
-        self._channel_types = ("#", "&", "+", "!")
         self._offered: set[str] = set()
         self._identified = not settings.sasl_user
         self._is_registered = self._is_welcome = False
@@ -252,7 +253,7 @@ class Irc(Connector[IrcSettings]):
 
     def _target(self, place: Place) -> str:
         chat = place.chat
-        if chat.startswith(self._channel_types):
+        if chat.startswith(_CHANNEL):
             if chat in self._closed:
                 raise Refused(f"{chat} is closed to us: {self._closed[chat]}")
             if chat not in self._joined:
@@ -316,7 +317,7 @@ class Irc(Connector[IrcSettings]):
         """The message, or None where it is none: of a server, of ourselves, a question of a client's."""
         target, text = message.param(0), message.text
         ours, direct = message.nick.lower() == self._nick.lower(), target == self._nick.lower()
-        if ours or "!" not in message.source or not (direct or target.startswith(self._channel_types)):
+        if ours or "!" not in message.source or not (direct or target.startswith(_CHANNEL)):
             return None
         if text.startswith("\x01"):
             if not text.startswith("\x01ACTION "):
@@ -364,7 +365,6 @@ class Irc(Connector[IrcSettings]):
             "CAP": self._on_cap,
             "AUTHENTICATE": self._on_authenticate,
             "001": self._on_welcome,
-            "005": self._on_features,
             "903": self._on_identified,
             "JOIN": self._on_join,
             "PART": lambda message: self._on_leave(message, message.nick),
@@ -418,15 +418,9 @@ class Irc(Connector[IrcSettings]):
         self._is_registered = True
         self._nick = message.params[0] if message.params else self._nick
 
-    def _on_features(self, message: Message) -> None:
-        features = {name: value for name, _, value in (one.partition("=") for one in message.params[1:-1])}
-        if "CHANTYPES" in features:
-            self._channel_types = tuple(features["CHANTYPES"])
-        if bot := re.fullmatch(r"\w", features.get("BOT", "")):
-            self._say("MODE", self._nick, f"+{bot[0]}")
-
     def _on_end_of_motd(self, _: Message) -> None:
         self._is_welcome = True
+        self._say("MODE", self._nick, "+B")  # "I am a bot"; who does not know it answers that, and that is all
         self._join(self._channels.keys() - self._joined)
 
     def _on_nick_refused(self, message: Message) -> None:
