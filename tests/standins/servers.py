@@ -7,6 +7,7 @@ import socket
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 #: Seconds in which a server is up.
 PATIENCE = 30.0
@@ -17,6 +18,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+async def certify(directory: Path) -> None:
+    """Write ``certificate.pem`` and ``key.pem``: this machine's name, signed by itself."""
+    request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
+    files = ("-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem"))
+    process = await asyncio.create_subprocess_exec(*request, *names, *files, stdout=PIPE, stderr=STDOUT)
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 @asynccontextmanager

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 from xml.etree import ElementTree as ET
+from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from tests.parts import require
 from tests.standins.proxy import FaultyProxy
 from tests.standins.servers import PATIENCE, free_port, serving
+
 from torana.connectors.xmpp import Xmpp
 from torana.testing.connectors import Platform, Shown
 
@@ -35,7 +37,7 @@ c2s_ports = {{ {port} }}
 c2s_direct_tls_ports = {{ {tls_port} }}
 s2s_ports = {{ }}
 modules_enabled = {{
-  "roster", "saslauth", "tls", "disco", "carbons", "smacks", "ping", "offline", "blocklist", "presence",
+  "roster", "saslauth", "disco", "carbons", "smacks", "ping", "offline", "blocklist", "presence",
   "message", "iq", {modules}
 }}
 modules_disabled = {{ "s2s" }}
@@ -66,7 +68,7 @@ class Person:
         self._reading: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
-        self._parser = ET.XMLPullParser()
+        self._parser = _Parser()
 
     async def connect(self, port: int) -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
@@ -140,24 +142,51 @@ class Person:
 
     def _open(self) -> None:
         self.stanzas.clear()
-        self._parser = ET.XMLPullParser(("start", "end"))
+        self._parser = _Parser()
         names = "xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'"
         self.write(f"<stream:stream to='{HOST}' version='1.0' {names}>")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        depth = 0
-        parser = self._parser
         while data := await reader.read(65_536):
-            if parser is not self._parser:
-                parser, depth = self._parser, 0
-            parser.feed(data)
-            for event, element in parser.read_events():
-                assert isinstance(element, ET.Element)
-                depth += 1 if event == "start" else -1
-                if event == "end" and depth == 1:
-                    async with self._news:
-                        self.stanzas.append(element)
-                        self._news.notify_all()
+            async with self._news:
+                self.stanzas.extend(self._parser.feed(data))
+                self._news.notify_all()
+
+
+class _Parser:
+    """Takes a stream apart into its stanzas."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._parser = expat.ParserCreate(namespace_separator="}")
+        self._parser.buffer_text = True
+        self._builder = ET.TreeBuilder()
+        self._done: list[ET.Element] = []
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._text
+
+    def feed(self, data: bytes) -> list[ET.Element]:
+        self._parser.Parse(data)
+        done, self._done = self._done, []
+        return done
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            self._builder.start(f"{{{name}", attributes)
+
+    def _text(self, text: str) -> None:
+        if self._depth > 1:
+            self._builder.data(text)
+
+    def _end(self, name: str) -> None:
+        self._depth -= 1
+        if self._depth:
+            self._builder.end(f"{{{name}")
+        if self._depth == 1:
+            self._done.append(self._builder.close())
+            self._builder = ET.TreeBuilder()
 
 
 class XmppPlatform(Platform):
@@ -168,10 +197,9 @@ class XmppPlatform(Platform):
     has_bots = False
     has_files = False
 
-    def __init__(self, directory: Path, *, modules: str = "", certified: bool = False) -> None:
+    def __init__(self, directory: Path, *, certified: bool = False) -> None:
         """With ``certified`` there are ``certificate.pem`` and ``key.pem`` in the directory."""
         self._directory = directory
-        self._modules = modules
         self._certified = certified
         self._password = PASSWORD
         self._people: dict[str, Person] = {}
@@ -195,7 +223,7 @@ class XmppPlatform(Platform):
                 directory=where,
                 port=self.port,
                 tls_port=self.tls_port if self._certified else "",
-                modules=self._modules,
+                modules='"tls"' if self._certified else "",
                 host=HOST,
                 tls=files if self._certified else "",
             )

@@ -11,16 +11,18 @@ import logging
 import mimetypes
 import re
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
+from xml.etree import ElementTree as ET
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from slixmpp import JID, ClientXMPP, InvalidJID, Iq, Message, Presence
-from slixmpp.exceptions import IqError, IqTimeout, PresenceError
+from slixmpp.exceptions import IqError, IqTimeout
 from slixmpp.stanza import StreamFeatures
 from slixmpp.xmlstream.stanzabase import StanzaBase
 from slixmpp.xmlstream.xmlstream import NotConnectedError
@@ -51,12 +53,16 @@ ROOM_PROBES = 8
 #: Messages that may wait to be taken before nothing more is read.
 _BACKLOG = 100
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_PLUGINS = ("xep_0045", "xep_0085", "xep_0198", "xep_0199", "xep_0203", "xep_0308")
 #: What XML cannot hold.
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REPLACE = "{urn:xmpp:message-correct:0}replace"
+_MUC = "{http://jabber.org/protocol/muc}"
+_MUC_USER = "{http://jabber.org/protocol/muc#user}"
+_CHAT_STATES = "{http://jabber.org/protocol/chatstates}"
+_DELAY = "{urn:xmpp:delay}delay"
 #: What makes of a message something else: a change of an earlier one, a reaction, an invitation, a copy.
 _NO_MESSAGE = (
-    "{urn:xmpp:message-correct:0}replace",
+    _REPLACE,
     "{urn:xmpp:reactions:0}reactions",
     "{urn:xmpp:message-retract:0}retract",
     "{urn:xmpp:message-retract:1}retract",
@@ -65,9 +71,8 @@ _NO_MESSAGE = (
     "{urn:xmpp:carbons:2}sent",
     "{urn:xmpp:mam:2}result",
     "{jabber:x:conference}x",
-    "{http://jabber.org/protocol/muc#user}x/{http://jabber.org/protocol/muc#user}invite",
+    f"{_MUC_USER}x/{_MUC_USER}invite",
 )
-_DELAY = "{urn:xmpp:delay}delay"
 #: What a room that is asked whether we are in it answers though we are (XEP-0410).
 _THERE = ("", "service-unavailable", "feature-not-implemented", "item-not-found", "remote-server-timeout")
 
@@ -120,9 +125,7 @@ class Xmpp(Connector[XmppSettings]):
 
     def __init__(self, settings: XmppSettings) -> None:
         super().__init__(settings)
-        self._rooms = set(settings.join)
-        self._joined: set[str] = set()
-        self._closed: dict[str, str] = {}
+        self._rooms = {room: _Room(room, settings.nick) for room in settings.join}
         self._client: _Client | None = None
         self._negotiated = asyncio.Event()
         self._inbox: asyncio.Queue[Heard | Exception] = asyncio.Queue()
@@ -144,7 +147,7 @@ class Xmpp(Connector[XmppSettings]):
         attending: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(2 * TIMEOUT) as deadline:
-                client.connect(*((self.settings.host, self.settings.port) if self.settings.host else ()))
+                client.open()
                 attending = asyncio.create_task(self._attend(client, ears, deadline))
                 while True:
                     heard = await self._inbox.get()
@@ -172,7 +175,7 @@ class Xmpp(Connector[XmppSettings]):
         try:
             message.send()
             if message["type"] == "chat":  # a room tells it to all, the server answers what comes behind
-                waits.add(client.plugin["xep_0199"].send_ping(JID(client.boundjid.host), timeout=TIMEOUT))
+                waits.add(client.ping(client.boundjid.host))
             await asyncio.wait(waits, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 answer.result()
@@ -188,26 +191,27 @@ class Xmpp(Connector[XmppSettings]):
         """As ``Connector``, in direct chats."""
         if self._client is not None and place.chat not in self._rooms:
             message = self._client.make_message(JID(place.chat), mtype="chat")
-            message["chat_state"] = "composing"
+            ET.SubElement(message.xml, f"{_CHAT_STATES}composing")
             message.send()
 
     def _message(self, client: _Client, part: Part) -> Message:
-        chat = part.place.chat
-        if chat in self._closed:
-            raise Refused(f"{chat} is closed to us: {self._closed[chat]}")
-        if chat in self._rooms - self._joined:
-            raise TryLater(f"we are not in {chat}")
+        room = self._rooms.get(part.place.chat)
+        if room is not None and room.closed:
+            raise Refused(f"{room.address} is closed to us: {room.closed}")
+        if room is not None and not room.is_in:
+            raise TryLater(f"we are not in {room.address}")
         try:
-            to = JID(chat)
+            to = JID(part.place.chat)
         except InvalidJID as error:
             raise Refused("this is no address") from error
-        kind = "groupchat" if chat in self._rooms else "chat"
-        message = client.make_message(to, _ILLEGAL.sub("", part.text), mtype=kind)
+        if not to.domain:  # the server would take it for a note to ourselves
+            raise Refused("this is no address")
+        message = client.make_message(to, _ILLEGAL.sub("", part.text), mtype="groupchat" if room else "chat")
         message["id"] = uuid4().hex if part.edits else part.key
         if part.edits:
-            message["replace"]["id"] = part.edits
-        if kind == "chat":
-            message["chat_state"] = "active"
+            ET.SubElement(message.xml, _REPLACE, id=part.edits)
+        if room is None:
+            ET.SubElement(message.xml, f"{_CHAT_STATES}active")
         return message
 
     def _listen(self, client: _Client, ears: Ears) -> None:
@@ -221,31 +225,32 @@ class Xmpp(Connector[XmppSettings]):
             self._receive(client, stanza)
             return stanza
 
+        def on(event: str, handler: Callable[[Any], None]) -> None:
+            client.add_event_handler(event, handler)
+
         client.add_filter("in", incoming)
-        client.add_event_handler("stream_negotiated", lambda _: self._negotiated.set())
-        client.add_event_handler("message_error", self._on_returned)
-        client.add_event_handler("failed_auth", lambda answer: client.refusals.append(answer["condition"]))
-        client.add_event_handler("failed_all_auth", lambda _: fail(client.refusal()))
-        client.add_event_handler("ssl_invalid_chain", lambda error: fail(ConnectionError(f"TLS: {error}")))
-        client.add_event_handler("connection_failed", lambda error: client.faults.append(str(error)))
-        client.add_event_handler("reconnect_delay", lambda _: fail(ConnectionError("; ".join(client.faults))))
-        client.add_event_handler("stream_error", lambda error: fail(_stream_fault(error["condition"])))
-        client.add_event_handler(
-            "disconnected", lambda why: fail(ConnectionError(f"the connection ended: {why}"))
-        )
-        for room in self._rooms:
-            client.add_event_handler(f"muc::{room}::self-presence", self._on_own_presence)
+        on("stream_negotiated", lambda _: self._negotiated.set())
+        on("message_error", self._on_returned)
+        on("failed_auth", lambda answer: client.refusals.append(answer["condition"]))
+        on("failed_all_auth", lambda _: fail(client.refusal()))
+        on("ssl_invalid_chain", lambda error: fail(ConnectionError(f"TLS: {error}")))
+        on("connection_failed", lambda error: client.faults.append(str(error)))
+        on("reconnect_delay", lambda _: fail(ConnectionError("; ".join(client.faults))))
+        on("stream_error", lambda error: fail(_stream_fault(error["condition"])))
+        on("disconnected", lambda why: fail(ConnectionError(f"the connection ended: {why}")))
 
     def _receive(self, client: _Client, stanza: StanzaBase) -> None:
         counted = client.plugin["xep_0198"].enabled_in and isinstance(stanza, (Message, Presence, Iq))
         self._received += counted
         heard = None
-        if isinstance(stanza, Message):
-            try:
+        try:
+            if isinstance(stanza, Message):
                 heard = self._heard(client, stanza)
-            except Exception:
-                # It would come again and again: what cannot be read is nobody's message.
-                log.exception("xmpp_message_unreadable")
+            elif isinstance(stanza, Presence):
+                self._on_presence(stanza)
+        except Exception:
+            # It would come again and again: what cannot be read is nobody's message.
+            log.exception("xmpp_stanza_unreadable")
         if heard is not None:
             self._inbox.put_nowait(heard)
             self._untaken.append(self._received)
@@ -263,7 +268,7 @@ class Xmpp(Connector[XmppSettings]):
                 client.plugin["xep_0198"].send_ack()
 
     def _count(self, client: _Client) -> None:
-        """What slixmpp answers when the server asks how far we are: up to the first message that is not taken."""
+        """What slixmpp answers when the server asks how far we are: to before the first that is not taken."""
         handled = self._untaken[0] - 1 if self._untaken else self._received
         client.plugin["xep_0198"].handled = handled % 2**32
 
@@ -272,23 +277,23 @@ class Xmpp(Connector[XmppSettings]):
         try:
             await self._negotiated.wait()
             client.send_presence()
-            await asyncio.gather(*(self._enter(client, room) for room in self._rooms))
+            await asyncio.gather(*(self._enter(client, room) for room in self._rooms.values()))
             await self._ping(client, client.boundjid.host)
             deadline.reschedule(None)
             ears.ready()
             for beat in count(1):
                 await asyncio.sleep(PROBE)
                 await self._ping(client, client.boundjid.host)
-                everywhere = beat % ROOM_PROBES == 0
-                rooms = self._rooms if everywhere else self._rooms - self._joined - self._closed.keys()
-                await asyncio.gather(*(self._look_after(client, room) for room in rooms))
+                for room in self._rooms.values():
+                    if beat % ROOM_PROBES == 0 or not (room.is_in or room.closed):
+                        await self._look_after(client, room)
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who listens ends with it
             self._inbox.put_nowait(error)
 
     async def _ping(self, client: _Client, to: str) -> str:
         """What is wrong there, if something is; no answer ends the connection if it is the server."""
         try:
-            await client.plugin["xep_0199"].send_ping(JID(to), timeout=TIMEOUT)
+            await client.ping(to)
         except IqError as error:
             return error.condition
         except IqTimeout as error:
@@ -297,52 +302,34 @@ class Xmpp(Connector[XmppSettings]):
             return "remote-server-timeout"
         return ""
 
-    async def _look_after(self, client: _Client, room: str) -> None:
-        if room in self._joined and await self._ping(client, f"{room}/{client.nick_in(room)}") in _THERE:
+    async def _look_after(self, client: _Client, room: _Room) -> None:
+        if room.is_in and await self._ping(client, f"{room.address}/{room.nick}") in _THERE:
             return
         await self._enter(client, room)
 
-    async def _enter(self, client: _Client, room: str) -> None:
-        why = ""
-        for nick in (self.settings.nick, f"{self.settings.nick}_"):
-            try:
-                await client.plugin["xep_0045"].join_muc_wait(JID(room), nick, maxstanzas=0, timeout=TIMEOUT)
-            except PresenceError as error:
-                why = error.format()
-                if error.condition == "conflict":
-                    continue
-                if error.etype != "wait":
-                    self._closed[room] = why
-            except TimeoutError:
-                why = "no answer"
-            else:
-                self._joined.add(room)
-                self._closed.pop(room, None)
-                return
-            break
-        self._joined.discard(room)
-        log.warning("xmpp_room_closed", extra={"room": room, "why": why})
+    async def _enter(self, client: _Client, room: _Room) -> None:
+        why = await room.enter(client, self.settings.nick)
+        if why == "conflict":
+            why = await room.enter(client, f"{self.settings.nick}_")
+        if why:
+            log.warning("xmpp_room_closed", extra={"room": room.address, "why": why})
 
-    def _on_own_presence(self, presence: Presence) -> None:
-        room = presence["from"].bare
-        if presence["type"] == "unavailable" and 303 not in presence["muc"]["status_codes"]:  # 303: a new nick
-            self._joined.discard(room)
-            log.warning(
-                "xmpp_room_left", extra={"room": room, "codes": sorted(presence["muc"]["status_codes"])}
-            )
+    def _on_presence(self, presence: Presence) -> None:
+        if room := self._rooms.get(presence["from"].bare):
+            room.take(presence)
 
     def _on_returned(self, message: Message) -> None:
         """A message of ours came back as an error."""
-        condition, room = message["error"]["condition"], message["from"].bare
+        condition, chat = message["error"]["condition"], message["from"].bare
         why = _ILLEGAL.sub("", f"{condition}: {message['error']['text']}")[:200]
-        lost = room in self._rooms and condition == "not-acceptable"  # the room does not know us any more
-        if lost:
-            self._joined.discard(room)
+        later = message["error"]["type"] == "wait"
+        if condition == "not-acceptable" and chat in self._rooms:  # the room does not know us any more
+            self._rooms[chat].is_in, later = False, True
         answer = self._sent.get(message["id"])
         if answer is None:
-            log.warning("xmpp_message_returned", extra={"chat": room, "why": why})
+            log.warning("xmpp_message_returned", extra={"chat": chat, "why": why})
         else:
-            _fail(answer, TryLater(why) if lost or message["error"]["type"] == "wait" else Refused(why))
+            _fail(answer, TryLater(why) if later else Refused(why))
 
     def _heard(self, client: _Client, message: Message) -> Heard | None:
         """The message, or None where nobody said something to us."""
@@ -350,23 +337,23 @@ class Xmpp(Connector[XmppSettings]):
         body = _ILLEGAL.sub("", message["body"]).strip()
         if message["type"] in ("error", "headline") or sender.bare == client.boundjid.bare or not body:
             return None
-        in_room, direct = sender.bare in self._rooms, message["type"] != "groupchat"
-        if not direct and sender.resource == client.nick_in(sender.bare):
+        room, direct = self._rooms.get(sender.bare), message["type"] != "groupchat"
+        if room is not None and not direct and sender.resource == room.nick:
             self._on_own_message(message["id"])
             return None
-        if any(message.xml.find(path) is not None for path in _NO_MESSAGE):
+        if any(_has(message, path) for path in _NO_MESSAGE):
             return None
-        # Rooms say nothing themselves that were for us, and what is old there was said to others.
-        if (in_room and not sender.resource) or (not direct and (not in_room or _has(message, _DELAY))):
+        # Rooms say nothing themselves that was for us, and what is old there was said to others.
+        if (room is not None and not sender.resource) or (
+            not direct and (room is None or _has(message, _DELAY))
+        ):
             return None
-        who = client.real(sender) if in_room else sender.bare
-        text, addressed = body, direct
-        if not direct:
-            text, addressed = self._addressed(message, body, client.nick_in(sender.bare))
+        who = sender.bare if room is None else room.people.get(sender.resource) or sender.full
+        text, addressed = (body, True) if direct or room is None else _addressed(message, body, room)
         return Heard(
             id=_identity(message, who),
-            sender=Sender(id=who, name=sender.resource if in_room else sender.user),
-            place=Place(chat=sender.full if in_room and direct else sender.bare),
+            sender=Sender(id=who, name=sender.user if room is None else sender.resource),
+            place=Place(chat=sender.full if room is not None and direct else sender.bare),
             text=text,
             direct=direct,
             addressed=addressed,
@@ -378,15 +365,63 @@ class Xmpp(Connector[XmppSettings]):
         if answer is not None and not answer.done():
             answer.set_result(None)
 
-    @staticmethod
-    def _addressed(message: Message, body: str, nick: str) -> tuple[str, bool]:
-        """The text without a mention at its beginning, and whether it is meant for us."""
-        name = rf"(?<!\w){re.escape(nick)}(?!\w)"
-        reply = message.xml.find("{urn:xmpp:reply:0}reply")
-        to = "" if reply is None else reply.get("to", "")
-        text = re.sub(rf"^@?{name}\s*[:,]?\s*", "", body, flags=re.IGNORECASE)
-        mentioned = re.search(name, body, re.IGNORECASE) is not None
-        return text, mentioned or to == f"{message['from'].bare}/{nick}"
+
+class _Room:
+    """A room to be in: our name there, and who the others are (XEP-0045)."""
+
+    def __init__(self, address: str, nick: str) -> None:
+        self.address = address
+        self.nick: str = nick
+        #: The addresses of those who are there by their names; empty where the room does not tell it.
+        self.people: dict[str, str] = {}
+        self.is_in = False
+        #: Why it does not let us in, where that will not change by itself.
+        self.closed = ""
+        self._entering: asyncio.Future[tuple[str, bool]] | None = None
+
+    async def enter(self, client: _Client, nick: str) -> str:
+        """Enter by a name, without what was said before; why not, if not."""
+        self.nick, self.closed, self.is_in = nick, "", False
+        self.people.clear()
+        self._entering = asyncio.get_running_loop().create_future()
+        presence = client.make_presence(pto=f"{self.address}/{nick}")
+        ET.SubElement(ET.SubElement(presence.xml, f"{_MUC}x"), f"{_MUC}history", maxstanzas="0")
+        presence.send()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                why, for_good = await self._entering
+        except TimeoutError:
+            why, for_good = "no answer", False
+        self._entering = None
+        self.closed = why if for_good else ""
+        return why
+
+    def take(self, presence: Presence) -> None:
+        """Somebody comes, goes, or is called otherwise; or we do."""
+        nick, kind = str(presence["from"].resource), str(presence["type"])
+        x = presence.xml.find(f"{_MUC_USER}x")
+        codes = [] if x is None else [one.get("code") for one in x.findall(f"{_MUC_USER}status")]
+        item = None if x is None else x.find(f"{_MUC_USER}item")
+        ours = "110" in codes or nick == self.nick
+        if kind == "error":
+            self._answer(presence["error"]["condition"], for_good=presence["error"]["type"] != "wait")
+        elif kind == "unavailable":
+            self.people.pop(nick, None)
+            if ours and "303" in codes and item is not None:
+                self.nick = str(item.get("nick") or nick)
+            elif ours:
+                self.is_in = False
+                log.warning("xmpp_room_left", extra={"room": self.address, "codes": codes})
+        else:
+            jid = None if item is None else item.get("jid")
+            self.people[nick] = JID(jid).bare if jid else ""
+            if ours:
+                self.nick, self.is_in = nick, True
+                self._answer("", for_good=False)
+
+    def _answer(self, why: str, *, for_good: bool) -> None:
+        if self._entering is not None and not self._entering.done():
+            self._entering.set_result((why, for_good))
 
 
 class _Client(ClientXMPP):
@@ -399,19 +434,31 @@ class _Client(ClientXMPP):
             jid.resource = "torana"
         plain = settings.tls == "none"
         login = {"unencrypted_plain": plain, "unencrypted_scram": plain}
-        super().__init__(jid, settings.password.get_secret_value(), {"feature_mechanisms": login})
+        password = settings.password.get_secret_value()
+        super().__init__(jid, password, {"feature_mechanisms": login})  # pyright: ignore[reportUnknownMemberType]
         self.enable_plaintext = plain
         self.enable_starttls = settings.tls == "starttls" or (not plain and not settings.host)
         self.enable_direct_tls = settings.tls == "direct" or (not plain and not settings.host)
         self.max_redirects = -1
+        self.roster.auto_authorize = True  # anybody may know when we are there; some servers ask for it first
         self.roster.auto_subscribe = False
-        for plugin in _PLUGINS:
-            self.register_plugin(plugin)
+        self.register_plugin("xep_0198")  # pyright: ignore[reportUnknownMemberType]
+        self.register_plugin("xep_0199")  # pyright: ignore[reportUnknownMemberType]
         # What is not taken goes to whoever logs in next, which is another object than this.
         self.plugin["xep_0198"].allow_resume = False
         self.refusals: list[str] = []
         self.faults: list[str] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+
+        self._address = (settings.host, settings.port) if settings.host else (None, None)
+
+    def open(self) -> None:
+        """Begin to connect; what comes of it is told by events."""
+        self.connect(*self._address)  # pyright: ignore[reportUnknownMemberType]
+
+    def ping(self, to: str) -> asyncio.Future[Iq]:
+        """Ask somebody for a sign of life, raising ``IqError`` and ``IqTimeout``."""
+        return self.plugin["xep_0199"].send_ping(JID(to), timeout=TIMEOUT)  # pyright: ignore[reportUnknownMemberType]
 
     def refusal(self) -> Exception:
         """Why nobody is let in."""
@@ -420,21 +467,12 @@ class _Client(ClientXMPP):
         why = ", ".join(self.refusals) or "it offers no login that is safe"
         return Refused(f"{self.boundjid.host} refuses {self.boundjid.bare}: {why}")
 
-    def nick_in(self, room: str) -> str:
-        """The name that we have there."""
-        return self.plugin["xep_0045"].our_nicks[None].get(JID(room), "")
-
-    def real(self, occupant: JID) -> str:
-        """Who somebody in a room is, if the room tells it, or else what they are called there."""
-        jid = self.plugin["xep_0045"].get_jid_property(JID(occupant.bare), occupant.resource, "jid")
-        return JID(jid).bare if jid else occupant.full
-
     async def close(self) -> None:
         """End the stream, and all tasks of the library's for it."""
         self.cancel_connection_attempt()
         with suppress(TimeoutError, NotConnectedError):
             async with asyncio.timeout(2):
-                await self.disconnect(wait=1)
+                await self.disconnect(wait=1)  # pyright: ignore[reportUnknownMemberType]
         self.abort()
         await asyncio.sleep(0)
         for name in list(self.scheduled_events):
@@ -456,7 +494,7 @@ class _Client(ClientXMPP):
 
     async def _connect_loop(self) -> asyncio.Future[Any] | None:
         self._hold()
-        return await super()._connect_loop()
+        return await super()._connect_loop()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     async def _handle_stream_features(self, features: StreamFeatures) -> bool | None:
         self._hold()
@@ -472,8 +510,17 @@ def _has(message: Message, path: str) -> bool:
     return message.xml.find(path) is not None
 
 
+def _addressed(message: Message, body: str, room: _Room) -> tuple[str, bool]:
+    """The text without a mention at its beginning, and whether it is meant for us."""
+    name = rf"(?<!\w){re.escape(room.nick)}(?!\w)"
+    reply = message.xml.find("{urn:xmpp:reply:0}reply")
+    replied = reply is not None and reply.get("to") == f"{room.address}/{room.nick}"
+    text = re.sub(rf"^@?{name}\s*[:,]?\s*", "", body, flags=re.IGNORECASE)
+    return text, replied or re.search(name, body, re.IGNORECASE) is not None
+
+
 def _identity(message: Message, who: str) -> str:
-    """The same for a message that its sender, or the server, sends again; ids are unique only for their sender."""
+    """The same when the sender or the server sends a message again; ids are unique for their sender alone."""
     name = message["id"]
     if not name:
         return uuid4().hex

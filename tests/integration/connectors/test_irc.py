@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.standins.irc import ROOM, IrcPlatform
-from tests.standins.servers import PATIENCE, free_port
+from tests.standins.servers import PATIENCE, certify, free_port
 
 from torana.connectors import irc
 from torana.connectors.base import Place, Refused, TryLater, Unsure
@@ -297,20 +296,9 @@ async def test_trickling_it_works_and_corrupt_it_ends(platform: IrcPlatform) -> 
     assert line.heard.empty()
 
 
-def certify(directory: Path) -> None:
-    """A certificate of this machine's that signs itself."""
-    request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
-    subprocess.run(
-        [*request, *names, "-keyout", directory / "key.pem", "-out", directory / "certificate.pem"],
-        check=True,
-        capture_output=True,
-    )
-
-
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> AsyncGenerator[IrcPlatform]:
-    certify(tmp_path)
+    await certify(tmp_path)
     async with IrcPlatform(tmp_path, tls_port=free_port()) as platform:
         yield platform
 
