@@ -262,10 +262,11 @@ class Xmpp(Connector[XmppSettings]):
         """Tell the server that the oldest message was taken."""
         self._untaken.popleft()
         self._count(client)
-        if client.transport is not None:
+        if client.plugin["xep_0198"].enabled_in:
+            client.plugin["xep_0198"].send_ack()
+        # With all of them taken: else each one taken would let a whole buffer of new ones in.
+        if not self._untaken and client.transport is not None:
             client.transport.resume_reading()
-            if client.plugin["xep_0198"].enabled_in:
-                client.plugin["xep_0198"].send_ack()
 
     def _count(self, client: _Client) -> None:
         """What slixmpp answers when the server asks how far we are: to before the first that is not taken."""
