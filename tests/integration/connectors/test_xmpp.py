@@ -127,9 +127,11 @@ async def test_many_messages_are_taken_one_by_one(
         assert isinstance(line.connector, Xmpp)
         untaken = line.connector._untaken  # pyright: ignore[reportPrivateUsage]
         taken = line.hear
+        begin = asyncio.Event()
         waiting: list[int] = []
 
         async def hear(heard: Heard) -> None:
+            await begin.wait()
             await asyncio.sleep(0)
             waiting.append(len(untaken))
             await taken(heard)
@@ -138,6 +140,9 @@ async def test_many_messages_are_taken_one_by_one(
         said = [f"{number} " + "x" * 4_000 for number in range(400)]
         for text in said:
             await platform.say(text)
+        await platform.person("ana").is_up_to_date()
+        await asyncio.sleep(0.2)  # enough to read everything, were it read
+        begin.set()
         assert await texts(line, 400) == said
         assert max(waiting) < 100  # what fits in a buffer, and had come before the reading was stopped
 
@@ -333,10 +338,12 @@ async def test_a_room_that_has_forgotten_us_is_entered_again(
             lambda one: one.get("from") == f"{ROOM}/torana" and one.get("type") == "unavailable"
         )
         await line.connector.send(part("hello", Place(chat="ana@localhost")))  # what was behind it has come
+        platform.watcher.stanzas.clear()
         deaf[0] = False
         if noticed == "by sending":
             with pytest.raises(TryLater, match="not-acceptable"):
                 await line.connector.send(part("hello", Place(chat=ROOM)))
+        await platform.watcher.got(lambda one: one.tag.endswith("}presence"))
         await sent(line, Place(chat=ROOM))
         await platform.say("welcome", room=ROOM, mention=True)
         assert (await line.next()).addressed
