@@ -44,6 +44,8 @@ LINES = 4
 #: Seconds for the network, and between two probes.
 TIMEOUT = 30.0
 PROBE = 40.0
+#: Seconds that a message may wait for those before it.
+_QUEUE = 10.0
 
 #: A line with its tags has 8,703 bytes at most; a server that sends a longer one is none.
 _READ_LIMIT = 16_384
@@ -90,7 +92,7 @@ class IrcSettings(ConnectorSettings):
         default=(), description="Channels to be in, such as `#room`, or `#room key` where one needs a key."
     )
     lines_per_second: float = Field(
-        default=0.5, gt=0, le=1_000, description="Lines a second that the server takes, after four at once."
+        default=0.5, ge=0.25, le=1_000, description="Lines a second that the server takes, after four at once."
     )
 
     @model_validator(mode="after")
@@ -207,21 +209,25 @@ class Irc(Connector[IrcSettings]):
         """As ``Connector``: ready when every channel was joined, or is closed to us, which is logged."""
         settings = self.settings
         tls = ssl.create_default_context() if settings.tls else None
-        async with asyncio.timeout(TIMEOUT):
-            reader, self._writer = await asyncio.open_connection(
-                settings.host, settings.port, ssl=tls, limit=_READ_LIMIT
-            )
         probe = asyncio.create_task(self._probe())
+        deadline = asyncio.timeout(TIMEOUT)
         try:
-            self._register()
-            async with asyncio.timeout(2 * TIMEOUT) as deadline:
+            async with deadline:
+                reader, self._writer = await asyncio.open_connection(
+                    settings.host, settings.port, ssl=tls, limit=_READ_LIMIT
+                )
+                self._register()
                 async for message in _messages(reader):
                     ears.alive()
                     await self._take(message, ears)
                     if deadline.when() is not None and self._is_ready:
                         deadline.reschedule(None)
                         ears.ready()
-            raise ConnectionError("the server has closed the connection")
+            raise ConnectionError(f"{settings.host} has closed the connection")
+        except TimeoutError as error:
+            if deadline.expired():
+                raise ConnectionError(f"{settings.host} did not let us in for {TIMEOUT:g} s") from error
+            raise
         finally:
             probe.cancel()
             await self._close()
@@ -233,12 +239,14 @@ class Irc(Connector[IrcSettings]):
         lines = wrap(part.text, min(LINE, 512 - len(f":{self._nick}!@ PRIVMSG {target} :\r\n".encode()) - 75))
         if not lines:
             raise Refused("there is nothing in it that IRC can show")
+        begin = self._reserved(len(lines))
         async with self._sending:
-            answer = asyncio.get_running_loop().create_future()
+            await _sleep_until(begin)
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._sent = (target.lower(), uuid4().hex, answer)
             try:
-                for line in lines:
-                    await self._pause()
+                for number, line in enumerate(lines):
+                    await _sleep_until(begin + number / self.settings.lines_per_second)
                     if not answer.done():
                         await self._written("PRIVMSG", target, line)
                 if not answer.done():
@@ -264,11 +272,14 @@ class Irc(Connector[IrcSettings]):
             raise Refused(f"nobody is known by {chat} now")
         return nick
 
-    async def _pause(self) -> None:
-        """Let lines go at the server's pace: a few at once, if it was silent before."""
+    def _reserved(self, lines: int) -> float:
+        """When the first of so many lines may go: a few go at once if it was silent before, others wait."""
         gap, now = 1 / self.settings.lines_per_second, asyncio.get_running_loop().time()
-        self._next_line = max(self._next_line, now - LINES * gap) + gap
-        await asyncio.sleep(max(0.0, self._next_line - now))
+        begin = max(self._next_line, now - (LINES - 1) * gap)
+        if begin - now > _QUEUE:
+            raise TryLater("the server takes lines slowly", seconds=begin - now)
+        self._next_line = begin + lines * gap
+        return begin
 
     async def _written(self, *params: str) -> None:
         self._say(*params)
@@ -471,6 +482,10 @@ class Irc(Connector[IrcSettings]):
     def _on_pong(self, message: Message) -> None:
         if self._sent and message.text == self._sent[1] and not self._sent[2].done():
             self._sent[2].set_result(None)
+
+
+async def _sleep_until(when: float) -> None:
+    await asyncio.sleep(max(0.0, when - asyncio.get_running_loop().time()))
 
 
 async def _messages(reader: asyncio.StreamReader) -> AsyncGenerator[Message]:

@@ -255,10 +255,15 @@ async def test_lines_go_at_the_pace_of_the_server(
         sleep = AsyncMock()
         monkeypatch.setattr(irc.asyncio, "sleep", sleep)
         await line.connector.send(part("a\nb\nc\nd", place))
-        await line.connector.send(part("e\nf", place))
+        assert not any(call.args[0] for call in sleep.await_args_list)  # four at once
+        await line.connector.send(part("e\nf\ng\nh", place))
+        assert 0 < max(call.args[0] for call in sleep.await_args_list) <= 8
+        more = [line.connector.send(part("i", place)) for _ in range(20)]
+        answers = await asyncio.gather(*more, return_exceptions=True)
         monkeypatch.undo()
-        first, second = [call.args[0] for call in sleep.await_args_list if call.args[0]]
-        assert 0 < first <= 2 < second <= 4
+        too_many = [answer for answer in answers if isinstance(answer, TryLater)]  # the queue is not endless
+        assert 10 <= len(too_many) < 20
+        assert all(answer.seconds is not None and 10 < answer.seconds <= 12 for answer in too_many)
 
 
 async def test_a_dead_line_gives_no_sign_of_life(
