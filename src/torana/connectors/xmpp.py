@@ -145,8 +145,9 @@ class Xmpp(Connector[XmppSettings]):
         client = self._client = _Client(self.settings)
         self._listen(client, ears)
         attending: asyncio.Task[None] | None = None
+        deadline = asyncio.timeout(2 * TIMEOUT)
         try:
-            async with asyncio.timeout(2 * TIMEOUT) as deadline:
+            async with deadline:
                 client.open()
                 attending = asyncio.create_task(self._attend(client, ears, deadline))
                 while True:
@@ -155,6 +156,10 @@ class Xmpp(Connector[XmppSettings]):
                         raise heard
                     await ears.hear(heard)
                     self._take(client)
+        except TimeoutError as error:
+            if deadline.expired():
+                raise ConnectionError(f"the server did not let us in for {2 * TIMEOUT:g} s") from error
+            raise
         finally:
             self._client = None
             for answer in self._sent.values():
@@ -389,7 +394,7 @@ class _Room:
         ET.SubElement(ET.SubElement(presence.xml, f"{_MUC}x"), f"{_MUC}history", maxstanzas="0")
         presence.send()
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(TIMEOUT / 3):  # one room does not keep all the others waiting
                 why, for_good = await self._entering
         except TimeoutError:
             why, for_good = "no answer", False
@@ -450,7 +455,6 @@ class _Client(ClientXMPP):
         self.refusals: list[str] = []
         self.faults: list[str] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-
         self._address = (settings.host, settings.port) if settings.host else (None, None)
 
     def open(self) -> None:
