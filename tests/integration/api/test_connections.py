@@ -61,8 +61,10 @@ async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[R
                 ScriptedModel(*answers), connectors=json.dumps({"home": account}), hooks_port=port
             )
             running = Running(app, client, program, f"http://127.0.0.1:{port}")
-            while "home" not in (await running.get("/health"))["connectors"]:
-                pass
+            async with httpx.AsyncClient() as caller:
+                while (await caller.get(f"http://127.0.0.1:{port}/hooks/home")).status_code == 503:
+                    pass  # it connects
+            assert (await running.get("/health"))["connectors"] == ["home"]
             return running
 
         yield make
