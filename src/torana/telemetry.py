@@ -51,6 +51,18 @@ _SECRET_TEXT = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 #: Libraries that tell of each of their steps at INFO.
 _TALKATIVE = ("alembic", "anthropic", "httpcore", "httpx", "openai")
+#: Libraries of chat platforms log what people say and how we log in: at no level of ours is that told.
+_INDISCREET = (
+    "aioimaplib",
+    "aiosmtplib",
+    "discord",
+    "markdown_it",
+    "nio",
+    "slack_sdk",
+    "slixmpp",
+    "telegram",
+    "websockets",
+)
 #: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
 _TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: By this our handlers are known again when logging is configured once more.
@@ -111,6 +123,8 @@ def configure_logging(
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _install(handlers, threshold)
     _adopt_uvicorn()
+    for name in _INDISCREET:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
 

@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 from torana import telemetry
 from torana.telemetry import bind, configure_logging, mask_secrets
 
-TOUCHED = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic")
+TOUCHED = (
+    *("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic"),
+    *("aioimaplib", "aiosmtplib", "discord", "markdown_it", "nio", "slack_sdk", "slixmpp", "telegram"),
+    "websockets",
+)
 
 
 class Terminal(io.StringIO):
@@ -189,6 +193,15 @@ def test_uvicorn_takes_part_without_its_access_log() -> None:
     logging.getLogger("uvicorn.access").info("GET /health")
     (line,) = lines(stream)
     assert (line["event"], "color_message" in line) == ("started", False)
+
+
+def test_a_library_that_logs_what_people_say_tells_of_trouble_alone() -> None:
+    stream = configure(level="debug")
+    logging.getLogger("slixmpp.xmlstream").debug("SEND: <body>a secret</body>")
+    logging.getLogger("telegram.Bot").info("https://api.telegram.org/bot1:token/getMe")
+    logging.getLogger("slixmpp").warning("trouble")
+
+    assert [line["event"] for line in lines(stream)] == ["trouble"]
 
 
 @pytest.mark.parametrize(
