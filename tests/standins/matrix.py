@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import json
 import os
 import shutil
 import socket
@@ -16,11 +17,12 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 from uuid import uuid4
 
 import aiohttp
+import nio
 from aiohttp import web
 
 from torana.connectors.matrix import Matrix
@@ -32,7 +34,7 @@ V3 = "/_matrix/client/v3"
 
 _CONFIG = """
 server_name: DOMAIN
-listeners: [{path: DIR/socket, type: http, resources: [{names: [client, media]}]}]
+listeners: [{path: DIR/socket, type: http, x_forwarded: true, resources: [{names: [client, media]}]}]
 database: {name: sqlite3, args: {database: DIR/homeserver.db}}
 media_store_path: DIR/media
 signing_key_path: DIR/signing.key
@@ -178,7 +180,8 @@ class Homeserver:
             return found
 
 
-Answer = Callable[[web.Request], web.Response]
+#: Made of a request and its body.
+Answer = Callable[[web.Request, bytes], web.Response]
 
 
 class Wire:
@@ -189,10 +192,10 @@ class Wire:
         self._transports: set[asyncio.Transport] = set()
         self._faults: list[tuple[str, Answer | None]] = []
         self._again: asyncio.Event = asyncio.Event()
-        #: What the connector called, in order: method and path.
-        self.calls: list[tuple[str, str]] = []
-        #: The tokens from which it synced, in order.
-        self.tokens: list[str] = []
+        self._foreign: dict[str, list[object]] = {}
+        #: The tokens with which calls were made.
+        self.secrets: set[str] = set()
+        self._since: list[str] = []
         self.url = ""
 
     def fault(self, path: str, answer: Answer | None) -> None:
@@ -209,17 +212,21 @@ class Wire:
         """Answer the sync that waits with all that was told since the first."""
         self._again.set()
 
+    def slip_in(self, room: str, events: list[object]) -> None:
+        """Put events of other homeservers, which ours did not look at, before those that are told next."""
+        self._foreign[room] = events
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Pass a call on."""
         transport = request.transport
         assert isinstance(transport, asyncio.Transport)
         self._transports.add(transport)
-        self.calls.append((request.method, request.path))
+        self.secrets.add(request.headers.get("Authorization", "Bearer none").split()[1])
         for fault in self._faults:
             if fault[0] in request.path:
                 self._faults.remove(fault)
                 if fault[1] is not None:
-                    return fault[1](request)
+                    return fault[1](request, await request.read())
                 await self._pass_on(request, request.path_qs)
                 transport.abort()
         if request.path.endswith("/sync"):
@@ -228,15 +235,15 @@ class Wire:
 
     async def _sync(self, request: web.Request) -> web.Response:
         since = request.query.get("since", "")
-        self.tokens.append(since)
+        self._since.append(since)
         passed = asyncio.create_task(self._pass_on(request, request.path_qs))
         again = asyncio.create_task(self._again.wait())
         try:
             await asyncio.wait({passed, again}, return_when=asyncio.FIRST_COMPLETED)
             if not self._again.is_set():
-                return await passed
+                return self._with_foreign(await passed)
             self._again.clear()
-            first = next(token for token in self.tokens if token)
+            first = next(token for token in self._since if token)
             return await self._pass_on(request, request.path_qs.replace(quote(since, safe=""), first))
         finally:
             passed.cancel()
@@ -244,8 +251,15 @@ class Wire:
             with suppress(asyncio.CancelledError, aiohttp.ClientError):
                 await passed
 
+    def _with_foreign(self, answer: web.Response) -> web.Response:
+        assert isinstance(answer.body, bytes)
+        told = json.loads(answer.body)
+        for room, info in told.get("rooms", {}).get("join", {}).items():
+            info["timeline"]["events"] = self._foreign.pop(room, []) + info["timeline"]["events"]
+        return web.json_response(told, status=answer.status)
+
     async def _pass_on(self, request: web.Request, path: str) -> web.Response:
-        headers = {
+        headers = {"X-Forwarded-For": request.remote or ""} | {
             name: request.headers[name] for name in ("Authorization", "Content-Type") if name in request.headers
         }
         url = f"http://synapse{path}"
@@ -393,12 +407,12 @@ class MatrixPlatform(Platform):
         """As ``Platform``."""
         told: dict[str, Any] = {} if seconds is None else {"retry_after_ms": int(seconds * 1000)}
         body = {"errcode": "M_LIMIT_EXCEEDED", "error": "Too Many Requests", **told}
-        self.wire.fault("/send/", lambda _: web.json_response(body, status=429))
+        self.wire.fault("/send/", lambda _, __: web.json_response(body, status=429))
 
     async def fail(self) -> None:
         """As ``Platform``."""
         body = {"errcode": "M_UNKNOWN", "error": "Internal server error"}
-        self.wire.fault("/send/", lambda _: web.json_response(body, status=500))
+        self.wire.fault("/send/", lambda _, __: web.json_response(body, status=500))
 
     async def refuse_message(self) -> None:
         """As ``Platform``: the homeserver's own refusal of one who was banned."""
@@ -419,3 +433,65 @@ async def matrix_platform(path: Path) -> AsyncGenerator[MatrixPlatform]:
         account = await homeserver.person("torana")
         async with wire(session) as line:
             yield MatrixPlatform(homeserver, line, account)
+
+
+ENCRYPTION = {"type": "m.room.encryption", "state_key": "", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}
+
+
+class Device:
+    """Somebody's client that encrypts and decrypts."""
+
+    def __init__(self, client: nio.AsyncClient, line: Wire, reader: str) -> None:
+        self.client = client
+        self.line = line
+        self._reader = reader
+
+    async def sync(self) -> nio.SyncResponse:
+        """Sync once, and tell of keys and ask for them as is due."""
+        answer = await self.client.sync(1_000)
+        assert isinstance(answer, nio.SyncResponse), answer
+        if self.client.should_upload_keys:
+            await self.client.keys_upload()
+        if self.client.should_query_keys:
+            await self.client.keys_query()
+        return answer
+
+    async def say(self, room: str, content: dict[str, Any]) -> str:
+        """Say something encrypted, as soon as the reader has a device for which it can be."""
+        async with asyncio.timeout(PATIENCE):
+            while not list(self.client.device_store.active_user_devices(self._reader)):
+                await self.sync()
+            answer = await self.client.room_send(
+                room, "m.room.message", content, ignore_unverified_devices=True
+            )
+        assert isinstance(answer, nio.RoomSendResponse), answer
+        return answer.event_id
+
+    async def read(self) -> dict[str, Any]:
+        """What the reader says next that can be read."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                answer = await self.sync()
+                for room in answer.rooms.join.values():
+                    for event in cast("list[object]", room.timeline.events):
+                        if isinstance(event, nio.RoomMessage) and event.sender == self._reader:
+                            assert event.decrypted
+                            return event.source["content"]
+
+
+@asynccontextmanager
+async def device(platform: MatrixPlatform, person: Person, store: Path) -> AsyncGenerator[Device]:
+    """Somebody's client, with its keys in a directory."""
+    async with wire(platform.homeserver.session) as line:
+        client = nio.AsyncClient(line.url, person.id, store_path=str(store))
+        client.access_token = person.token
+        await client.whoami()
+        client.load_store()
+        try:
+            made = Device(client, line, platform.account.id)
+            await made.sync()
+            yield made
+        finally:
+            await client.close()
+            assert client.store is not None
+            client.store.database.close()

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import nio
-from aiohttp import ClientConnectorError, ClientError, ClientResponse
+from aiohttp import ClientError, ClientResponse
 from nio.crypto.attachments import decrypt_attachment
 from pydantic import Field, SecretStr, model_validator
 
@@ -43,6 +43,8 @@ from torana.connectors.base import (
 from torana.connectors.markup import html
 
 _log = logging.getLogger(__name__)
+# It writes whole answers at DEBUG, a login's with the token.
+logging.getLogger("nio.responses").setLevel(logging.INFO)
 
 #: Seconds for a call, and for a file and the first answer, which has the state of all rooms.
 _TIMEOUT, _LONG_TIMEOUT = 30, 300
@@ -57,8 +59,9 @@ _MOST_WAITING, _KEY_PATIENCE = 1_000, 300
 _SINCE = "torana.since"
 _NOTHING: dict[str, Any] = {"types": []}
 _FILTER: dict[str, Any] = {"presence": _NOTHING, "account_data": _NOTHING} | {
-    "room": {"timeline": {"limit": 50}, "state": {"lazy_load_members": True}}
-    | {"ephemeral": _NOTHING, "account_data": _NOTHING}
+    "room": {"timeline": {"limit": 50}, "ephemeral": _NOTHING, "account_data": _NOTHING}
+    # Names of those who speak, always: the homeserver thinks that we remember them from the last run.
+    | {"state": {"lazy_load_members": True, "include_redundant_members": True}}
 }
 
 _FILE_ADDRESS = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_-]{1,255})")
@@ -76,6 +79,7 @@ _QUOTED_HTML = re.compile(r"<mx-reply>.*?</mx-reply>", re.DOTALL)
 
 _LINK = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 
+_q = partial(quote, safe="")
 R = TypeVar("R")
 
 
@@ -104,6 +108,21 @@ class MatrixSettings(ConnectorSettings):
         return self
 
 
+class _Client(nio.AsyncClient):
+    """nio's client, where errors are errors and nothing more."""
+
+    async def parse_body(self, transport_response: ClientResponse) -> dict[Any, Any]:
+        """As ``AsyncClient``; what lies in front of a homeserver has no words of Matrix for its errors."""
+        body = await super().parse_body(transport_response)
+        wordless = transport_response.status >= 400 and "errcode" not in body
+        return {"errcode": "", "error": "no answer of Matrix"} if wordless else body
+
+    async def receive_response(self, response: nio.Response) -> None:
+        """As ``AsyncClient``; that takes the refusal of a key for a logout."""
+        if not isinstance(response, nio.ErrorResponse):
+            await super().receive_response(response)
+
+
 class Matrix(Connector[MatrixSettings]):
     """One account on one homeserver, on one device."""
 
@@ -125,14 +144,10 @@ class Matrix(Connector[MatrixSettings]):
 
     def __init__(self, settings: MatrixSettings) -> None:
         super().__init__(settings)
-        config = nio.AsyncClientConfig(
-            max_limit_exceeded=0,  # nio would try again by itself, for ever
-            max_timeouts=0,
-            request_timeout=_TIMEOUT,
-            encryption_enabled=settings.store is not None,
-        )
+        # nio would try again by itself, for ever.
+        config = nio.AsyncClientConfig(max_limit_exceeded=0, max_timeouts=0, request_timeout=_TIMEOUT)
         home, store = settings.homeserver.rstrip("/"), str(settings.store or "")
-        self._client = nio.AsyncClient(home, settings.user, settings.device, store, config)
+        self._client = _Client(home, settings.user, settings.device, store, config)
         self._connected = False
         self._name = ""
         #: The rooms that the account itself calls direct, and those that are shown that we type.
@@ -283,11 +298,12 @@ class Matrix(Connector[MatrixSettings]):
                 _log.warning("matrix_join_failed", extra={"room": room_id, "reason": str(e)})
 
     async def _is_direct(self, room: nio.MatrixRoom) -> bool:
-        if room.room_id in self._direct:
-            return True
-        if room.summary is None and not room.members_synced and len(room.users) <= 2:
-            await self._client.joined_members(room.room_id)
-        return room.member_count == 2
+        counts = room.summary
+        if counts is None or None in (counts.joined_member_count, counts.invited_member_count):
+            answer = await self._call("GET", f"/rooms/{_q(room.room_id)}/members?not_membership=leave")
+            kinds = [_mapping(one.get("content")).get("membership") for one in answer.get("chunk", ())]
+            room.summary = nio.RoomSummary(kinds.count("invite"), kinds.count("join"), [])
+        return room.room_id in self._direct or room.member_count == 2
 
     async def _hear(self, room: nio.MatrixRoom, event: nio.Event, ears: Ears) -> None:
         if event.sender == self._client.user_id:
@@ -349,14 +365,14 @@ class Matrix(Connector[MatrixSettings]):
     def _without_mention(self, content: Mapping[str, Any], text: str) -> tuple[bool, str]:
         """Whether the account is mentioned, and the text without that at its beginning."""
         user = self._client.user_id
+        names = f"{re.escape(user)}|@?{re.escape(self._name)}" if self._name else re.escape(user)
         whole = re.escape(user) + r"(?![\w-]|[.:]\w)"
-        names = "|".join(re.escape(one) for one in (user, self._name, user[1:].partition(":")[0]) if one)
         shown = unquote(_QUOTED_HTML.sub("", _text(content.get("formatted_body"))))
         places = (text, shown, str(content.get("m.mentions")))
-        named = re.match(rf"\s*@?(?:{names})[:,]", text, re.IGNORECASE) is not None
+        named = re.match(rf"\s*(?:{names})[:,](?=\s|\Z)", text, re.IGNORECASE) is not None
         mentioned = named or any(re.search(whole, place) for place in places)
         if mentioned:
-            text = re.sub(rf"\A\s*@?(?:{names})(?:\s*[:,]\s*|\s+|\Z)", "", text, flags=re.IGNORECASE)
+            text = re.sub(rf"\A\s*(?:{names})[:,]?(?=\s|\Z)\s*", "", text, flags=re.IGNORECASE)
         return mentioned, text
 
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
@@ -384,7 +400,7 @@ class Matrix(Connector[MatrixSettings]):
         headers = {"Authorization": f"Bearer {self._client.access_token}"}
         async with await self._client.send("GET", path, None, headers, timeout=_LONG_TIMEOUT) as response:
             if response.status != 200:
-                raise _fault(response.status, response.headers, await _json(response))
+                raise _fault(response.status, response.headers, await self._client.parse_body(response))
             if (response.content_length or 0) > limit:
                 raise TooLarge(f"the file has {response.content_length} bytes")
             data = bytearray()
@@ -406,8 +422,6 @@ class Matrix(Connector[MatrixSettings]):
                 await self._share_key(room)
             message = self._client.room_send(chat, "m.room.message", _content(part), _transaction(part), True)
             sent = _checked(await message, nio.RoomSendResponse)
-        except ClientConnectorError as e:
-            raise TryLater("the homeserver cannot be reached") from e
         except (ClientError, TimeoutError) as e:
             raise Unsure(f"the homeserver did not answer ({type(e).__name__})") from e
         if chat in self._typing:
@@ -477,7 +491,7 @@ class Matrix(Connector[MatrixSettings]):
         headers = {"Authorization": f"Bearer {self._client.access_token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body)
         async with await self._client.send(method, f"/_matrix/client/v3{path}", data, headers) as response:
-            answer = await _json(response)
+            answer = await self._client.parse_body(response)
         if response.status == 200:
             return answer
         if method == "GET" and response.status in {403, 404}:
@@ -490,15 +504,15 @@ def _well_formed(of: nio.RoomInfo | nio.RoomMessagesResponse) -> list[nio.Event]
     return [event for event in events if isinstance(event, nio.Event)]
 
 
-def _memberships(events: Iterable[nio.Event], user: str) -> list[str | None]:
+def _memberships(events: Sequence[nio.Event], user: str) -> list[str | None]:
     """What each event made of the account's own membership, if it changed that."""
-    return [
-        event.membership
-        if isinstance(event, nio.RoomMemberEvent)
-        and (event.state_key, event.membership != event.prev_membership) == (user, True)
-        else None
+    own = {
+        event.event_id: event.membership
         for event in events
-    ]
+        if isinstance(event, nio.RoomMemberEvent) and event.state_key == user
+        if event.membership != event.prev_membership
+    }
+    return [own.get(event.event_id) for event in events]
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -562,16 +576,6 @@ def _decrypted(data: bytes, secret: Mapping[str, Any]) -> bytes:
         return decrypt_attachment(data, secret["key"]["k"], secret["hashes"]["sha256"], secret["iv"])
     except (nio.EncryptionError, LookupError, TypeError, ValueError) as e:
         raise Refused("the file cannot be decrypted") from e
-
-
-_q = partial(quote, safe="")
-
-
-async def _json(response: ClientResponse) -> Mapping[str, Any]:
-    try:
-        return _mapping(json.loads(await response.read()))
-    except ValueError:
-        return {}
 
 
 def _checked(answer: object, kind: type[R]) -> R:
