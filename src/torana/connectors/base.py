@@ -209,6 +209,12 @@ class ConnectorSettings(BaseModel):
     on_busy: Literal["queue", "steer", "interrupt"] = Field(
         default="queue", description="What a message does to the running turn of its own sender."
     )
+    per_session: int = Field(
+        default=20, ge=0, description="Turns in ten minutes after which a session is paused; 0 is no bound."
+    )
+    previews: bool = Field(
+        default=True, description="Whether a reply is shown while it grows, where the platform has edits."
+    )
     on_ambiguous: Literal["resend", "hold"] = Field(
         default="resend",
         description="What becomes of a part that may have arrived, where the platform cannot be asked: sent "

@@ -100,14 +100,15 @@ def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> tupl
     return _delivery(connection.execute(_INSERT_RETURNING, values).mappings().one()), True
 
 
-def shown(connection: Connection, number: int, shown_as: str) -> None:
+def shown(connection: Connection, number: int, shown_as: str) -> Delivery:
     """Keep the platform's id of a preview that arrived."""
     connection.execute(_UPDATE, {"key": number, "shown_as": shown_as})
+    return _delivery(connection.execute(_GET, {"key": number}).mappings().one())
 
 
 def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
     """The first open delivery of each of the account's lines, in order. What has become stale is so now."""
-    connection.execute(_STALE, {"account": account, "before": now - FRESH, "now": now})
+    connection.execute(_STALE, {"of_account": account, "before": now - FRESH, "now": now})
     return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
 
 
@@ -245,7 +246,7 @@ _STALE = (
     sa.update(deliveries)
     .where(
         undelivered,
-        deliveries.c.account == sa.bindparam("account"),
+        deliveries.c.account == sa.bindparam("of_account"),
         deliveries.c.state == "pending",
         deliveries.c.created_at < sa.bindparam("before"),
     )
