@@ -53,11 +53,13 @@ _MOST_WAITING, _KEY_PATIENCE = 200, 300
 _SINCE = "torana.since"
 _NOTHING: dict[str, Any] = {"types": []}
 _FILTER: dict[str, Any] = {"presence": _NOTHING, "account_data": _NOTHING} | {
-    "room": {"timeline": {"limit": 50}, "ephemeral": _NOTHING, "account_data": _NOTHING}
+    "room": {"timeline": {"limit": 10}, "ephemeral": _NOTHING, "account_data": _NOTHING}
     # Names of those who speak, always: the homeserver thinks that we remember them from the last run.
     | {"state": {"lazy_load_members": True, "include_redundant_members": True}}
 }
 
+#: Anybody may write anything for an id.
+_EVENT_ID = re.compile(r"\$[!-~]{1,254}")
 _FILE_ADDRESS = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_-]{1,255})")
 _FILES: Mapping[str, Literal["image", "file", "video"]] = {
     "m.image": "image",
@@ -69,7 +71,7 @@ _HEARD = {"m.text", "m.notice", "m.emote", *_FILES}
 
 #: What older clients write before a reply: the message that is answered, as a quotation.
 _QUOTED = re.compile(r"\A(?:>[^\n]*\n)+\n?")
-_QUOTED_HTML = re.compile(r"<mx-reply>.*?</mx-reply>", re.DOTALL)
+_QUOTED_HTML = re.compile(r"\A\s*<mx-reply>.*?</mx-reply>", re.DOTALL)
 
 _LINK = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 
@@ -255,7 +257,8 @@ class Matrix(Connector[MatrixSettings]):
         """Leave what all others have left: it would count as a room for ever."""
         left = any(isinstance(event, nio.RoomMemberEvent) and event.membership == "leave" for event in events)
         if left and room.summary is not None and room.member_count == 1:
-            await self._home.room_leave(room.room_id)
+            with suppress(Refused, TryLater, Unsure):
+                await self._home.room_leave(room.room_id)
 
     async def _is_direct(self, room: nio.MatrixRoom) -> bool:
         counts = room.summary
@@ -301,8 +304,8 @@ class Matrix(Connector[MatrixSettings]):
         relation = _mapping(content.get("m.relates_to"))
         if kind not in _HEARD or relation.get("rel_type") == "m.replace":
             return None
-        thread = _text(relation.get("event_id")) if relation.get("rel_type") == "m.thread" else ""
-        answered = _text(_mapping(relation.get("m.in_reply_to")).get("event_id"))
+        thread = _event_id(relation.get("event_id")) if relation.get("rel_type") == "m.thread" else ""
+        answered = _event_id(_mapping(relation.get("m.in_reply_to")).get("event_id"))
         mentioned, text = self._without_mention(content, _words(content, kind, reply=bool(answered)))
         direct = await self._is_direct(room)
         if thread and relation.get("is_falling_back") is True:
@@ -336,8 +339,13 @@ class Matrix(Connector[MatrixSettings]):
         return mentioned, text
 
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
-        path = f"/rooms/{quoted(room.room_id)}/event/{quoted(event_id)}"
-        return bool(event_id) and (await self._home.call("GET", path)).get("sender") == self._home.user_id
+        if not event_id:
+            return False
+        try:
+            event = await self._home.call("GET", f"/rooms/{quoted(room.room_id)}/event/{quoted(event_id)}")
+        except (Refused, TryLater, Unsure):
+            return False  # whoever wrote the id shall not end the run with it
+        return event.get("sender") == self._home.user_id
 
     def _attachment(self, content: Mapping[str, Any], kind: str) -> Attachment:
         info = _mapping(content.get("info"))
@@ -405,6 +413,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _event_id(value: object) -> str:
+    return value if isinstance(value, str) and _EVENT_ID.fullmatch(value) else ""
 
 
 def _words(content: Mapping[str, Any], kind: str, *, reply: bool) -> str:

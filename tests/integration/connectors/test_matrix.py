@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Generator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +30,6 @@ from torana.connectors import matrix
 from torana.connectors.base import Part, Place, Refused, TooLarge, TryLater, Unsure
 from torana.connectors.matrix import Matrix, MatrixSettings
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
-
-HEADERS = {"Retry-After": "42"}
-PILL = "https://matrix.to/#/"
 
 
 @pytest.fixture(scope="module")
@@ -244,23 +242,27 @@ async def test_what_is_no_message_does_no_harm(platform: MatrixPlatform) -> None
 
 
 async def test_an_odd_message_is_a_message(platform: MatrixPlatform) -> None:
-    ana = await platform.homeserver.person("ana")
-    content: list[Any] = [
+    endless = "$" + "x" * 50_000
+    content: list[dict[str, Any]] = [
         {"msgtype": "m.text", "body": ""},
         {"msgtype": "m.image", "body": "cat", "url": "mxc://../../../etc/passwd"},
         {"msgtype": "m.image", "body": "cat", "url": "mxc://a/b", "info": {"size": "big", "mimetype": 7}},
-        {"msgtype": "m.text", "body": "1", "m.relates_to": "nothing"},
+        {"msgtype": "m.text", "body": "1", "m.relates_to": "nothing", "m.mentions": ["x"]},
         {"msgtype": "m.text", "body": "2", "m.relates_to": {"rel_type": "m.thread", "event_id": 5}},
-        {"msgtype": "m.text", "body": "3", "m.relates_to": {"m.in_reply_to": {"event_id": "$../.."}}},
-        {"msgtype": "m.text", "body": "4", "m.mentions": {"user_ids": []}, "info": 8},
+        {"msgtype": "m.text", "body": "3", "m.relates_to": {"rel_type": "m.thread", "event_id": endless}},
+        {"msgtype": "m.text", "body": "4", "m.relates_to": {"m.in_reply_to": {"event_id": "$../.."}}},
+        {"msgtype": "m.text", "body": "5", "m.relates_to": {"m.in_reply_to": {"event_id": endless}}},
+        {"msgtype": "m.text", "body": "6", "m.mentions": {"user_ids": [[], 5]}, "info": 8},
     ]
-    chat = await platform.chat("ana")
     async with listening(platform) as line:
-        for one in content:
-            await platform.homeserver.send(ana, chat, one)
+        await platform.say("first", room=platform.room)
+        chat = (await line.next()).place.chat
+        platform.wire.slip_in(chat, [foreign("m.room.message", one) for one in content])
+        await platform.say("last", room=platform.room)
         heard = [await line.next() for _ in content]
 
-    assert [one.text for one in heard] == ["", "", "", "1", "2", "3", "4"]
+    assert [one.text for one in heard] == ["", "", "", "1", "2", "3", "4", "5", "6"]
+    assert [one.place.thread for one in heard] == [None] * len(heard)
     fetch = heard[1].attachments[0].fetch
     assert fetch is not None
     with pytest.raises(Refused):
@@ -328,39 +330,37 @@ async def test_joining_waits_until_the_homeserver_wants_it(platform: MatrixPlatf
 # --- who is addressed ---
 
 
-@pytest.mark.parametrize(
-    ("body", "html", "addressed", "text"),
-    [
-        ("Torana: hi", "", True, "hi"),
-        ("torana, hi", "", True, "hi"),
-        ("{id} hi", "", True, "hi"),
-        ("hi {id}.", "", True, "hi {id}."),
-        ("hi {id}.evil.example", "", False, "hi {id}.evil.example"),
-        ("hi {id}-2", "", False, "hi {id}-2"),
-        ("@Torana:other.example hi", "", False, "@Torana:other.example hi"),
-        ("Torana hi", '<a href="{pill}{id}">Torana</a> hi', True, "hi"),
-        ("Torana hi", '<a href="{pill}{quoted}">Torana</a> hi', True, "hi"),
-        ("Toranas are nice", "", False, "Toranas are nice"),
-        ("Torana is nice", "", False, "Torana is nice"),
-        ("@room hi", "", False, "@room hi"),
-    ],
-)
-async def test_a_mention_has_many_forms(
-    platform: MatrixPlatform, body: str, html: str, addressed: bool, text: str
-) -> None:
+MENTIONS = [
+    ("Torana: hi", "", True, "hi"),
+    ("torana, hi", "", True, "hi"),
+    ("{id} hi", "", True, "hi"),
+    ("hi {id}.", "", True, "hi {id}."),
+    ("hi {id}.evil.example", "", False, "hi {id}.evil.example"),
+    ("hi {id}-2", "", False, "hi {id}-2"),
+    ("@Torana:other.example hi", "", False, "@Torana:other.example hi"),
+    ("Torana hi", '<a href="https://matrix.to/#/{id}">Torana</a> hi', True, "hi"),
+    ("Torana hi", '<a href="https://matrix.to/#/{quoted}">Torana</a> hi', True, "hi"),
+    ("hi", "<mx-reply>{id}</mx-reply>hi", False, "hi"),
+    ("hi", "<mx-reply>" * 6_000, False, "hi"),
+    ("Toranas are nice", "", False, "Toranas are nice"),
+    ("Torana is nice", "", False, "Torana is nice"),
+    ("@room hi", "", False, "@room hi"),
+]
+
+
+async def test_a_mention_has_many_forms(platform: MatrixPlatform) -> None:
+    me, ana = platform.account.id, await platform.homeserver.person("ana")
+
     def told(words: str) -> str:
-        me = platform.account.id
-        return words.replace("{id}", me).replace("{quoted}", quote(me)).replace("{pill}", PILL)
+        return words.replace("{id}", me).replace("{quoted}", quote(me))
 
-    ana = await platform.homeserver.person("ana")
     chat = await platform.chat("ana", platform.room)
-    content = {"msgtype": "m.text", "body": told(body), "formatted_body": told(html)}
-    await platform.homeserver.send(ana, chat, content)
     async with listening(platform) as line:
-        heard = await line.next()
-
-    assert heard.addressed == addressed
-    assert heard.text == told(text)
+        for body, html, addressed, text in MENTIONS:
+            content = {"msgtype": "m.text", "body": told(body), "formatted_body": told(html)}
+            await platform.homeserver.send(ana, chat, content)
+            heard = await line.next()
+            assert (heard.addressed, heard.text) == (addressed, told(text)), body
 
 
 async def test_a_reply_to_us_is_addressed_and_to_others_is_not(platform: MatrixPlatform) -> None:
@@ -506,29 +506,28 @@ async def test_a_message_whose_answer_was_lost_is_sent_again_and_shown_once(plat
     assert [one.text for one in await platform.shown(2)] == ["only once", "the end"]
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "fault"),
-    [
-        (429, "", TryLater),
-        (404, "no such page", TryLater),
-        (401, '{"errcode": "M_UNKNOWN_TOKEN", "error": "no"}', TryLater),
-        (413, '{"errcode": "M_TOO_LARGE", "error": "no"}', Refused),
-        (403, '{"errcode": "M_RESOURCE_LIMIT_EXCEEDED", "error": "no"}', TryLater),
-        (502, "<html>", Unsure),
-    ],
-)
-async def test_every_answer_means_something(
-    platform: MatrixPlatform, status: int, body: str, fault: type[Exception]
-) -> None:
+ANSWERS = [
+    (429, "", TryLater),
+    (404, "no such page", TryLater),
+    (401, '{"errcode": "M_UNKNOWN_TOKEN", "error": "no"}', TryLater),
+    (413, '{"errcode": "M_TOO_LARGE", "error": "no"}', Refused),
+    (403, '{"errcode": "M_RESOURCE_LIMIT_EXCEEDED", "error": "no"}', TryLater),
+    (502, "<html>", Unsure),
+]
+
+
+async def test_every_answer_means_something(platform: MatrixPlatform) -> None:
+    headers = {"Retry-After": "42"}
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
-        platform.wire.fault("/send/", lambda _, __: web.Response(status=status, text=body, headers=HEADERS))
-        with pytest.raises(fault) as raised:
-            await line.connector.send(part("no", place))
-
-    if isinstance(raised.value, TryLater):
-        assert raised.value.seconds == (42 if status == 429 else None)
+        for status, body, fault in ANSWERS:
+            answer = partial(web.Response, status=status, text=body, headers=headers)
+            platform.wire.fault("/send/", lambda _, __, answer=answer: answer())
+            with pytest.raises(fault) as raised:
+                await line.connector.send(part("no", place))
+            if isinstance(raised.value, TryLater):
+                assert raised.value.seconds == (42 if status == 429 else None)
 
 
 async def test_a_token_that_is_taken_back_ends_the_run(platform: MatrixPlatform) -> None:
