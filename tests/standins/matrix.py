@@ -467,19 +467,18 @@ class Device:
         assert isinstance(answer, nio.RoomSendResponse), answer
         return answer.event_id
 
-    async def say_raw(self, room: str, plaintext: str) -> None:
-        """Encrypt something that is no event."""
+    def encrypted(self, room: str, plaintext: str) -> dict[str, Any]:
+        """Something encrypted that need be no event."""
         client = self.client
         assert client.olm is not None
         session = client.olm.outbound_group_sessions[room]
-        content = {
+        return {
             "algorithm": "m.megolm.v1.aes-sha2",
             "sender_key": client.olm.account.identity_keys["curve25519"],
             "ciphertext": cast("Any", session).encrypt(plaintext),
             "session_id": session.id,
             "device_id": client.device_id,
         }
-        await client.room_send(room, "m.room.encrypted", content)
 
     async def read(self) -> dict[str, Any]:
         """What the reader says next that can be read."""

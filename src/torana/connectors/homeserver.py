@@ -187,18 +187,24 @@ class Homeserver(nio.AsyncClient):
             return await super().send(method, path, data, headers, trace_context, timeout)
 
     async def parse_body(self, transport_response: ClientResponse) -> dict[Any, Any]:
-        """As ``AsyncClient``; what lies in front of a homeserver has no words of Matrix for its errors."""
+        """As ``AsyncClient``."""
         with _answers():
-            body = await super().parse_body(transport_response)
-        wordless = transport_response.status >= 400 and "errcode" not in body
-        return {"errcode": "", "error": "no answer of Matrix"} if wordless else body
+            return await super().parse_body(transport_response)
+
+    async def create_matrix_response(
+        self, response_class: Any, transport_response: ClientResponse, data: Any = None, save_to: Any = None
+    ) -> Any:
+        """As ``AsyncClient``, which looks for errors in words alone and falls over some; they are raised."""
+        if transport_response.status >= 400:
+            answer = await self.parse_body(transport_response)
+            raise _fault(transport_response.status, transport_response.headers, answer)
+        nio_s = cast("Any", super())
+        return await nio_s.create_matrix_response(response_class, transport_response, data, save_to)
 
     async def receive_response(self, response: nio.Response) -> None:
-        """As ``AsyncClient``; an error is raised. nio would take the refusal of a key for a logout."""
+        """As ``AsyncClient``; what is not understood is an error, and nothing was done."""
         if isinstance(response, nio.ErrorResponse):
-            answer = cast("ClientResponse", response.transport_response)
-            told = {"errcode": response.status_code, "error": response.message}
-            raise _fault(answer.status, answer.headers, told | {"retry_after_ms": response.retry_after_ms})
+            raise TryLater("the homeserver's answer is not one of Matrix")
         await super().receive_response(response)
 
 

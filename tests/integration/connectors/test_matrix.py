@@ -71,6 +71,9 @@ async def test_listening_goes_on_where_it_ended(platform: MatrixPlatform) -> Non
 
     assert {one.text for one in heard} == {"two", "three"}
     assert {one.sender.name for one in heard} == {"Ana", "Bob"}
+    async with listening(platform) as line:  # with no news at all
+        for one in heard:
+            await line.connector.send(part("hello", one.place))
 
 
 async def test_a_group_is_a_group_after_a_restart(platform: MatrixPlatform) -> None:
@@ -685,6 +688,9 @@ async def test_an_encrypted_room_is_read_and_written_to(
             assert await texts(line, "while you were away") == ["while you were away"]
             await line.connector.send(part("back again", heard.place))
             assert (await theirs.read())["body"] == "back again"
+        async with listening(platform, settings) as line:
+            await line.connector.send(part("nobody asked", heard.place))
+            assert (await theirs.read())["body"] == "nobody asked"
 
     events = await platform.homeserver.events(ana, secret_room)
     assert [event for event in events if event["type"] == "m.room.message"] == []
@@ -766,6 +772,24 @@ async def test_what_is_encrypted_may_be_no_event(
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
         await line.next()
         for plaintext in ("[]", "null", "{}", '{"type": 5, "content": []}', "no JSON", "[" * 100_000):
-            await theirs.say_raw(secret_room, plaintext[:20_000])
+            content = theirs.encrypted(secret_room, plaintext[:20_000])
+            await platform.homeserver.send(ana, secret_room, content, kind="m.room.encrypted")
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "still there?"})
         assert (await line.next()).text == "still there?"
+
+
+async def test_a_key_that_could_not_be_made_is_made_again(
+    platform: MatrixPlatform, secret_room: str, tmp_path: Path
+) -> None:
+    ana = await platform.homeserver.person("ana")
+    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    async with device(platform, ana, made(tmp_path / "ana")) as theirs, listening(platform, settings) as line:
+        await platform.homeserver.send(ana, secret_room, {"msgtype": "m.text", "body": "not encrypted"})
+        message = part("hi ana", (await line.next()).place)
+        nothing: dict[str, Any] = {"one_time_keys": {}, "failures": {}}
+        platform.wire.fault("/keys/claim", lambda _, __: web.json_response(nothing))
+        platform.wire.fault("/keys/claim", lambda _, __: web.Response(status=502, text="<html>"))
+        with pytest.raises(Unsure):
+            await line.connector.send(message)
+        await line.connector.send(message)
+        assert (await theirs.read())["body"] == "hi ana"
