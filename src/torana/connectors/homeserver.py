@@ -110,7 +110,7 @@ class Homeserver(nio.AsyncClient):
             answer = await self.parse_body(response)
         if response.status == 200:
             return answer
-        if method == "GET" and response.status in {403, 404}:
+        if method == "GET" and answer.get("errcode") in {"M_NOT_FOUND", "M_FORBIDDEN"}:
             return {}
         raise _fault(response.status, response.headers, answer)
 

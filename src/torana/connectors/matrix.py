@@ -163,7 +163,8 @@ class Matrix(Connector[MatrixSettings]):
         home = self._home
         self._name = _text((await home.call("GET", f"/profile/{quoted(home.user_id)}")).get("displayname"))
         direct = await home.call("GET", self._data("m.direct"))
-        self._direct = {room for rooms in direct.values() for room in rooms}
+        lists = [cast("list[object]", rooms) for rooms in direct.values() if isinstance(rooms, list)]
+        self._direct = {_text(room) for rooms in lists for room in rooms}
         since = _text((await home.call("GET", self._data(_SINCE))).get("token"))
         response = await home.poll(_FILTER, since)
         await home.exchange_keys()
@@ -186,7 +187,7 @@ class Matrix(Connector[MatrixSettings]):
             home.rooms.pop(room_id, None)
         others = False
         for room_id, info in response.rooms.join.items():
-            events = await self._events(room_id, info, since)
+            events = await self._events(room_id, info, since, ears)
             for event in events:
                 await self._hear(home.rooms[room_id], event, ears)
             await self._leave_if_alone(home.rooms[room_id], events)
@@ -202,12 +203,13 @@ class Matrix(Connector[MatrixSettings]):
         except (Refused, TryLater, Unsure) as e:
             _log.warning("matrix_since_not_kept", extra={"reason": str(e)})
 
-    async def _events(self, room_id: str, info: nio.RoomInfo, since: str) -> Sequence[nio.Event]:
+    async def _events(self, room_id: str, info: nio.RoomInfo, since: str, ears: Ears) -> Sequence[nio.Event]:
         """What was said in a room since then; in one that is new to us, since we were invited."""
         events = _well_formed(info)
         came = "join" in _memberships(events, self._home.user_id)
         if info.timeline.limited and info.timeline.prev_batch:
-            events = await self._before(room_id, info.timeline.prev_batch, None if came else since) + events
+            end = None if came else since
+            events = await self._before(room_id, info.timeline.prev_batch, end, ears) + events
         if came:
             memberships = _memberships(events, self._home.user_id)
             beginning = "invite" if "invite" in memberships else "join"
@@ -218,7 +220,7 @@ class Matrix(Connector[MatrixSettings]):
             _log.warning("matrix_events_left_out", extra={"room": room_id, "events": len(events) - len(fresh)})
         return fresh
 
-    async def _before(self, room_id: str, start: str, end: str | None) -> list[nio.Event]:
+    async def _before(self, room_id: str, start: str, end: str | None, ears: Ears) -> list[nio.Event]:
         """What a poll left out, back to ``end`` or our invitation, as far as we look; the oldest first."""
         found: list[nio.Event] = []
         while start and len(found) < _MOST_EVENTS:
@@ -227,6 +229,7 @@ class Matrix(Connector[MatrixSettings]):
             except Refused as e:
                 _log.warning("matrix_room_not_readable", extra={"room": room_id, "reason": str(e)})
                 break
+            ears.alive()
             events = _well_formed(page)
             found += events
             invited = end is None and "invite" in _memberships(events, self._home.user_id)
@@ -250,13 +253,14 @@ class Matrix(Connector[MatrixSettings]):
             except TryLater as e:
                 await asyncio.sleep(e.seconds or _POLL)
                 self._be_invited([room_id])
-            except (Refused, Unsure) as e:
+            except Exception as e:  # noqa: BLE001 - whatever is wrong with a room keeps us from no other
                 _log.warning("matrix_join_failed", extra={"room": room_id, "reason": str(e)})
 
     async def _leave_if_alone(self, room: nio.MatrixRoom, events: Sequence[nio.Event]) -> None:
         """Leave what all others have left: it would count as a room for ever."""
         left = any(isinstance(event, nio.RoomMemberEvent) and event.membership == "leave" for event in events)
-        if left and room.summary is not None and room.member_count == 1:
+        counts = room.summary
+        if left and counts and (counts.joined_member_count, counts.invited_member_count) == (1, 0):
             with suppress(Refused, TryLater, Unsure):
                 await self._home.room_leave(room.room_id)
 

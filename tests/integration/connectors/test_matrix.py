@@ -117,6 +117,7 @@ async def test_more_than_a_poll_brings_is_heard_in_its_order(
 
     async with listening(platform) as line:
         assert await texts(line, "6") == said
+        assert line.signs  # every page that comes is one, of however many
 
 
 async def test_of_very_much_the_newest_is_heard(
@@ -607,6 +608,19 @@ async def test_what_is_sent_after_the_end_opens_nothing(platform: MatrixPlatform
     with pytest.raises(TryLater):
         await line.connector.send(part("late", place))
     await line.connector.typing(place)
+
+
+async def test_where_we_were_is_not_forgotten_by_a_wrong_turn(platform: MatrixPlatform) -> None:
+    async with listening(platform) as line:
+        await platform.say("one")
+        await line.next()
+    await platform.say("two")
+    platform.wire.fault("torana.since", lambda _, __: web.Response(status=404, text="<html>"))
+    with pytest.raises(TryLater):
+        async with listening(platform):
+            pass
+    async with listening(platform) as line:
+        assert (await line.next()).text == "two"
 
 
 # --- files ---
