@@ -13,7 +13,7 @@ from functools import partial
 
 from torana.connectors.base import Attachment, ConnectorSettings, Heard
 from torana.connectors.places import channel_of, dump_place
-from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
+from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, Inbound, Turn
 from torana.people.pairing import Pairing
@@ -77,12 +77,15 @@ class Door:
     async def hear(self, heard: Heard) -> None:
         """Take a message in, or turn it away for good; what cannot be written down is tried again.
 
-        Raises ``Draining`` when the gateway stops: then the platform tells it again later.
+        When the gateway stops it does not return: the platform tells the message again after the next start,
+        and until the end replies still go out.
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
         pauses = iter(_PAUSES)
         while (hindrance := await self._hindrance(heard)) is not None:
+            if isinstance(hindrance, Draining):
+                await asyncio.Event().wait()
             _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
             await self._pause(next(pauses, _PAUSES[-1]))
 
@@ -90,7 +93,7 @@ class Door:
         """What keeps the message from being written down at this moment."""
         try:
             await self._hear(heard)
-        except (StoreUnavailable, Overloaded) as error:
+        except (Draining, Overloaded, StoreUnavailable) as error:
             return error
         return None
 

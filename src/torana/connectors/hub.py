@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -70,6 +71,15 @@ class Connectors:
             self._start(account)
         for turn in self._turns.live:
             self._keep_company(turn)
+
+    async def flush(self, *, within: float) -> None:
+        """Deliver what can be delivered at once, over the connections there are, for so many seconds."""
+        active = [running for running in self._running.values() if running.supervisor.connector is not None]
+        for running in active:
+            running.outbox.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await asyncio.gather(*(running.outbox.until_idle() for running in active))
 
     async def stop(self) -> None:
         """End all connections."""
