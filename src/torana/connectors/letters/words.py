@@ -31,7 +31,7 @@ def plain_of(html: str) -> str:
         name = (tag["name"] or "").lower()
         if tag[0] == "<!--":
             end = html.find("-->", at)
-            at = len(html) if end < 0 else end
+            at = len(html) if end < 0 else end + 3
         elif name in _HIDDEN and not tag["end"]:
             hidden = _HIDDEN[name].search(html, at)
             at = hidden.start() if hidden else len(html)
@@ -71,6 +71,8 @@ class _Page:
         match name, ends:
             case "li", False:
                 self._line.append("• ")
+            case "td" | "th", False:
+                self._line.append(" " if self._line else "")
             case "blockquote", _:
                 self._quotes = max(0, self._quotes + (-1 if ends else 1))
             case "pre", _:
@@ -136,7 +138,7 @@ _SENT_FROM = re.compile(
     re.IGNORECASE,
 )
 #: How the subject of a mail begins that is passed on.
-FORWARDED = re.compile(r"\s*(?:fwd?|wg|tr|rv|enc|vs|i|转发|轉寄)\s*[:：]", re.IGNORECASE)
+FORWARDED = re.compile(r"\s*(?:fwd?|wg|tr|rv|enc|vs|vb|vl|i|转发|轉寄)\s*[:：]", re.IGNORECASE)
 
 
 def said(text: str, *, forwarded: bool = False) -> str:
