@@ -137,6 +137,7 @@ async def open_turns(
         clock: Callable[[], datetime] = clock,
         queue: Queue | None = None,
         budgets: Budgets | None = None,
+        ended: Callable[[Turn], None] | None = None,
     ) -> Turns:
         turns = Turns(
             database=database,
@@ -147,6 +148,7 @@ async def open_turns(
             clock=clock,
             queue=queue,
             pause=pause,
+            ended=ended,
         )
         opened.append(turns)
         return turns

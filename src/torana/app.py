@@ -19,8 +19,11 @@ from torana.agent.compaction import Compaction
 from torana.agent.instructions import Instructions
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
-from torana.api.services import People
+from torana.api.services import Connections, People
 from torana.config import Loaded, Settings
+from torana.connectors.hooks import HooksListener
+from torana.connectors.hub import Connectors
+from torana.connectors.registry import read_accounts
 from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limit, Limits, parse_limit
 from torana.limits.prices import Prices, parse_price
@@ -35,6 +38,7 @@ from torana.models.providers import open_embedder, open_model, without_builtin
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
 from torana.people.export import Export
+from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
@@ -50,6 +54,7 @@ from torana.tools.operator import load_tools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
+from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
 
 #: The limit that is counted in memory.
@@ -69,6 +74,8 @@ class App:
     services: Services
     compaction: Compaction | None
     expiry: Expiry | None
+    connectors: Connectors
+    hooks: HooksListener | None
     _open: AsyncExitStack
 
     async def start(self) -> None:
@@ -79,11 +86,17 @@ class App:
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
+        await self.connectors.start()
+        if self.hooks is not None:
+            await self.hooks.start()
 
     async def close(self) -> None:
         """Stop at once what still runs (the next start takes it up again) and close everything."""
         if self.expiry is not None:
             await self.expiry.stop()
+        if self.hooks is not None:
+            await self.hooks.stop()
+        await self.connectors.stop()
         await self.turns.stop(grace=0)
         if self.compaction is not None:
             await self.compaction.stop()
@@ -125,16 +138,34 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     )
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
-    turns = _turns(settings, database, agent, budgets, compaction)
+    rates = _rates(settings)
+    # What hears of the end of a turn is made with the turns, and after them.
+    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
+    turns = _turns(settings, database, agent, budgets, ended)
+    pairing = Pairing(database=database, clock=utc_now)
+    connectors = Connectors(
+        accounts=read_accounts(settings.connectors, loaded.provider_environ),
+        turns=turns,
+        rates=rates,
+        pairing=pairing,
+        database=database,
+        holder=str(settings.data_dir),
+    )
+    ended.append(connectors.turn_ended)
     services = Services(
         turns=turns,
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
         people=_people(settings, database, turns),
-        rates=_rates(settings),
+        rates=rates,
+        connections=Connections(
+            pairing=pairing,
+            deliveries=Deliveries(database=database, wake=connectors.wake),
+            status=connectors.status,
+        ),
         spending=Spending(database=database, limits=limits),
-        health=_health(started, skills, turns, database),
+        health=_health(started, skills, turns, database, connectors),
         skills=lambda: _skill_list(skills),
         wait=settings.wait,
     )
@@ -148,6 +179,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         services=services,
         compaction=compaction,
         expiry=_expiry(settings, database, turns),
+        connectors=connectors,
+        hooks=_hooks(settings, connectors),
         _open=AsyncExitStack(),
     )
 
@@ -172,12 +205,13 @@ def _people(settings: Settings, database: Database, turns: Turns) -> People:
     )
 
 
-def _health(started: float, skills: Skills, turns: Turns, database: Database) -> Health:
+def _health(started: float, skills: Skills, turns: Turns, database: Database, connectors: Connectors) -> Health:
     return Health(
         started=started,
         skills=lambda: skills.catalogue().counts(),
         draining=lambda: turns.draining,
         writable=database.writable,
+        connectors=connectors.active,
     )
 
 
@@ -245,8 +279,16 @@ def _expiry(settings: Settings, database: Database, turns: Turns) -> Expiry | No
 
 
 def _turns(
-    settings: Settings, database: Database, agent: TurnAgent, budgets: Budgets, compaction: Compaction | None
+    settings: Settings,
+    database: Database,
+    agent: TurnAgent,
+    budgets: Budgets,
+    ended: Sequence[Callable[[Turn], None]],
 ) -> Turns:
+    def tell(turn: Turn) -> None:
+        for listener in ended:
+            listener(turn)
+
     return Turns(
         database=database,
         agent=agent,
@@ -255,13 +297,19 @@ def _turns(
         turn_timeout=settings.turn_timeout,
         concurrency=settings.concurrency,
         max_crashes=settings.max_crashes,
-        ended=compaction.turn_ended if compaction else None,
+        ended=tell,
         queue=Queue(
             per_session=settings.queue_per_session,
             per_user=settings.queue_per_user,
             overall=settings.queue,
         ),
     )
+
+
+def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
+    if not settings.hooks_port:
+        return None
+    return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
 def open_skills(settings: Settings, environ: Mapping[str, str]) -> Skills:

@@ -7,7 +7,7 @@
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           MemoryFull · MemorySuperseded
+    │                           NotHeld · MemoryFull · MemorySuperseded
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -235,6 +235,12 @@ class NotFailed(Conflict):
     """Only a turn that failed can be run again."""
 
     code = "not_failed"
+
+
+class NotHeld(Conflict):
+    """Only a delivery that was refused, is stale, or may have arrived can be tried again."""
+
+    code = "not_held"
 
 
 class TokenEnded(Conflict):

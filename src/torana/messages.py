@@ -94,6 +94,10 @@ class Inbound:
     key: str | None = None
     #: The id of the token it came with; None for the gateway's own.
     token: str | None = None
+    #: The connector account that heard it, the platform's id of it there, and where it is answered (JSON).
+    account: str | None = None
+    message: str | None = None
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,10 @@ class Turn:
     #: The turn that took this message as a further input while it ran.
     merged_into: str | None = None
     ended_at: datetime | None = None
+    #: As in ``Inbound``; None for what no connector heard.
+    account: str | None = None
+    message: str | None = None
+    place: str | None = None
 
     @property
     def ended(self) -> bool:

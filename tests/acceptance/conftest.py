@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-
 from tests.parts import require
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from torana.memory import Memory
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
 from torana.people.export import Export
+from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.sessions import Sessions
 from torana.turns import SessionChanges, Turns
+from torana.turns.deliveries import Deliveries
 
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -31,6 +33,16 @@ class People:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The chat platforms, who may talk there, and what is to be said there."""
+
+    pairing: Pairing
+    deliveries: Deliveries
+    #: How every account stands, and what is to be delivered there.
+    status: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the handlers call, and the seconds they allow."""
 
@@ -41,6 +53,7 @@ class Services:
     people: People
     rates: MessageRates
     spending: Spending
+    connections: Connections
     health: Health
     #: Gives an entity tag and the records of the loaded skills.
     skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]

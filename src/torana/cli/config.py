@@ -12,6 +12,7 @@ from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
 from torana.config import SECRETS, Loaded
+from torana.connectors.registry import open_connector, read_accounts
 
 #: What stands for a secret that is set.
 HIDDEN = "********"
@@ -32,14 +33,23 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 @app.command()
 def check(config: ConfigFlag = None) -> None:
     """Check the settings: each fault is a line on standard error, and the exit code is then 2."""
-    settings_from(config=config)
+    loaded = settings_from(config=config)
+    for account in read_accounts(loaded.settings.connectors, loaded.provider_environ):
+        open_connector(account)
     typer.echo("The settings are right.")
 
 
 def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
     values = loaded.settings.model_dump(mode="json")
-    values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
+    values |= {name: _hidden(values[name]) for name in SECRETS}
     return {name: {"value": values[name], "origin": origin} for name, origin in loaded.origins.items()}
+
+
+def _hidden(value: Any) -> Any:
+    """What is shown of a secret; of the connectors, which there are."""
+    if isinstance(value, dict):
+        return dict.fromkeys(cast("dict[str, Any]", value), HIDDEN)
+    return value and HIDDEN
 
 
 def _print_table(loaded: Loaded) -> None:
@@ -52,7 +62,7 @@ def _print_table(loaded: Loaded) -> None:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value == []:
+    if value is None or value in ([], {}):
         return "not set"
     if isinstance(value, list):
         return ", ".join(cast("list[str]", value))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import tzlocal
@@ -174,6 +175,13 @@ EmbeddingModel = Annotated[
 Functions = Annotated[
     ListOf[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]],
     Allowed("a function such as mytools.weather:forecast"),
+]
+
+#: A table for each connector, by its account's name; from a variable it is JSON.
+ConnectorTables = Annotated[
+    Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], Mapping[str, Any]],
+    Field(max_length=50),
+    Allowed("a table for each connector, such as [connectors.telegram], its name of a-z, 0-9, _ and -"),
 ]
 
 _A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"

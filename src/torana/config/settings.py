@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torana.config.fields import (
     BaseUrl,
     BudgetLimits,
+    ConnectorTables,
     Directory,
     EmbeddingModel,
     Functions,
@@ -35,7 +36,7 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Never shown: not in a message, not by ``config show``, not in a log.
-SECRETS = frozenset({"gateway_token", "model_api_key"})
+SECRETS = frozenset({"gateway_token", "model_api_key", "connectors"})
 
 
 class Settings(BaseModel):
@@ -226,6 +227,18 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
+    )
+    connectors: ConnectorTables = Field(
+        default={},
+        description="The chat platforms to connect to, a table for each: `[connectors.telegram]`. A value "
+        'such as `"$BOT_TOKEN"` is taken from that environment variable.',
+    )
+    hooks_port: Whole = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="The port on which platforms that call the gateway reach it, at `/hooks/{account}`, and "
+        "nothing else is served; 0 is none.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
         default="info", description="The least severe events that are logged."

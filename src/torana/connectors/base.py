@@ -1,4 +1,4 @@
-"""What a connector is: a platform's events become ``Heard``, and a ``Part`` of a reply becomes a platform's call.
+"""What a connector is: a platform's events become ``Heard``, a ``Part`` of a reply becomes a platform's call.
 
 A connector is one file with one class. It knows its platform and nothing else: whether somebody may talk, what
 is answered, in how many parts and when something is tried again is decided around it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -21,7 +21,7 @@ Repeat = Literal["keyed", "readable", "blind"]
 
 
 class Refused(Exception):
-    """The platform will never take this: bad credentials, a chat that is gone, a message that it cannot show."""
+    """The platform will never take this: bad credentials, a chat that is gone, a text that it cannot show."""
 
 
 class TryLater(Exception):
@@ -83,9 +83,9 @@ class Attachment:
 class Heard:
     """A message as the platform told it.
 
-    ``id`` is the platform's, unique in the account: heard again it is the same message. ``addressed`` tells that
-    it is meant for the agent: every direct message is, in a group a mention of the account or a reply to it.
-    A mention at the beginning is not part of ``text``.
+    ``id`` is the platform's, unique in the account: heard again it is the same message. ``addressed`` tells
+    that it is meant for the agent: every direct message is, in a group a mention of the account or a reply to
+    it. A mention at the beginning is not part of ``text``.
     """
 
     id: str
@@ -101,8 +101,8 @@ class Heard:
 class Part:
     """A part of a reply, or the whole of it, in the platform's own markup.
 
-    ``key`` is a UUID, the same at each try. ``number`` counts a reply's parts from 0. ``edits`` is the platform's
-    id of an earlier message of ours whose text this one replaces.
+    ``key`` is a UUID, the same at each try. ``number`` counts a reply's parts from 0. ``edits`` is the
+    platform's id of an earlier message of ours whose text this one replaces.
     """
 
     key: str
@@ -117,9 +117,9 @@ class Abilities:
     """What a platform can do.
 
     ``length`` is the most that one message takes, as ``measure`` counts its text after ``render`` made the
-    platform's markup of Markdown. ``edit_every`` and ``typing_every`` are seconds. ``pace`` is how many messages
-    a second the account may send. After ``quiet`` seconds in which nothing at all was received, not even the
-    answer to a probe, the connection is taken for dead; None where the platform calls us.
+    platform's markup of Markdown. ``edit_every`` and ``typing_every`` are seconds. ``pace`` is how many
+    messages a second the account may send. After ``quiet`` seconds in which nothing at all was received, not
+    even the answer to a probe, the connection is taken for dead; None where the platform calls us.
     """
 
     length: int
@@ -176,8 +176,9 @@ def _ids(value: object) -> object:
     """Ids as texts: a settings file may name them as numbers."""
     if isinstance(value, str):
         return tuple(item.strip() for item in value.split(",") if item.strip())
-    if isinstance(value, Sequence):
-        return tuple(str(item) if type(item) is int else item for item in value)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        return tuple(str(item) if type(item) is int else item for item in items)
     return value
 
 
@@ -208,10 +209,16 @@ class ConnectorSettings(BaseModel):
     on_busy: Literal["queue", "steer", "interrupt"] = Field(
         default="queue", description="What a message does to the running turn of its own sender."
     )
+    per_session: int = Field(
+        default=20, ge=0, description="Turns in ten minutes after which a session is paused; 0 is no bound."
+    )
+    previews: bool = Field(
+        default=True, description="Whether a reply is shown while it grows, where the platform has edits."
+    )
     on_ambiguous: Literal["resend", "hold"] = Field(
         default="resend",
-        description="What becomes of a part that may have arrived, where the platform cannot be asked: sent once "
-        "more with a mark, or held for the operator.",
+        description="What becomes of a part that may have arrived, where the platform cannot be asked: sent "
+        "once more with a mark, or held for the operator.",
     )
 
 
@@ -234,14 +241,14 @@ class Connector(ABC, Generic[S]):
     @property
     @abstractmethod
     def credentials(self) -> str:
-        """What makes the account this one and no other: a token, or an address. Two listeners never share it."""
+        """What makes the account this one and no other, such as a token. Two listeners never share it."""
 
     @abstractmethod
     async def run(self, ears: Ears) -> None:
         """Connect, say ``ears.ready()``, and listen until cancelled; leave nothing behind.
 
-        Returns or raises when the connection has ended: ``Refused`` where the credentials are, ``TryLater`` where
-        the platform named a time.
+        Returns or raises when the connection has ended: ``Refused`` where the credentials are, ``TryLater``
+        where the platform named a time.
         """
 
     @abstractmethod

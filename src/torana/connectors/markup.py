@@ -1,7 +1,7 @@
 """Markdown, as models write it, in the markup of each platform.
 
-Each function takes any text whatsoever and gives one that the platform shows: what it has no form for is written
-out plainly, and nothing in it calls anybody's name or runs. A piece alone gives the same as in a longer text.
+Each function takes any text whatsoever and gives one that the platform shows: what it has no form for is
+written out plainly, and nothing in it calls anybody's name or runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from markdown_it.token import Token
 #: Addresses that a link may have; any other is written out as text.
 _SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
 
+#: What Discord takes for marks.
+_SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
+
 _parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["strikethrough", "table"])
 
 
@@ -26,9 +29,10 @@ class Dialect:
 
     text: Callable[[str], str] = str
     marks: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    #: What stands around a block of code, and how its inside is written.
+    #: What stands around a block of code; how its inside is written, and code in a line.
     block: tuple[str, str] = ("", "")
     code: Callable[[str], str] = str
+    span: Callable[[str], str] = str
     #: Gives a link, from its address and its words, which are in the dialect already.
     link: Callable[[str, str], str] = lambda url, words: words if words == url else f"{words} ({url})"
     #: What stands before each line of a quotation, or None where ``marks`` has its two ends.
@@ -113,7 +117,7 @@ class _Renderer:
                 case "softbreak" | "hardbreak":
                     done += "\n"
                 case "code_inline":
-                    done += self._marked("code", self._dialect.code(token.content))
+                    done += self._marked("code", self._dialect.span(token.content))
                 case "link_open":
                     done += self._link(str(token.attrGet("href") or ""), self._inline(inside))
                 case "image":
@@ -145,18 +149,22 @@ def _end_of(tokens: Sequence[Token], at: int) -> int:
     return len(tokens)
 
 
-def _parted(mark: str) -> Callable[[str], str]:
-    """Code that cannot end its own block: the fence inside of it is parted by an invisible character."""
-    return lambda code: code.replace(mark, mark[0] + "\u200b" + mark[1:] if len(mark) > 1 else "'")
+def _fenced(code: str) -> str:
+    """A block of code that cannot end itself: a fence inside of it is parted by an invisible character."""
+    return code.replace("```", "`\u200b`\u200b`")
 
 
-def _escaper(characters: str) -> Callable[[str], str]:
-    special = re.compile(f"[{re.escape(characters)}]")
-    return lambda text: special.sub(lambda found: "\\" + found[0], text)
+def _spanned(code: str) -> str:
+    """Code in a line that cannot end itself."""
+    return code.replace("`", "ˋ")
 
 
-def _html(quote: bool = False) -> Callable[[str], str]:
-    return lambda text: escape(text, quote=quote)
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def _html(text: str) -> str:
+    return escape(text, quote=False)
 
 
 def _html_link(url: str, words: str) -> str:
@@ -167,7 +175,7 @@ _PLAIN = Dialect()
 
 #: Telegram's "HTML" style takes these tags alone.
 _TELEGRAM = Dialect(
-    text=_html(),
+    text=_html,
     marks={
         "strong": ("<b>", "</b>"),
         "em": ("<i>", "</i>"),
@@ -175,16 +183,24 @@ _TELEGRAM = Dialect(
         "code": ("<code>", "</code>"),
     },
     block=("<pre>", "</pre>"),
-    code=_html(),
+    code=_html,
+    span=_html,
     link=_html_link,
+    quote="&gt; ",
 )
 
-#: An invisible character keeps `@everyone` and `<@id>` from calling anybody.
+
+def _uncalled(text: str) -> str:
+    """An invisible character keeps `@everyone` and `<@id>` from calling anybody."""
+    return text.replace("@", "@\u200b")
+
+
 _DISCORD = Dialect(
-    text=lambda text: _escaper("*_~`|>\\[]#<-")(text).replace("@", "@\u200b"),
+    text=lambda text: _uncalled(_escaped(text)),
     marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
-    code=lambda code: _parted("`")(code).replace("@", "@\u200b"),
+    code=lambda code: _uncalled(_fenced(code)),
+    span=lambda code: _uncalled(_spanned(code)),
     link=lambda url, words: words if words == url else f"{words} (<{url}>)",
 )
 
@@ -197,7 +213,8 @@ _SLACK = Dialect(
     text=_slack_text,
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
-    code=lambda code: _slack_text(_parted("`")(code)),
+    code=lambda code: _slack_text(_fenced(code)),
+    span=lambda code: _slack_text(_spanned(code)),
     link=lambda url, words: f"<{_slack_text(url).replace('|', '%7C')}|{words.replace('|', '¦')}>",
     quote="&gt; ",
 )
@@ -205,11 +222,12 @@ _SLACK = Dialect(
 _WHATSAPP = Dialect(
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```", "```"),
-    code=_parted("`"),
+    code=_fenced,
+    span=_spanned,
 )
 
 _HTML = Dialect(
-    text=lambda text: escape(text, quote=False),
+    text=_html,
     marks={
         "strong": ("<strong>", "</strong>"),
         "em": ("<em>", "</em>"),
@@ -218,7 +236,8 @@ _HTML = Dialect(
         "blockquote": ("<blockquote>", "</blockquote>"),
     },
     block=("<pre><code>", "</code></pre>"),
-    code=_html(),
+    code=_html,
+    span=_html,
     link=_html_link,
     quote=None,
 )

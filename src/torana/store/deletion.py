@@ -10,7 +10,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.errors import SessionBusy
-from torana.store.tables import calls, history, keys, owned, sessions, steps, tombstones, turns, unfinished
+from torana.store.tables import (
+    calls,
+    deliveries,
+    history,
+    keys,
+    owned,
+    sessions,
+    steps,
+    tombstones,
+    turns,
+    unfinished,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +81,7 @@ def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: date
     connection.execute(sa.insert(tombstones).from_select(["turn_id", "owner", "at"], buried))
     # A key stays for its day, so that the message is not run again; what it was can no longer be told from it.
     cleared = connection.execute(sa.update(keys).where(keys.c.turn_id.in_(ids)).values(fingerprint=b""))
-    for table in (calls, steps, history):
+    for table in (calls, steps, history, deliveries):
         connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
     connection.execute(sa.delete(turns).where(which))
     return Deleted(turns=erased, keys=cleared.rowcount)

@@ -41,9 +41,9 @@ def fork(
 
     The ended turns are copied with their history, under new ids and at no cost: they were paid for. The title
     comes along only with the message that gave it: what is erased of that later is erased here too. What the
-    model is not shown any more stays so, unless the named turn itself is among it. Journals and idempotency
-    keys are not copied. Raises ``NotFound``, ``NotEnded``, ``ChannelTaken``, or ``Conflict`` for more than
-    ``most`` turns.
+    model is not shown any more stays so, unless the named turn itself is among it. Not copied are journals,
+    idempotency keys, deliveries, and where a message was heard. Raises ``NotFound``, ``NotEnded``,
+    ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns.
     """
     source = session_rows.get(connection, owner, session_id)
     if source is None:
@@ -174,6 +174,9 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "reserved_tokens": sa.literal(0),
     "reserved_microusd": sa.literal(0),
     "reserved_on": sa.null(),
+    "account": sa.null(),
+    "message": sa.null(),
+    "place": sa.null(),
 }
 _COPY_TURN = sa.insert(turns).from_select(
     turns.c.keys(),

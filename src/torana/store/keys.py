@@ -19,20 +19,19 @@ KEPT = timedelta(days=1)
 
 
 def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool) -> Accepted:
-    """Write a message down (``turns.accept``), unless its key stands for a turn: then it is that one."""
-    if inbound.key is None:
-        return rows.accept(connection, inbound, new, hold=hold)
+    """Write a message down (``turns.accept``), unless it is known (``find``): then it is that turn."""
     known = find(connection, inbound, new.at)
     if known is not None:
         return Accepted(turn=known)
     accepted = rows.accept(connection, inbound, new, hold=hold)
-    _keep(connection, inbound, accepted.turn)
+    if inbound.key is not None:
+        _keep(connection, inbound, accepted.turn)
     return accepted
 
 
 def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text: str) -> Turn:
-    """Write a message down with its answer (``turns.answer_at_once``), unless its key stands for a turn."""
-    known = None if inbound.key is None else find(connection, inbound, new.at)
+    """Write a message down with its answer (``turns.answer_at_once``), unless it is known (``find``)."""
+    known = find(connection, inbound, new.at)
     if known is not None:
         return known
     turn = rows.answer_at_once(connection, inbound, new, text)
@@ -42,10 +41,14 @@ def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text:
 
 
 def find(connection: Connection, inbound: Inbound, now: datetime) -> Turn | None:
-    """The turn that the message's key stands for.
+    """The turn that the message's key stands for, or that a connector made of it before.
 
     Raises ``KeyReused`` where it stands for another message, and ``Erased`` where its turn was erased.
     """
+    if inbound.account is not None and inbound.message is not None:
+        return rows.heard(connection, inbound.account, inbound.message)
+    if inbound.key is None:
+        return None
     row = connection.execute(
         sa.select(keys.c.fingerprint, keys.c.turn_id).where(
             keys.c.owner == inbound.owner, keys.c.key == _digest(inbound), keys.c.created_at > now - KEPT

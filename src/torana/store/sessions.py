@@ -52,6 +52,19 @@ def said(connection: Connection, owner: str, session_id: str, *, from_seq: int, 
     return list(connection.execute(query).mappings())
 
 
+def nth_newest(connection: Connection, owner: str, channel: str, number: int) -> datetime | None:
+    """When the turn was accepted that is the so-manieth newest of a channel; None where there are fewer."""
+    session = sa.select(sessions.c.id).where(sessions.c.owner == owner, sessions.c.channel == channel)
+    newest = (
+        sa.select(turns.c.created_at)
+        .where(turns.c.session_id == session.scalar_subquery())
+        .order_by(turns.c.seq.desc())
+        .offset(number - 1)
+        .limit(1)
+    )
+    return connection.execute(newest).scalar()
+
+
 def start_afresh(connection: Connection, owner: str, channel: str) -> None:
     """Show the model nothing any more of what was said in a channel so far; it stays written."""
     connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))

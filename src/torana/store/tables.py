@@ -102,9 +102,15 @@ turns = sa.Table(
     sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("reserved_on", sa.Text),
+    # The connector account that heard it, the platform's id of the message, and where it is answered (JSON).
+    sa.Column("account", sa.Text),
+    sa.Column("message", sa.Text),
+    sa.Column("place", sa.Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("session_id", "seq"),
+    # Heard again it is the same turn.
+    sa.Index("uq_turns_message", "account", "message", unique=True),
     # Invariant 2: the database itself holds that a session has one running turn at most.
     sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active, postgresql_where=active),
     sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished, postgresql_where=unfinished),
@@ -122,6 +128,67 @@ history = sa.Table(
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
     sa.Column("messages", sa.Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+#: The condition of deliveries that are not done with.
+undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
+
+#: What is to be said on a platform: a turn's reply, a row per part once it is cut into parts, or a notice of
+#: the gateway's own. ``place`` is where (JSON), ``line`` what keeps its order: the account's chat and thread.
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("line", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
+    # The turn's parts count from 0, behind the row ``root``; one that is not cut yet holds the whole text.
+    sa.Column("root", sa.Integer),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("is_cut", sa.Boolean, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    # How many tries were cut off, so that nobody knows whether it arrived.
+    sa.Column("unsure", sa.Integer, nullable=False),
+    sa.Column("due_at", UtcTime, nullable=False),
+    # The platform's id of it, from its first showing on.
+    sa.Column("shown_as", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime),
+    sa.UniqueConstraint("turn_id", "part"),
+    sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered, postgresql_where=undelivered),
+)
+
+#: Who asked to talk on a platform, by the kind of connector and the platform's id of the sender: of the pairing
+#: code only a digest. ``user`` is who they are here.
+senders = sa.Table(
+    "senders",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("user", sa.Text),
+    sa.Column("code", sa.LargeBinary, index=True),
+    sa.Column("codes", sa.Integer, nullable=False),
+    sa.Column("asked_at", UtcTime, nullable=False),
+    sa.Column("decided_at", UtcTime),
+)
+
+#: Who listens on a platform's account, by a digest of its credentials: one process at a time.
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("until", UtcTime, nullable=False),
 )
 
 #: Callers' names for their messages (Idempotency-Key) and the messages they stand for, both as digests; a key

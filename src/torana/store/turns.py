@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
-from torana.store import journal, usage
+from torana.store import deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 
 
@@ -82,6 +82,9 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
         attempt=1 if free else 0,
         on_busy=inbound.on_busy if own else "queue",
         created_at=new.at,
+        account=inbound.account,
+        message=inbound.message,
+        place=inbound.place,
     )
     connection.execute(_INSERT, _values(turn))
     return Accepted(
@@ -110,9 +113,19 @@ def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text:
         model="torana",
         created_at=new.at,
         ended_at=new.at,
+        account=inbound.account,
+        message=inbound.message,
+        place=inbound.place,
     )
     connection.execute(_INSERT, _values(turn))
+    deliveries.add(connection, turn)
     return turn
+
+
+def heard(connection: Connection, account: str, message: str) -> Turn | None:
+    """The turn of a platform's message, where it was heard before."""
+    row = connection.execute(_HEARD, {"account": account, "message": message}).mappings().first()
+    return None if row is None else _turn(row)
 
 
 def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
@@ -141,7 +154,8 @@ def newest(connection: Connection, owner: str, *, state: TurnState | None, limit
 
 
 def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) -> tuple[list[Turn], Turn | None]:
-    """End a running turn, keep its history, and claim the session's next turn, all in this transaction.
+    """End a running turn, keep its history and what is to be delivered, and claim the session's next turn, all
+    in this transaction.
 
     Returns the ended turn with those that were merged into it, which end with it, and the claimed one, if the
     session has another; with ``hold`` none is claimed. The journal of a completed turn goes; that of another
@@ -301,6 +315,7 @@ def _end(connection: Connection, turn: Turn, ending: Ending) -> Turn:
     used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at)
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
+    deliveries.add(connection, ended)
     return ended
 
 
@@ -344,6 +359,9 @@ def _values(turn: Turn) -> dict[str, Any]:
         "on_busy": turn.on_busy,
         "merged_into": turn.merged_into,
         "created_at": turn.created_at,
+        "account": turn.account,
+        "message": turn.message,
+        "place": turn.place,
     } | _outcome(turn)
 
 
@@ -440,6 +458,9 @@ _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
 )
 _INSERT = sa.insert(turns)
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
+_HEARD = sa.select(turns).where(
+    turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
+)
 _NEXT = (
     sa.select(turns)
     .where(

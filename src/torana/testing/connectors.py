@@ -123,6 +123,7 @@ class Platform(ABC):
 
     def attach(self, hook: Hook | None) -> None:
         """Where a platform that calls us finds the connector; None when it is gone."""
+        del hook
 
 
 class Hook:
@@ -183,7 +184,7 @@ async def listening(platform: Platform, settings: Mapping[str, Any] | None = Non
         await asyncio.wait({run, ready}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if run.done():
             run.result()
-        assert line.is_ready.is_set(), "the connector is not ready"  # noqa: S101 - a test
+        assert line.is_ready.is_set(), "the connector is not ready"
         platform.attach(Hook(connector))
         yield line
     finally:
@@ -342,7 +343,7 @@ class ConnectorContract:
 
     @pytest.mark.parametrize("seconds", [7.0, None])
     async def test_a_limit_is_obeyed(self, platform: Platform, seconds: float | None) -> None:
-        """ "Too many" is not a loss: the platform's own time is passed on, and it works afterwards."""
+        """Too much is no loss: the platform's own time is passed on, and it works afterwards."""
         async with listening(platform) as line:
             await platform.say("hello")
             place = (await line.next()).place

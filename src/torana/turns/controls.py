@@ -11,7 +11,11 @@ from torana.store import turns as rows
 from torana.store.database import Database
 
 #: What a message has to be, and nothing else, to be taken.
-WORDS = ("/stop", "/status", "/new")
+WORDS = ("/stop", "/status", "/new", "/help")
+
+_HELP = """\
+/new begins a new conversation, /stop ends what is running, /status tells what runs and waits. \
+Everything else is a message to the agent."""
 
 
 class Controls:
@@ -39,5 +43,7 @@ class Controls:
             case "/new":
                 await self._database.run(partial(session_rows.start_afresh, owner=owner, channel=channel))
                 return "A new conversation: what was said here before is not shown to the agent any more."
+            case "/help":
+                return _HELP
             case _:
                 return f"Running here: {len(running)}. Waiting: {len(live) - len(running)}."

@@ -180,6 +180,15 @@ class Turns:
             return await self.get(found.owner, found.id)
         return found
 
+    async def heard(self, account: str, message: str) -> Turn | None:
+        """The turn that a connector's account made of a platform's message before."""
+        return await self._database.run(partial(rows.heard, account=account, message=message))
+
+    @property
+    def live(self) -> Sequence[Turn]:
+        """The turns that have not ended, as they were when they were accepted or taken up."""
+        return list(self._runner.live.values())
+
     async def get(self, owner: str, turn_id: str) -> Turn:
         """The owner's turn as its row says.
 

@@ -1,0 +1,177 @@
+"""Shows on the platform that a turn runs, and its reply while it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid5
+
+from torana.connectors.base import Connector, Part, Place, TryLater
+from torana.connectors.places import read_place
+from torana.connectors.splitting import split
+from torana.errors import GatewayError
+from torana.messages import Turn
+from torana.store import deliveries
+from torana.store.database import Database
+from torana.store.deliveries import Delivery
+from torana.turns import Turns
+
+#: Seconds for one call of the platform.
+_CALL = 30.0
+
+#: What stands behind a text that grows.
+_MORE = " …"
+
+_log = logging.getLogger(__name__)
+
+
+class Company:
+    """Keeps the turns of one account company while they run. Whatever goes wrong here is no loss."""
+
+    def __init__(
+        self,
+        *,
+        turns: Turns,
+        database: Database,
+        connector: Callable[[], Connector[Any] | None],
+        clock: Callable[[], datetime],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``connector`` gives the account's connection of the moment, if it has one."""
+        self._turns = turns
+        self._database = database
+        self._connector = connector
+        self._clock = clock
+        self._pause = pause
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def keep(self, turn: Turn) -> None:
+        """Keep a turn company until it has ended."""
+        if turn.ended or turn.place is None or turn.id in self._tasks:
+            return
+        task = asyncio.create_task(self._keep(turn, read_place(turn.place)), name=f"company {turn.id}")
+        self._tasks[turn.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(turn.id, None))
+
+    async def left(self, turn_id: str) -> None:
+        """Wait until nothing more is shown of a turn that has ended."""
+        if turn_id in self._tasks:
+            await asyncio.wait([self._tasks[turn_id]])
+
+    async def stop(self) -> None:
+        """Leave all of them."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, turn: Turn, place: Place) -> None:
+        growing = _Growing()
+        typing = asyncio.create_task(self._type(place))
+        showing = asyncio.create_task(self._show(turn, place, growing))
+        try:
+            with suppress(GatewayError):  # it was deleted, or the gateway stops
+                async for event in self._turns.events(turn):
+                    growing.take(event.type, event.data)
+        finally:
+            typing.cancel()
+            growing.end()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(typing, return_exceptions=True)
+            await asyncio.gather(showing, return_exceptions=True)
+
+    async def _type(self, place: Place) -> None:
+        while True:
+            connector = self._connector()
+            every = connector.abilities.typing_every if connector else None
+            if connector is not None and every is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(_CALL):
+                        await connector.typing(place)
+            await self._pause(every or 5.0)
+
+    async def _show(self, turn: Turn, place: Place, growing: _Growing) -> None:
+        """Show the text as it is, again and again, until the turn has ended or something goes wrong."""
+        row: Delivery | None = None
+        last = ""
+        while text := await growing.more(last, self._every(), self._pause):
+            connector = self._connector()
+            if connector is None or not connector.abilities.edits or not connector.settings.previews:
+                return
+            try:
+                row = row or await self._row(turn, text)
+                if row is None:
+                    return
+                row = await self._shown(connector, place, row, text)
+            except TryLater as error:
+                await self._pause(error.seconds or connector.abilities.edit_every)
+            except Exception as error:  # noqa: BLE001 - the reply itself is delivered by others
+                _log.info("a preview ended", extra={"turn_id": turn.id, "reason": type(error).__name__})
+                return
+            last = text
+
+    async def _row(self, turn: Turn, text: str) -> Delivery | None:
+        """The row of the preview; None where nobody knows whether it is shown, or it is none any more."""
+        work = partial(deliveries.preview, turn=turn, text=text, at=self._clock())
+        found = await self._database.run(work)
+        if found is None:
+            return None
+        row, is_new = found
+        return row if is_new or row.shown_as is not None else None
+
+    async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> Delivery:
+        abilities = connector.abilities
+        piece = split(text.rstrip() + _MORE, abilities)[0]
+        # Another key than the reply's: a platform that knows the key would not show the reply any more.
+        key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
+        part = Part(key=key, place=place, text=abilities.render(piece), edits=row.shown_as)
+        async with asyncio.timeout(_CALL):
+            shown_as = await connector.send(part)
+        if row.shown_as is None:
+            return await self._database.run(partial(deliveries.shown, number=row.number, shown_as=shown_as))
+        return row
+
+    def _every(self) -> float:
+        connector = self._connector()
+        return connector.abilities.edit_every if connector else 1.0
+
+
+class _Growing:
+    """The text of a turn as its events tell it."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def take(self, type_: str, data: Any) -> None:
+        """Take an event of the turn's."""
+        if type_ == "message.delta":
+            self._text += data["text"]
+        elif type_ in ("turn.resumed", "message.snapshot"):
+            self._text = data["text"]
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._ended.set()
+        self._changed.set()
+
+    async def more(self, last: str, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
+        """The text, once it is another than ``last`` and some time has gone; empty when the turn has ended."""
+        ended = asyncio.create_task(self._ended.wait())
+        waited = asyncio.ensure_future(pause(every))
+        try:
+            await asyncio.wait({ended, waited}, return_when=asyncio.FIRST_COMPLETED)
+            while not self._ended.is_set() and self._text.strip() in ("", last.strip()):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            ended.cancel()
+            waited.cancel()
+        return "" if self._ended.is_set() else self._text

@@ -1,0 +1,212 @@
+"""The way in: who may talk, how much, and what becomes of a message that a connector heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+
+from torana.connectors.base import Attachment, ConnectorSettings, Heard
+from torana.connectors.places import channel_of, dump_place
+from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
+from torana.limits.rates import MessageRates
+from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, Inbound, Turn
+from torana.people.pairing import Pairing
+from torana.store import deliveries
+from torana.store import sessions as session_rows
+from torana.store.database import Database
+from torana.store.senders import Asker
+from torana.turns import Turns
+
+#: The time in which a session's turns are counted, to find out two machines that talk to each other.
+_LOOP = timedelta(minutes=10)
+
+#: Attachments that are named; what is beyond is counted.
+_NAMED = 20
+
+#: Seconds before a message is tried again that could not be written down; the platform waits meanwhile.
+_PAUSES = (0.2, 1.0, 5.0)
+
+#: Characters without a width or a place of their own, which make one name look like another.
+_UNSEEN = re.compile(r"[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+_log = logging.getLogger(__name__)
+
+
+class _TurnedAway(Exception):
+    """This message is not taken, and the sender is told why."""
+
+
+class Door:
+    """One account's way in. A message that it lets through is durable when ``hear`` returns."""
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        kind: str,
+        settings: ConnectorSettings,
+        turns: Turns,
+        rates: MessageRates,
+        pairing: Pairing,
+        database: Database,
+        clock: Callable[[], datetime],
+        taken: Callable[[Turn | None], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``rates`` are those of the gateway; ``taken`` is told a new turn, or None of a notice."""
+        self._account = account
+        self._kind = kind
+        self._settings = settings
+        self._turns = turns
+        self._rates = rates
+        self._pairing = pairing
+        self._database = database
+        self._clock = clock
+        self._taken = taken
+        self._pause = pause
+        self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
+        #: What one sender is told by the gateway itself.
+        self._notices = MessageRates(per_user=3, overall=60)
+
+    async def hear(self, heard: Heard) -> None:
+        """Take a message in, or turn it away for good; what cannot be written down is tried again.
+
+        Raises ``Draining`` when the gateway stops: then the platform tells it again later.
+        """
+        if not heard.addressed or not 0 < len(heard.sender.id) <= ID_LIMIT - 20:
+            return
+        pauses = iter(_PAUSES)
+        while (hindrance := await self._hindrance(heard)) is not None:
+            _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
+            await self._pause(next(pauses, _PAUSES[-1]))
+
+    async def _hindrance(self, heard: Heard) -> GatewayError | None:
+        """What keeps the message from being written down at this moment."""
+        try:
+            await self._hear(heard)
+        except (StoreUnavailable, Overloaded) as error:
+            return error
+        return None
+
+    async def _hear(self, heard: Heard) -> None:
+        if heard.sender.automatic and not self._settings.bots:
+            return
+        content = _content(heard)
+        if not content:
+            return
+        user = await self._user(heard)
+        if user is None or await self._turns.heard(self._account, heard.id) is not None:
+            return
+        try:
+            self._from_senders.take(heard.sender.id)
+            await self._check_bounds(heard, content)
+            with self._rates.counted(user) as standings:
+                submitted = await self._turns.submit(self._inbound(heard, user, content), rates=standings)
+        except (RateLimited, _TurnedAway) as error:
+            await self._tell(heard, str(error))
+            return
+        if submitted.new:
+            self._taken(submitted.turn)
+
+    async def _user(self, heard: Heard) -> str | None:
+        """Who the sender is here; None for somebody who may not talk, and was told so if anything."""
+        sender = heard.sender.id
+        named = self._settings.users.get(sender)
+        if not heard.direct and not {"*", heard.place.chat} & set(self._settings.rooms):
+            return None
+        known = await self._pairing.known(self._kind, sender)
+        if known is not None and known.state == "denied":
+            return None
+        if known is not None and known.state == "approved":
+            return named or known.user
+        if {"*", sender} & set(self._settings.allow):
+            return named or f"{self._kind}:{sender}"
+        if heard.direct and self._settings.pairing:
+            await self._pair(heard)
+        return None
+
+    async def _pair(self, heard: Heard) -> None:
+        code = await self._pairing.ask(
+            Asker(
+                kind=self._kind,
+                sender=heard.sender.id,
+                account=self._account,
+                place=dump_place(heard.place),
+                name=shown_name(heard.sender.name),
+            )
+        )
+        if code is not None:
+            _log.info("somebody asks to talk", extra={"account": self._account})
+            await self._tell(
+                heard,
+                "I do not know you yet. Give this code to whoever runs this gateway; it is good for an "
+                f"hour:\n\n`{code}`\n\nThey let you in with `torana pair approve {code}`.",
+            )
+
+    async def _check_bounds(self, heard: Heard, content: str) -> None:
+        if len(content) > CONTENT_LIMIT:
+            raise _TurnedAway(f"A message may have at most {CONTENT_LIMIT:,} characters; yours is longer.")
+        most = self._settings.per_session
+        if not most:
+            return
+        channel = channel_of(self._account, heard.place)
+        work = partial(session_rows.nth_newest, owner=GATEWAY_OWNER, channel=channel, number=most)
+        at = await self._database.run(work)
+        if at is not None and at > self._clock() - _LOOP:
+            _log.warning("a session is paused: too many turns", extra={"account": self._account})
+            raise _TurnedAway(
+                f"More than {most} messages were answered here in ten minutes; this conversation is paused for "
+                "a while."
+            )
+
+    def _inbound(self, heard: Heard, user: str, content: str) -> Inbound:
+        return Inbound(
+            owner=GATEWAY_OWNER,
+            principal=f"connector:{self._account}",
+            content=content,
+            channel=channel_of(self._account, heard.place),
+            user=user[:ID_LIMIT],
+            on_busy=self._settings.on_busy,
+            account=self._account,
+            message=heard.id[:ID_LIMIT],
+            place=dump_place(heard.place),
+        )
+
+    async def _tell(self, heard: Heard, text: str) -> None:
+        """Say something that is no turn's, unless the sender was told enough already."""
+        try:
+            self._notices.take(heard.sender.id)
+        except GatewayError:
+            return
+        line, place = channel_of(self._account, heard.place), dump_place(heard.place)
+        work = partial(
+            deliveries.add_notice, account=self._account, line=line, place=place, text=text, at=self._clock()
+        )
+        await self._database.run(work)
+        self._taken(None)
+
+
+def shown_name(name: str) -> str:
+    """A name as it can be shown in a line: nothing unseen in it, and not long."""
+    return " ".join(_UNSEEN.sub(" ", unicodedata.normalize("NFC", name)).split())[:64]
+
+
+def _content(heard: Heard) -> str:
+    """The text, and the names of what came with it."""
+    text = heard.text.replace("\0", "").encode("utf-8", "replace").decode()
+    names = [_named(attachment) for attachment in heard.attachments[:_NAMED]]
+    if len(heard.attachments) > _NAMED:
+        names.append(f"[and {len(heard.attachments) - _NAMED} more]")
+    return "\n".join(line for line in [text.strip(), *names] if line)
+
+
+def _named(attachment: Attachment) -> str:
+    kinds = {"image": "image", "file": "file", "voice": "voice message", "video": "video"}
+    name = shown_name(attachment.name)
+    size = "" if attachment.size is None else f", {attachment.size / 1000:.1f} kB"
+    return f"[{kinds[attachment.kind]}{': ' + name if name else ''}, {attachment.media_type}{size}]"

@@ -1,0 +1,143 @@
+"""The listener for platforms that call us: ``/hooks/{account}``, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import uvicorn
+
+from torana.connectors.base import HookRequest, HookResponse
+from torana.errors import OperatorError
+
+#: Bytes that a call may have, and seconds in which it has to arrive and to be answered.
+_LIMIT = 2 * 1024 * 1024
+_SECONDS = 30.0
+
+_NOT_FOUND = HookResponse(status=404)
+_METHODS = ("GET", "HEAD", "POST")
+
+_log = logging.getLogger(__name__)
+
+
+class HooksListener:
+    """A server of its own for callers whom nobody knows; each connector checks their signatures."""
+
+    def __init__(
+        self, *, host: str, port: int, answer: Callable[[str, HookRequest], Awaitable[HookResponse]]
+    ) -> None:
+        """``answer`` is given the account's name and the call."""
+        self._host = host
+        self._port = port
+        self._answer = answer
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen. Raises ``OperatorError`` for an address that cannot be had."""
+        listener = self._listen()
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self,
+            http="h11",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="hooks")
+        _log.info("hooks are heard", extra={"port": self._port})
+
+    async def stop(self) -> None:
+        """End; calls that are being answered get five seconds."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI: answer a call."""
+        response = await self._response(scope, receive)
+        headers = [
+            (b"content-type", response.media_type.encode()),
+            (b"content-length", str(len(response.body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _response(self, scope: Any, receive: Any) -> HookResponse:
+        account = scope["path"].removeprefix("/hooks/")
+        if account == scope["path"] or not account or "/" in account:
+            return _NOT_FOUND
+        if scope["method"] not in _METHODS:
+            return HookResponse(status=405)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                body = await _body(receive)
+                if body is None:
+                    return HookResponse(status=413)
+                return await self._answer(unquote(account), _request(scope, body))
+        except TimeoutError:
+            return HookResponse(status=503)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the platform has to call again
+            _log.warning("a hook was not taken", extra={"account": account, "reason": type(error).__name__})
+            return HookResponse(status=503)
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self._host, self._port))
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            reason = error.strerror or error
+            raise OperatorError(
+                f"cannot listen for hooks on {self._host}:{self._port}: {reason}; choose another "
+                "TORANA_HOOKS_PORT"
+            ) from error
+        return listener
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals are the gateway's."""
+        yield
+
+
+def _request(scope: Any, body: bytes) -> HookRequest:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    return HookRequest(method=scope["method"], headers=headers, query=query, body=body)
+
+
+async def _body(receive: Any) -> bytes | None:
+    """The whole body; None where it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionError("the caller left")
+        body += message.get("body", b"")
+        if len(body) > _LIMIT:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)

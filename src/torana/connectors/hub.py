@@ -1,0 +1,192 @@
+"""All accounts of the gateway: started, stopped and changed one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from torana.connectors.base import Connector, Heard, HookRequest, HookResponse
+from torana.connectors.company import Company
+from torana.connectors.door import Door
+from torana.connectors.outbox import Outbox
+from torana.connectors.registry import Account, open_connector
+from torana.connectors.supervisor import Status, Supervisor
+from torana.limits.rates import MessageRates
+from torana.messages import Turn, utc_now
+from torana.people.pairing import Pairing
+from torana.store import deliveries
+from torana.store.database import Database
+from torana.turns import Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """An account with what belongs to it."""
+
+    account: Account
+    supervisor: Supervisor
+    outbox: Outbox
+    company: Company
+    task: asyncio.Task[None]
+
+
+class Connectors:
+    """The connectors of a gateway. None of them disturbs another, or the start."""
+
+    def __init__(
+        self,
+        *,
+        accounts: Sequence[Account],
+        turns: Turns,
+        rates: MessageRates,
+        pairing: Pairing,
+        database: Database,
+        holder: str,
+        clock: Callable[[], datetime] = utc_now,
+        told: Callable[[Status], None] = lambda _: None,
+        open_: Callable[[Account], Connector[Any]] = open_connector,
+    ) -> None:
+        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
+        change in how an account stands.
+        """
+        self._accounts = accounts
+        self._turns = turns
+        self._rates = rates
+        self._pairing = pairing
+        self._database = database
+        self._clock = clock
+        self._told = told
+        self._open = open_
+        self._holder = holder
+        self._running: dict[str, _Running] = {}
+
+    async def start(self) -> None:
+        """Begin to connect all of them; nothing is waited for."""
+        for account in self._accounts:
+            self._start(account)
+        for turn in self._turns.live:
+            self._keep_company(turn)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        await asyncio.gather(*(self._stop(name) for name in list(self._running)))
+
+    async def apply(self, accounts: Sequence[Account]) -> list[str]:
+        """Take on changed settings: only accounts that changed are connected anew. Returns their names."""
+        wanted = {account.name: account for account in accounts}
+        gone = [name for name, running in self._running.items() if wanted.get(name) != running.account]
+        await asyncio.gather(*(self._stop(name) for name in gone))
+        new = [account for name, account in wanted.items() if name not in self._running]
+        for account in new:
+            self._start(account)
+        return sorted({*gone, *(account.name for account in new)})
+
+    def active(self) -> list[str]:
+        """The names of those that receive."""
+        return sorted(status.account for status in self.statuses() if status.state == "active")
+
+    def statuses(self) -> Sequence[Status]:
+        """How each stands, by name."""
+        return [self._running[name].supervisor.status for name in sorted(self._running)]
+
+    async def status(self) -> Sequence[Mapping[str, Any]]:
+        """How each stands, and how many deliveries of it are open or held, for people and programs."""
+        waiting = await self._database.run(deliveries.waiting)
+        return [
+            {
+                "account": status.account,
+                "kind": status.kind,
+                "state": status.state,
+                "since": status.since.isoformat(),
+                "reason": status.reason,
+                "nextTry": status.next_try and status.next_try.isoformat(),
+                "connections": status.connections,
+                "lastHeard": status.heard_at and status.heard_at.isoformat(),
+                "deliveries": waiting.get(status.account, {}),
+            }
+            for status in self.statuses()
+        ]
+
+    async def hook(self, account: str, request: HookRequest) -> HookResponse:
+        """A platform's call."""
+        running = self._running.get(account)
+        return HookResponse(status=404) if running is None else await running.supervisor.hook(request)
+
+    def turn_ended(self, turn: Turn) -> None:
+        """Have the end of a turn delivered."""
+        self.wake(turn.account)
+
+    def wake(self, account: str | None) -> None:
+        """Say that there may be something to deliver on an account."""
+        if account is not None and account in self._running:
+            self._running[account].outbox.wake()
+
+    def _start(self, account: Account) -> None:
+        company = Company(
+            turns=self._turns,
+            database=self._database,
+            connector=lambda: supervisor.connector,
+            clock=self._clock,
+        )
+        outbox = Outbox(account=account.name, database=self._database, clock=self._clock, settled=company.left)
+        supervisor = Supervisor(
+            account=account,
+            surround=partial(self._surround, account, outbox),
+            database=self._database,
+            holder=self._holder,
+            clock=self._clock,
+            told=self._told,
+            open_=self._open,
+        )
+        task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}")
+        self._running[account.name] = _Running(
+            account=account, supervisor=supervisor, outbox=outbox, company=company, task=task
+        )
+
+    def _surround(self, account: Account, outbox: Outbox, connector: Connector[Any]) -> _Surroundings:
+        door = Door(
+            account=account.name,
+            kind=account.kind,
+            settings=connector.settings,
+            turns=self._turns,
+            rates=self._rates,
+            pairing=self._pairing,
+            database=self._database,
+            clock=self._clock,
+            taken=partial(self._taken, account.name),
+        )
+        return _Surroundings(door=door, outbox=outbox)
+
+    def _taken(self, account: str, turn: Turn | None) -> None:
+        if turn is None or turn.ended:
+            self.wake(account)
+        else:
+            self._keep_company(turn)
+
+    def _keep_company(self, turn: Turn) -> None:
+        if turn.account in self._running:
+            self._running[turn.account].company.keep(turn)
+
+    async def _stop(self, name: str) -> None:
+        running = self._running.pop(name)
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        await running.company.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Surroundings:
+    """The way in and the way out of one connection."""
+
+    door: Door
+    outbox: Outbox
+
+    async def hear(self, heard: Heard) -> None:
+        await self.door.hear(heard)
+
+    async def deliver(self, connector: Connector[Any]) -> None:
+        await self.outbox.deliver(connector)

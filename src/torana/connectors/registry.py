@@ -1,0 +1,116 @@
+"""Which sorts of connectors there are; each is imported when it is configured, and not before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from torana.connectors.base import Connector, ConnectorSettings
+from torana.errors import ConfigInvalid
+
+#: Where other packages say which connectors they bring: a name, and the class.
+GROUP = "torana.connectors"
+
+#: A value that stands in the environment.
+_VARIABLE = re.compile(r"\$[A-Z_][A-Z0-9_]*")
+
+#: The connectors of this package: a module here of that name, with this class.
+BUILTIN = {
+    "discord": "Discord",
+    "dingtalk": "Dingtalk",
+    "email": "Email",
+    "feishu": "Feishu",
+    "irc": "Irc",
+    "line": "Line",
+    "matrix": "Matrix",
+    "slack": "Slack",
+    "telegram": "Telegram",
+    "webhook": "Webhook",
+    "whatsapp": "Whatsapp",
+    "xmpp": "Xmpp",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A connector as the settings name it: ``[connectors.<name>]``, of the kind of that name or of another."""
+
+    name: str
+    kind: str
+    values: Mapping[str, Any]
+
+
+def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> list[Account]:
+    """The accounts that the settings name and do not switch off.
+
+    Raises ``ConfigInvalid`` for a value such as ``"$BOT_TOKEN"`` whose variable is not set.
+    """
+    return [
+        Account(
+            name=name,
+            kind=str(values.get("kind", name)),
+            values={
+                key: _value(f"connectors.{name}.{key}", value, environ)
+                for key, value in values.items()
+                if key != "kind"
+            },
+        )
+        for name, values in tables.items()
+        if values.get("enabled", True) is not False
+    ]
+
+
+def _value(where: str, value: Any, environ: Mapping[str, str]) -> Any:
+    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+        return value
+    if value[1:] not in environ:
+        raise ConfigInvalid(f"{where}: the environment variable {value[1:]} is not set")
+    return environ[value[1:]]
+
+
+def load(kind: str) -> type[Connector[Any]]:
+    """The class of a kind; may take seconds. Raises ``ConfigInvalid`` with the line that installs it."""
+    if kind in BUILTIN:
+        return _builtin(kind)
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if kind not in found:
+        known = ", ".join(sorted({*BUILTIN, *found}))
+        raise ConfigInvalid(f'there is no connector "{kind}"; there are {known}')
+    return cast("type[Connector[Any]]", found[kind].load())
+
+
+def open_connector(account: Account) -> Connector[Any]:
+    """A connector with its settings, not connected. Raises ``ConfigInvalid`` with a line for each fault."""
+    kind = load(account.kind)
+    return kind(read_settings(account, kind))
+
+
+def read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
+    """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
+    try:
+        return kind.Settings.model_validate(dict(account.values))
+    except ValidationError as error:
+        lines = [
+            f"connectors.{account.name}{''.join(f'.{step}' for step in fault['loc'])}: {fault['msg']}"
+            for fault in error.errors(include_input=False, include_url=False)
+        ]
+    raise ConfigInvalid("\n".join(lines))
+
+
+def _builtin(kind: str) -> type[Connector[Any]]:
+    try:
+        module = import_module(f"torana.connectors.{kind}")
+    except ImportError as error:
+        if (error.name or "").startswith("torana"):
+            raise
+        raise ConfigInvalid(
+            f"the connector {kind} needs a library that is not installed ({error.name}); "
+            f"install it with: pip install 'torana[{kind}]'"
+        ) from error
+    return cast("type[Connector[Any]]", getattr(module, BUILTIN[kind]))

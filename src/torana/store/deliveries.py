@@ -1,0 +1,268 @@
+"""Rows of deliveries: what is to be said on a platform, where, and how that stands.
+
+::
+
+    preview -> pending <-> sending -> sent | ambiguous | refused     pending -> stale | dropped
+
+What goes to one line (an account's chat and thread) is delivered in its order: by ``number``, where the parts
+of a text stand in the place of the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.messages import GATEWAY_OWNER, Turn, new_id
+from torana.store.tables import deliveries, owned, undelivered
+
+DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+
+#: The states in which a delivery waits for the operator, and may be tried again.
+HELD: tuple[DeliveryState, ...] = ("ambiguous", "refused", "stale")
+
+#: After so long a reply comes too late to be sent unasked.
+FRESH = timedelta(hours=24)
+
+#: How long what is done with stays listed.
+_KEPT = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A part of a reply, or a text that is not cut into parts yet, and how its delivery stands.
+
+    ``place`` is where it goes (JSON), ``root`` the number of the reply's first part (None is its own),
+    ``unsure`` counts the tries of which nobody knows how they ended, and ``shown_as`` is the platform's id of
+    it.
+    """
+
+    number: int
+    root: int | None
+    id: str
+    owner: str
+    account: str
+    line: str
+    place: str
+    turn_id: str | None
+    part: int
+    is_cut: bool
+    text: str
+    state: DeliveryState
+    tries: int
+    unsure: int
+    due_at: datetime
+    created_at: datetime
+    shown_as: str | None = None
+    reason: str | None = None
+    ended_at: datetime | None = None
+
+
+def add(connection: Connection, turn: Turn) -> None:
+    """Have the end of a turn told where its message was heard; called in the transaction that ends it.
+
+    A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
+    """
+    if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
+        return
+    text = _text_of(turn)
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
+        values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+    elif text:
+        values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
+        connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
+
+
+def add_notice(connection: Connection, account: str, line: str, place: str, *, text: str, at: datetime) -> None:
+    """Have something said that is no turn's."""
+    connection.execute(_INSERT, _new(account, line, place, text, at))
+
+
+def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> tuple[Delivery, bool] | None:
+    """The row of a running turn's reply that is shown while it grows, and whether it is new; None where the
+    reply is not a preview any more. A new one is kept before it is shown.
+    """
+    if turn.account is None or turn.place is None:
+        return None
+    row = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if row is not None:
+        return (_delivery(row), False) if row["state"] == "preview" else None
+    values = _new(turn.account, turn.channel, turn.place, text, at)
+    values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1}
+    return _delivery(connection.execute(_INSERT_RETURNING, values).mappings().one()), True
+
+
+def shown(connection: Connection, number: int, shown_as: str) -> Delivery:
+    """Keep the platform's id of a preview that arrived."""
+    connection.execute(_UPDATE, {"key": number, "shown_as": shown_as})
+    return _delivery(connection.execute(_GET, {"key": number}).mappings().one())
+
+
+def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
+    """The first open delivery of each of the account's lines, in order. What has become stale is so now."""
+    connection.execute(_STALE, {"of_account": account, "before": now - FRESH, "now": now})
+    return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
+
+
+def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery:
+    """Put a row per part in the place of one whole text; returns the first."""
+    connection.execute(_UPDATE, {"key": delivery.number, "text": pieces[0], "is_cut": True})
+    for part, text in enumerate(pieces[1:], start=1):
+        values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
+        values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "is_cut": True}
+        values["root"] = delivery.number
+        connection.execute(_INSERT, values)
+    return _delivery(connection.execute(_GET, {"key": delivery.number}).mappings().one())
+
+
+def begin(connection: Connection, number: int) -> None:
+    """Keep that a part is about to be sent."""
+    connection.execute(_BEGIN, {"key": number})
+
+
+def cut_off(connection: Connection, account: str) -> list[Delivery]:
+    """What was being sent when its process ended; nobody knows whether it arrived."""
+    was_sending = sa.select(deliveries).where(
+        undelivered, deliveries.c.account == account, deliveries.c.state == "sending"
+    )
+    return [_delivery(row) for row in connection.execute(was_sending).mappings()]
+
+
+def end(
+    connection: Connection, number: int, state: DeliveryState, at: datetime, *, reason: str | None = None
+) -> None:
+    """Be done with a part, or leave it to the operator."""
+    connection.execute(_UPDATE, {"key": number, "state": state, "reason": reason, "ended_at": at})
+
+
+def sent(connection: Connection, number: int, shown_as: str, at: datetime) -> None:
+    """Keep that a part arrived; its text is not needed any more. What was sent long ago is forgotten."""
+    values = {"state": "sent", "shown_as": shown_as, "reason": None, "ended_at": at, "text": ""}
+    connection.execute(_UPDATE, {"key": number} | values)
+    connection.execute(sa.delete(deliveries).where(deliveries.c.ended_at < at - _KEPT))
+
+
+def put_back(connection: Connection, delivery: Delivery, *, due_at: datetime, reason: str) -> None:
+    """Have a part tried again then; counts and the platform's id are taken from ``delivery``."""
+    values = {"unsure": delivery.unsure, "shown_as": delivery.shown_as}
+    values |= {"state": "pending", "due_at": due_at, "reason": reason}
+    connection.execute(_UPDATE, {"key": delivery.number} | values)
+
+
+def get(connection: Connection, owner: str, delivery_id: str) -> Delivery | None:
+    """The owner's delivery of that id."""
+    query = sa.select(deliveries).where(owned(deliveries, owner), deliveries.c.id == delivery_id)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _delivery(row)
+
+
+def listed(
+    connection: Connection,
+    owner: str,
+    *,
+    state: DeliveryState | None = None,
+    account: str | None = None,
+    before: int | None = None,
+    limit: int,
+) -> list[Delivery]:
+    """The owner's deliveries, the newest first; of one state or account, or of any."""
+    query = sa.select(deliveries).where(owned(deliveries, owner))
+    if state is not None:
+        query = query.where(deliveries.c.state == state)
+    if account is not None:
+        query = query.where(deliveries.c.account == account)
+    if before is not None:
+        query = query.where(deliveries.c.number < before)
+    rows = connection.execute(query.order_by(deliveries.c.number.desc()).limit(limit))
+    return [_delivery(row) for row in rows.mappings()]
+
+
+def retry(connection: Connection, delivery: Delivery, at: datetime) -> None:
+    """Have a held part tried again as if it were new: the operator wants it there."""
+    values = {"state": "pending", "due_at": at, "created_at": at, "unsure": 0, "ended_at": None}
+    connection.execute(_UPDATE, {"key": delivery.number} | values)
+
+
+def waiting(connection: Connection) -> dict[str, dict[str, int]]:
+    """How many deliveries of each account are open or held, by state."""
+    counted = (
+        sa.select(deliveries.c.account, deliveries.c.state, sa.func.count())
+        .where(deliveries.c.state.not_in(("sent", "dropped")))
+        .group_by(deliveries.c.account, deliveries.c.state)
+    )
+    found: dict[str, dict[str, int]] = {}
+    for account, state, count in connection.execute(counted):
+        found.setdefault(account, {})[state] = count
+    return found
+
+
+def _text_of(turn: Turn) -> str:
+    """What is told of a turn's end."""
+    if turn.failure is None or turn.state == "cancelled":
+        return turn.reply or ""
+    said = f"{turn.reply}\n\n" if turn.reply else ""
+    return f"{said}This message could not be answered: {turn.failure.detail}"
+
+
+def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[str, Any]:
+    return {
+        "id": new_id("dlv"),
+        "root": None,
+        "owner": GATEWAY_OWNER,
+        "account": account,
+        "line": line,
+        "place": place,
+        "turn_id": None,
+        "part": 0,
+        "is_cut": False,
+        "text": text,
+        "state": "pending",
+        "tries": 0,
+        "unsure": 0,
+        "due_at": at,
+        "created_at": at,
+    }
+
+
+def _delivery(row: RowMapping) -> Delivery:
+    return Delivery(**row)
+
+
+_OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
+_INSERT = sa.insert(deliveries)
+_INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
+_GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UPDATE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_BEGIN = _UPDATE.values(state="sending", tries=deliveries.c.tries + 1)
+_STALE = (
+    sa.update(deliveries)
+    .where(
+        undelivered,
+        deliveries.c.account == sa.bindparam("of_account"),
+        deliveries.c.state == "pending",
+        deliveries.c.created_at < sa.bindparam("before"),
+    )
+    .values(state="stale", ended_at=sa.bindparam("now"), reason="not delivered within 24 hours")
+)
+_place_in_line = sa.func.row_number().over(
+    partition_by=deliveries.c.line,
+    order_by=[sa.func.coalesce(deliveries.c.root, deliveries.c.number), deliveries.c.part],
+)
+_ranked = (
+    sa.select(*deliveries.c, _place_in_line.label("place_in_line"))
+    .where(undelivered, deliveries.c.account == sa.bindparam("account"), deliveries.c.state != "preview")
+    .subquery()
+)
+_HEADS = (
+    sa.select(*(column for column in _ranked.c if column.name != "place_in_line"))
+    .where(_ranked.c.place_in_line == 1)
+    .order_by(_ranked.c.number)
+)

@@ -1,0 +1,27 @@
+"""Rows of leases: which process listens on a platform's account."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.store.tables import leases
+
+
+def take(connection: Connection, account: str, holder: str, *, now: datetime, until: datetime) -> bool:
+    """Take the account's lease, or hold on to it; False while another holder's has not run out."""
+    mine = (leases.c.holder == holder) | (leases.c.until < now)
+    renewed = sa.update(leases).where(leases.c.account == account, mine).values(holder=holder, until=until)
+    if connection.execute(renewed).rowcount:
+        return True
+    if connection.execute(sa.select(leases.c.holder).where(leases.c.account == account)).first() is not None:
+        return False
+    connection.execute(sa.insert(leases), {"account": account, "holder": holder, "until": until})
+    return True
+
+
+def give_back(connection: Connection, account: str, holder: str) -> None:
+    """Let others have the lease, if it is the holder's."""
+    connection.execute(sa.delete(leases).where(leases.c.account == account, leases.c.holder == holder))

@@ -1,0 +1,133 @@
+"""Rows of senders: who asked to talk on a platform, and what the operator said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.audit import Act, record
+from torana.store.tables import senders
+
+SenderState = Literal["pending", "approved", "denied"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asked: the connector's kind, the platform's id of the sender, and where to answer."""
+
+    kind: str
+    sender: str
+    #: The account that was asked, and where (JSON).
+    account: str
+    place: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """A sender who asked. ``user`` is who they are here, once approved; ``codes`` counts the codes they got."""
+
+    asker: Asker
+    state: SenderState
+    user: str | None
+    codes: int
+    asked_at: datetime
+    decided_at: datetime | None
+
+
+def get(connection: Connection, kind: str, sender: str) -> Paired | None:
+    """What is known of a sender."""
+    row = connection.execute(_GET, {"kind": kind, "sender": sender}).mappings().first()
+    return None if row is None else _paired(row)
+
+
+def pending(connection: Connection, account: str, since: datetime) -> int:
+    """How many wait for the operator's word on an account, who asked since then."""
+    waits = (senders.c.state == "pending") & (senders.c.account == account) & (senders.c.asked_at > since)
+    return int(connection.execute(sa.select(sa.func.count()).where(waits)).scalar_one())
+
+
+def ask(connection: Connection, asker: Asker, *, code: bytes, codes: int, at: datetime) -> None:
+    """Keep that somebody asked, with the digest of the code they got; it takes the place of an earlier one."""
+    values = _key(asker.kind, asker.sender)
+    connection.execute(_DELETE, {"b_" + name: value for name, value in values.items()})
+    connection.execute(
+        sa.insert(senders),
+        values
+        | {
+            "account": asker.account,
+            "place": asker.place,
+            "name": asker.name,
+            "state": "pending",
+            "code": code,
+            "codes": codes,
+            "asked_at": at,
+        },
+    )
+
+
+def by_code(connection: Connection, code: bytes, since: datetime) -> Paired | None:
+    """Who got the code with that digest, since then, and waits."""
+    row = (
+        connection.execute(
+            sa.select(senders).where(
+                senders.c.code == code, senders.c.state == "pending", senders.c.asked_at > since
+            )
+        )
+        .mappings()
+        .first()
+    )
+    return None if row is None else _paired(row)
+
+
+def decide(
+    connection: Connection, asker: Asker, state: Literal["approved", "denied"], *, user: str | None, act: Act
+) -> Paired:
+    """Keep the operator's word; the code is of no more use. It may be changed later."""
+    key = {"b_" + name: value for name, value in _key(asker.kind, asker.sender).items()}
+    values = {"state": state, "user": user, "code": None, "decided_at": act.at}
+    if connection.execute(_DECIDE, key | values).rowcount == 0:
+        connection.execute(
+            sa.insert(senders),
+            _key(asker.kind, asker.sender)
+            | {"account": asker.account, "place": asker.place, "name": asker.name}
+            | {"codes": 0, "asked_at": act.at}
+            | values,
+        )
+    record(connection, act, f"sender.{state}", f"{asker.kind}:{asker.sender}", user=user)
+    found = get(connection, asker.kind, asker.sender)
+    assert found is not None  # noqa: S101 - it was written just now
+    return found
+
+
+def listed(connection: Connection, *, state: SenderState | None, limit: int) -> list[Paired]:
+    """Who asked, the newest first; of one state, or of any."""
+    query = sa.select(senders)
+    if state is not None:
+        query = query.where(senders.c.state == state)
+    rows = connection.execute(query.order_by(senders.c.asked_at.desc(), senders.c.sender).limit(limit))
+    return [_paired(row) for row in rows.mappings()]
+
+
+def _key(kind: str, sender: str) -> dict[str, Any]:
+    return {"kind": kind, "sender": sender}
+
+
+def _paired(row: RowMapping) -> Paired:
+    values: Mapping[str, Any] = dict(row)
+    names = ("kind", "sender", "account", "place", "name")
+    rest = {name: values[name] for name in ("state", "user", "codes", "asked_at", "decided_at")}
+    return Paired(asker=Asker(**{name: values[name] for name in names}), **rest)
+
+
+_GET = sa.select(senders).where(
+    senders.c.kind == sa.bindparam("kind"), senders.c.sender == sa.bindparam("sender")
+)
+_this = (senders.c.kind == sa.bindparam("b_kind")) & (senders.c.sender == sa.bindparam("b_sender"))
+_DELETE = sa.delete(senders).where(_this)
+_DECIDE = sa.update(senders).where(_this)

@@ -1,0 +1,21 @@
+"""The contract on the chat in memory, which many other tests stand on."""
+
+from __future__ import annotations
+
+import pytest
+
+from torana.connectors.base import Abilities
+from torana.testing.chat import Chat
+from torana.testing.connectors import ConnectorContract, Platform
+
+
+class TestChat(ConnectorContract):
+    @pytest.fixture
+    def platform(self) -> Platform:
+        return Chat()
+
+
+class TestAskedChat(ConnectorContract):
+    @pytest.fixture
+    def platform(self) -> Platform:
+        return Chat(Abilities(length=150, repeat="readable"))

@@ -1,0 +1,112 @@
+"""A gateway whose people sit on a chat platform in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic_ai.models import Model
+
+from torana.connectors.base import Connector
+from torana.connectors.hub import Connectors
+from torana.connectors.registry import Account
+from torana.limits.rates import MessageRates
+from torana.messages import EVERYONE, Turn, utc_now
+from torana.people.pairing import Pairing
+from torana.store import deliveries as rows
+from torana.store.audit import Act
+from torana.store.database import Database
+from torana.store.deliveries import Delivery
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+from torana.turns import Queue, Turns
+from torana.turns.deliveries import Deliveries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """What a test asks of a gateway."""
+
+    hub: Connectors
+    turns: Turns
+    pairing: Pairing
+    deliveries: Deliveries
+    database: Database
+
+    async def rows(self) -> Sequence[Delivery]:
+        """Everything that is to be delivered or was, the oldest first."""
+        found = await self.database.run(partial(rows.listed, owner=EVERYONE, limit=200))
+        return list(reversed(found))
+
+
+@pytest.fixture
+def act() -> Act:
+    return Act(principal="operator", source="test", at=utc_now())
+
+
+@pytest.fixture
+async def open_gateway(
+    open_database: Callable[[], Database], open_turns: Callable[..., Turns]
+) -> AsyncGenerator[Callable[..., Awaitable[Gateway]]]:
+    """``await open_gateway(chat, model)``: a gateway with the chat as its account ``home``, started."""
+    opened: list[Gateway] = []
+
+    async def make(
+        chat: Chat,
+        model: Model | None = None,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        rates: MessageRates | None = None,
+        queue: Queue | None = None,
+    ) -> Gateway:
+        database = open_database()
+        ended: list[Callable[[Turn], None]] = []
+
+        def tell(turn: Turn) -> None:
+            for listener in ended:
+                listener(turn)
+
+        turns = open_turns(
+            model or ScriptedModel(),
+            database=database,
+            clock=clock,
+            queue=queue,
+            ended=tell,
+        )
+        pairing = Pairing(database=database, clock=clock)
+
+        def connect(account: Account) -> Connector[Any]:
+            return chat.connector(chat.connector.Settings.model_validate(dict(account.values)))
+
+        hub = Connectors(
+            accounts=[Account(name="home", kind="chat", values=chat.settings())],
+            turns=turns,
+            rates=rates or MessageRates(per_user=0, overall=0),
+            pairing=pairing,
+            database=database,
+            holder="here",
+            clock=clock,
+            open_=connect,
+        )
+        ended.append(hub.turn_ended)
+        deliveries = Deliveries(database=database, wake=hub.wake, clock=clock)
+        opened.append(Gateway(hub=hub, turns=turns, pairing=pairing, deliveries=deliveries, database=database))
+        await turns.start()
+        await hub.start()
+        return opened[-1]
+
+    yield make
+    for gateway in opened:
+        await gateway.hub.stop()
+        await gateway.turns.stop(grace=0)
+
+
+@pytest.fixture
+def in_time() -> Callable[[], asyncio.Timeout]:
+    """``async with in_time():`` for what comes by itself."""
+    return lambda: asyncio.timeout(20)

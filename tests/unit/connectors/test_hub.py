@@ -1,0 +1,124 @@
+"""Several accounts, each on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from torana.connectors.base import Connector, HookRequest
+from torana.connectors.hub import Connectors
+from torana.connectors.registry import Account
+from torana.limits.rates import MessageRates
+from torana.messages import Turn, utc_now
+from torana.people.pairing import Pairing
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+from torana.turns import Turns
+
+REQUEST = HookRequest(method="POST", headers={}, query={}, body=b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A hub, the chat of each account, and a wait until just those are active."""
+
+    hub: Connectors
+    chats: dict[str, Chat]
+    until_active: Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+async def running(database: Database, open_turns: Callable[..., Turns]) -> AsyncGenerator[Running]:
+    """A hub with the accounts ``one`` and ``two``, and the chat of each."""
+    chats = {name: Chat(allow=["*"]) for name in ("one", "two", "three")}
+
+    def connect(account: Account) -> Connector[Any]:
+        kind = chats[account.name].connector
+        return kind(kind.Settings.model_validate(dict(account.values)))
+
+    listeners: list[Callable[[Turn], None]] = []
+
+    def tell(turn: Turn) -> None:
+        for listener in listeners:
+            listener(turn)
+
+    changed = asyncio.Event()
+    turns = open_turns(
+        ScriptedModel("first", "second", "third"),
+        clock=utc_now,
+        ended=tell,
+    )
+    hub = Connectors(
+        accounts=[account("one"), account("two")],
+        turns=turns,
+        rates=MessageRates(per_user=0, overall=0),
+        pairing=Pairing(database=database, clock=utc_now),
+        database=database,
+        holder="here",
+        told=lambda _: changed.set(),
+        open_=connect,
+    )
+
+    async def until_active(*names: str) -> None:
+        async with asyncio.timeout(20):
+            while hub.active() != sorted(names):
+                changed.clear()
+                await changed.wait()
+
+    listeners.append(hub.turn_ended)
+    await hub.start()
+    yield Running(hub=hub, chats=chats, until_active=until_active)
+    await hub.stop()
+
+
+def account(name: str, **values: Any) -> Account:
+    return Account(name=name, kind=name, values={"allow": ["*"]} | values)
+
+
+async def test_one_that_is_refused_does_not_disturb_another(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    await chats["two"].refuse_login()
+    await connectors.apply([account("one"), account("two", per_minute=7)])
+    await running.until_active("one")
+
+    await chats["one"].say("hello")
+
+    assert [one.text for one in await chats["one"].shown(1)] == ["first"]
+    states = {status["account"]: status for status in await connectors.status()}
+    assert (states["two"]["state"], states["two"]["reason"]) == ("refused", "wrong password")
+    assert states["one"]["lastHeard"] is not None
+
+
+async def test_changed_settings_touch_their_own_connection_alone(
+    running: Running,
+) -> None:
+    connectors, chats = running.hub, running.chats
+    await running.until_active("one", "two")
+
+    changed = await connectors.apply([account("one"), account("two", allow=[]), account("three")])
+
+    assert changed == ["three", "two"]
+    await running.until_active("one", "two", "three")
+    connections = {status.account: status.connections for status in connectors.statuses()}
+    assert connections == {"one": 1, "two": 1, "three": 1}
+    await chats["three"].say("hello")
+    assert [one.text for one in await chats["three"].shown(1)] == ["first"]
+
+    assert await connectors.apply([account("one")]) == ["three", "two"]
+    assert connectors.active() == ["one"]
+
+
+async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    await running.until_active("one", "two")
+
+    assert (await connectors.hook("one", REQUEST)).status == 404  # a chat takes no hooks
+    assert (await connectors.hook("nobody", REQUEST)).status == 404
+    await chats["two"].refuse_login()
+    await connectors.apply([account("two", per_minute=7)])
+    assert (await connectors.hook("two", REQUEST)).status == 503

@@ -1,0 +1,113 @@
+"""Strangers, their codes, and the operator's word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import pytest
+from tests.unit.connectors.conftest import Gateway
+
+from torana.errors import NotFound
+from torana.messages import utc_now
+from torana.store.audit import Act
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+
+Open = Callable[..., Awaitable[Gateway]]
+
+
+def code_in(text: str) -> str:
+    found = re.search(r"pair approve ([A-Z2-9]{8})", text)
+    assert found is not None
+    return found[1]
+
+
+async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_gateway: Open, act: Act) -> None:
+    chat = Chat()
+    gateway = await open_gateway(chat, ScriptedModel("welcome"))
+    await chat.say("hello", sender="eve")
+    code = code_in((await chat.shown(1, to="eve"))[0].text)
+    await chat.until_taken(await chat.say("hello?", sender="eve"))  # not answered again
+    (waiting,) = await gateway.pairing.listed(state="pending")
+    assert (waiting.asker.sender, waiting.asker.name, waiting.asker.account) == ("eve", "Eve", "home")
+
+    approved = await gateway.pairing.approve(code.lower(), act=act)
+    assert (approved.state, approved.user) == ("approved", "chat:eve")
+    said = await chat.say("and now?", sender="eve")
+
+    assert [one.text for one in await chat.shown(2, to="eve")][1] == "welcome"
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+    assert turn.user == "chat:eve"
+
+
+async def test_several_accounts_are_one_person_where_the_operator_says_so(open_gateway: Open, act: Act) -> None:
+    chat = Chat()
+    gateway = await open_gateway(chat, ScriptedModel("hi", "hi"))
+    await gateway.pairing.approve("chat:ana", user="ana@example.org", act=act)
+    await gateway.pairing.approve("chat:ana2", user="ana@example.org", act=act)
+
+    said = [await chat.say("hello", sender=sender) for sender in ("ana", "ana2")]
+    await chat.shown(1, to="ana")
+    await chat.shown(1, to="ana2")
+
+    turns = [await gateway.turns.heard("home", message) for message in said]
+    assert [turn and turn.user for turn in turns] == ["ana@example.org"] * 2
+
+
+async def test_a_denied_person_is_not_answered_even_where_the_settings_allow_them(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = Chat(allow=["*"])
+    gateway = await open_gateway(chat, ScriptedModel("to ana"))
+    await gateway.pairing.deny("chat:eve", act=act)
+
+    await chat.until_taken(await chat.say("hello", sender="eve"))
+    await chat.say("hello", sender="ana")
+
+    await chat.shown(1, to="ana")
+    assert await chat.shown(0, to="eve") == []
+
+
+async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, act: Act) -> None:
+    chat = Chat()
+    late = timedelta()
+
+    def clock() -> datetime:
+        return utc_now() + late
+
+    gateway = await open_gateway(chat, clock=clock)
+    codes: list[str] = []
+    for number in range(3):
+        await chat.say("hello", sender="eve")
+        codes.append(code_in((await chat.shown(number + 1, to="eve"))[number].text))
+        late += timedelta(minutes=61)
+    await chat.until_taken(await chat.say("hello", sender="eve"))
+
+    assert len(set(codes)) == 3
+    assert len(await chat.shown(3, to="eve")) == 3
+    for code in codes:
+        late_act = Act(principal=act.principal, source=act.source, at=clock())
+        with pytest.raises(NotFound):
+            await gateway.pairing.approve(code, act=late_act)
+
+
+async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gateway: Open) -> None:
+    chat = Chat(pairing=False)
+    gateway = await open_gateway(chat)
+    await chat.until_taken(await chat.say("hello", sender="eve", room="lobby", mention=True))
+    await chat.until_taken(await chat.say("hello", sender="eve"))
+
+    assert await gateway.pairing.listed() == []
+    assert await gateway.rows() == []
+
+
+async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
+    chat = Chat()
+    gateway = await open_gateway(chat)
+    for number in range(55):
+        await chat.until_taken(await chat.say("hello", sender=f"eve{number}"))
+
+    assert len(await gateway.pairing.listed()) == 50

@@ -1,0 +1,189 @@
+"""One account, kept connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from torana.connectors.base import Abilities, Connector, ConnectorSettings, Ears, Part, Refused, TryLater
+from torana.connectors.registry import Account
+from torana.connectors.supervisor import Status, Supervisor
+from torana.errors import ConfigInvalid
+from torana.messages import utc_now
+from torana.store import leases
+from torana.store.database import Database
+
+
+class KeySettings(ConnectorSettings):
+    key: SecretStr = SecretStr("s3cret-key")
+
+
+class Scripted(Connector[KeySettings]):
+    """A connector whose connections play a script: an exception ends one, an event holds it."""
+
+    Settings = KeySettings
+    abilities = Abilities(length=10, repeat="keyed")
+    script: list[Exception | asyncio.Event]
+    ears: Ears
+
+    @property
+    def credentials(self) -> str:
+        return "me"
+
+    async def run(self, ears: Ears) -> None:
+        type(self).ears = ears
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        ears.ready()
+        await step.wait()
+
+    async def send(self, part: Part) -> str:
+        raise NotImplementedError
+
+
+class Nowhere:
+    """Surroundings in which nothing happens."""
+
+    async def hear(self, heard: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def deliver(self, connector: Connector[Any]) -> None:
+        await asyncio.Event().wait()
+
+
+class Watched:
+    """A supervisor that runs, whose pauses take no time and are kept with how it stood then."""
+
+    def __init__(self, database: Database, *, open_: Callable[[Account], Connector[Any]]) -> None:
+        self.paused: asyncio.Queue[tuple[float, Status]] = asyncio.Queue()
+        self.active = asyncio.Event()
+        self.supervisor = Supervisor(
+            account=Account(name="home", kind="test", values={}),
+            surround=lambda _: Nowhere(),
+            database=database,
+            holder="here",
+            clock=utc_now,
+            told=self._note,
+            open_=open_,
+            pause=self._pause,
+        )
+        self.task = asyncio.create_task(self.supervisor.run())
+
+    def _note(self, status: Status) -> None:
+        if status.state == "active":
+            self.active.set()
+
+    async def _pause(self, seconds: float) -> None:
+        self.paused.put_nowait((seconds, self.supervisor.status))
+
+    async def pause(self) -> tuple[float, Status]:
+        async with asyncio.timeout(20):
+            return await self.paused.get()
+
+
+@pytest.fixture
+async def watch(database: Database) -> AsyncGenerator[Callable[..., Watched]]:
+    """``watch(step, step…, quiet=…)``: a supervisor over connections of that script; the last one holds."""
+    watched: list[Watched] = []
+
+    def make(*steps: Exception | asyncio.Event, quiet: float | None = None) -> Watched:
+        able = Abilities(length=10, repeat="keyed", quiet=quiet)
+        kind = type("Scripted", (Scripted,), {"script": [*steps, asyncio.Event()], "abilities": able})
+        watched.append(Watched(database, open_=lambda _: kind(KeySettings())))
+        return watched[-1]
+
+    yield make
+    for one in watched:
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+
+
+async def test_it_comes_back_after_whatever_happens_and_waits_longer_each_time(
+    watch: Callable[..., Watched],
+) -> None:
+    watched = watch(*(OSError(f"down {number}") for number in range(5)))
+
+    pauses = [await watched.pause() for _ in range(5)]
+
+    assert [status.reason for _, status in pauses] == [f"OSError: down {number}" for number in range(5)]
+    assert {status.state for _, status in pauses} == {"backing_off"}
+    for number, (seconds, _) in enumerate(pauses):
+        assert 0.5 * 2**number <= seconds <= 1.5 * 2**number
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+
+
+async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> None:
+    seconds, status = await watch(TryLater("slow down", seconds=1234.0)).pause()
+
+    assert (seconds, status.reason) == (1234.0, "slow down")
+    assert status.next_try is not None
+
+
+async def test_bad_credentials_are_told_and_tried_seldom(watch: Callable[..., Watched]) -> None:
+    seconds, status = await watch(Refused("no such token")).pause()
+
+    assert (status.state, status.reason) == ("refused", "no such token")
+    assert seconds >= 300
+
+
+async def test_settings_that_do_not_fit_are_the_connectors_own_trouble(database: Database) -> None:
+    def broken(account: Account) -> Connector[Any]:
+        raise ConfigInvalid("connectors.home.key: missing")
+
+    watched = Watched(database, open_=broken)
+    _, status = await watched.pause()
+    watched.task.cancel()
+
+    assert (status.state, status.reason) == ("refused", "connectors.home.key: missing")
+
+
+async def test_a_secret_is_not_told(watch: Callable[..., Watched]) -> None:
+    _, status = await watch(OSError("cannot reach https://api/bots3cret-key/getMe")).pause()
+
+    assert status.reason == "OSError: cannot reach https://api/bot***/getMe"
+
+
+async def test_a_connection_that_receives_nothing_is_replaced(watch: Callable[..., Watched]) -> None:
+    watched = watch(asyncio.Event(), quiet=0.05)
+
+    _, status = await watched.pause()
+
+    assert (status.state, status.reason) == ("backing_off", "nothing was received for 0.05 s")
+    assert status.connections == 1
+
+
+async def test_a_connection_that_ends_by_itself_is_made_anew(watch: Callable[..., Watched]) -> None:
+    end = asyncio.Event()
+    watched = watch(end)
+    await watched.active.wait()
+    end.set()
+
+    _, status = await watched.pause()
+
+    assert (status.state, status.reason) == ("backing_off", "the connection ended")
+
+
+async def test_while_another_process_listens_it_waits(
+    watch: Callable[..., Watched], database: Database
+) -> None:
+    name = "test:2744ccd10c7533bd736ad890f9dd5cab"
+    now = utc_now()
+    take = partial(leases.take, account=name, now=now, until=now + timedelta(minutes=1))
+    assert await database.run(partial(take, holder="there"))
+    watched = watch()
+
+    _, status = await watched.pause()
+    assert (status.state, status.reason) == ("backing_off", "another process listens on this account")
+
+    await database.run(partial(leases.give_back, account=name, holder="there"))
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+    assert not await database.run(partial(take, holder="there"))
