@@ -56,6 +56,9 @@ log = logging.getLogger(__name__)
 #: Files of a mail that are passed on, and messages of a thread that are named in a reply.
 FILES_LIMIT = 50
 REFERENCES_LIMIT = 20
+#: Seconds for taking leave of a server that has taken the mail.
+_FAREWELL = 5.0
+
 #: Long message ids in headers are not folded: older Pythons write what they fold in an encoding of words.
 _POLICY = SMTP_POLICY.clone(max_line_length=900, cte_type="7bit")
 _REPLY = re.compile(r"(?:re|aw|sv|antw|odp|回复|回覆)(?:\[\d+\])?\s*[:：]", re.IGNORECASE)
@@ -169,9 +172,10 @@ class Email(Connector[EmailSettings]):
         message = self._reply(part)
         client = await self._smtp()
         try:
-            await _deliver(client, self._address, part.place.chat, message.as_bytes())
+            await self._announce(client, part.place.chat)
+            await _hand_over(client, message.as_bytes())
             with suppress(SMTPException, OSError):
-                await client.quit(timeout=5)
+                await client.quit(timeout=_FAREWELL)
         finally:
             client.close()
         return str(message["Message-ID"])
@@ -255,28 +259,40 @@ class Email(Connector[EmailSettings]):
         )
         return message
 
-    async def _smtp(self) -> SMTP:
-        """A connection that is logged in; ``TryLater`` where there is none."""
+    async def _try_smtp(self) -> None:
+        """Find out before anything is heard whether it could be answered."""
+        client = await self._smtp()
         try:
-            return await self._connect_smtp()
-        except SMTPResponseException as error:
-            raise TryLater(f"the mail server refused us: {_told(error)}") from None
+            await self._log_in(client)
+        except SMTPAuthenticationError as error:
+            kind = Refused if error.code >= 500 else TryLater
+            raise kind(f"the SMTP server refused the login: {_told(error)}") from None
+        finally:
+            client.close()
+
+    async def _announce(self, client: SMTP, recipient: str) -> None:
+        """Everything before the mail itself: whatever fails here, nothing was sent."""
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await self._log_in(client)
+                await client.mail(self._address)
+                await client.rcpt(recipient)
+        except SMTPRecipientRefused as error:
+            raise _refusal(error) from None
+        except SMTPResponseException as error:  # it is the account that may not send
+            raise TryLater(f"the mail server takes nothing from us: {_told(error)}") from None
         except (SMTPException, OSError) as error:
             raise TryLater(f"the mail server cannot be reached ({type(error).__name__})") from None
 
-    async def _try_smtp(self) -> None:
-        """Find out before anything is heard whether it could be answered."""
-        try:
-            client = await self._connect_smtp()
-        except SMTPAuthenticationError as error:
-            if error.code < 500:
-                raise TryLater(f"the SMTP server refused the login: {_told(error)}") from None
-            raise Refused(f"the SMTP server refused the login: {_told(error)}") from None
-        client.close()
+    async def _log_in(self, client: SMTP) -> None:
+        await client.connect()
+        await client.ehlo()
+        if client.supports_extension("auth") or self.settings.smtp_tls != "none":
+            await client.login(self._user, self.settings.password.get_secret_value())
 
-    async def _connect_smtp(self) -> SMTP:
+    async def _smtp(self) -> SMTP:
         settings = self.settings
-        client = SMTP(
+        return SMTP(
             hostname=settings.smtp_host,
             port=settings.smtp_port,
             use_tls=settings.smtp_tls == "implicit",
@@ -285,15 +301,6 @@ class Email(Connector[EmailSettings]):
             local_hostname="[127.0.0.1]",
             timeout=TIMEOUT,
         )
-        try:
-            await client.connect()
-            await client.ehlo()
-            if client.supports_extension("auth") or settings.smtp_tls != "none":
-                await client.login(self._user, settings.password.get_secret_value())
-        except BaseException:
-            client.close()
-            raise
-        return client
 
     async def _tls_context(self) -> ssl.SSLContext:
         """What certificates are verified by; reading those of the authorities takes 30 ms, once."""
@@ -304,17 +311,8 @@ class Email(Connector[EmailSettings]):
         return self._tls
 
 
-async def _deliver(client: SMTP, sender: str, recipient: str, message: bytes) -> None:
-    """Hand a mail to the server, and tell how far it came."""
-    try:
-        await client.mail(sender)
-        await client.rcpt(recipient)
-    except SMTPRecipientRefused as error:
-        raise _refusal(error) from None
-    except SMTPResponseException as error:  # it is the account that may not send
-        raise TryLater(f"the mail server takes nothing from us: {_told(error)}") from None
-    except (SMTPException, OSError) as error:
-        raise TryLater(f"the connection broke ({type(error).__name__})") from None
+async def _hand_over(client: SMTP, message: bytes) -> None:
+    """Send the mail itself, and tell what became of it."""
     try:
         await client.data(message)
     except SMTPDataError as error:

@@ -101,7 +101,7 @@ class Mailbox:
         return contents[0], size is None or int(size[1]) <= MAIL_LIMIT
 
     async def mark(self, number: int) -> None:
-        """Note that a mail was taken; where the server does not let us, the next connection gives it out again."""
+        """Note that a mail was taken; where that fails, the next connection gives it out again."""
         store = self._client.uid("store", str(number), "+FLAGS.SILENT", r"(\Seen)")
         answer = await asyncio.wait_for(_answer(store), TIMEOUT)
         if answer.result != "OK":
