@@ -1,7 +1,7 @@
-"""A mail server: real Dovecot, and an SMTP server that delivers into its mailboxes and keeps what is for others.
+"""A mail server: real Dovecot, and an SMTP server that delivers into it and keeps what is for others.
 
-Dovecot runs for a whole module and has as many accounts as there are names. Between it and the connector stands a
-relay that can cut connections, freeze them, and change what is said.
+Dovecot runs for a whole module and has as many accounts as there are names. Between it and the connector stands
+a relay that can cut connections, freeze them, and change what is said.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from uuid import uuid4
 import aiosmtplib
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
-
 from tests.parts import require
+
 from torana.connectors.email import Email
 from torana.testing.connectors import PATIENCE, Platform, Shown
 
@@ -115,15 +115,20 @@ class Dovecot:
 
     def deliver(self, user: str, content: bytes) -> Path:
         """Put a mail into a mailbox, as an MTA does."""
-        folder = self.folder(user)
+        return self.deliver_to(self.folder(user), content)
+
+    def deliver_to(self, folder: Path, content: bytes) -> Path:
+        """Put a mail into a folder."""
         name = f"{time.time()}.{uuid4().hex}.{DOMAIN}"
         (folder / "tmp" / name).write_bytes(content)
         self._own(folder / "tmp" / name)
         return (folder / "tmp" / name).rename(folder / "new" / name)
 
-    def folder(self, user: str) -> Path:
-        folder = self._home / "mail" / user / "Maildir"
-        for one in (folder.parent, folder, folder / "tmp", folder / "new", folder / "cur"):
+    def folder(self, user: str, name: str = "") -> Path:
+        """Where a mailbox is, or a folder of it, whose name begins with a dot there."""
+        root = self._home / "mail" / user / "Maildir"
+        folder = root / name
+        for one in (root.parent, root, folder, folder / "tmp", folder / "new", folder / "cur"):
             if not one.exists():
                 one.mkdir()
                 self._own(one)
@@ -131,7 +136,9 @@ class Dovecot:
 
     def seen(self, user: str) -> list[str]:
         """The names of the mails that are marked as seen."""
-        return [one.name for one in (self.folder(user) / "cur").iterdir() if "S" in one.name.partition(":2,")[2]]
+        return [
+            one.name for one in (self.folder(user) / "cur").iterdir() if "S" in one.name.partition(":2,")[2]
+        ]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -220,9 +227,9 @@ class Relay:
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            await self.open.wait()
             if self.on_command is not None:
                 await self.on_command(data)
+            await self.open.wait()
             writer.write(data)
             await writer.drain()
         raise EOFError
@@ -244,6 +251,7 @@ class Smtp:
 
     dovecot: Dovecot
     user: str
+    password: str = PASSWORD
     kept: list[tuple[str, EmailMessage]] = field(default_factory=list[tuple[str, EmailMessage]])
     answers: dict[str, list[str | None]] = field(default_factory=dict[str, list[str | None]])
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -277,51 +285,52 @@ class Smtp:
         assert self._server is not None
         self._server.close()
         for connection in self._connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-            task = cast("asyncio.Task[None] | None", connection._handler_coroutine)
+            _hang_up(connection)
+            task = connection._handler_coroutine  # pyright: ignore[reportPrivateUsage]
             if task is not None:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
 
-    async def handle_RCPT(
+    async def handle_RCPT(  # noqa: N802 - a name of aiosmtpd's
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         del options
         if answers := self.answers.get("rcpt"):
-            return answers.pop(0) or self._hang_up(server)
+            return answers.pop(0) or _hang_up(server)
         if address != self.user and not session.authenticated:
             return "550 5.7.1 we relay for nobody"
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 good"
 
-    async def handle_MAIL(
+    async def handle_MAIL(  # noqa: N802 - a name of aiosmtpd's
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         del session
         if answers := self.answers.get("mail"):
-            return answers.pop(0) or self._hang_up(server)
+            return answers.pop(0) or _hang_up(server)
         envelope.mail_from = address
         envelope.mail_options.extend(options)
         return "250 2.1.0 good"
 
-    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+    async def handle_DATA(  # noqa: N802 - a name of aiosmtpd's
+        self, server: SMTP, session: Session, envelope: Envelope
+    ) -> str:
         del session
         if answers := self.answers.get("data"):
-            return answers.pop(0) or self._hang_up(server)
+            return answers.pop(0) or _hang_up(server)
         content = cast("bytes", envelope.content)
         for recipient in envelope.rcpt_tos:
             if recipient == self.user:
                 self.dovecot.deliver(self.user, self._received(content, envelope.mail_from or ""))
             else:
                 message = message_from_bytes(content, policy=policy.default)
-                self.kept.append((recipient, cast("EmailMessage", message)))
+                self.kept.append((recipient, message))
         async with self.arrived:
             self.arrived.notify_all()
         return "250 2.0.0 taken"
 
     def _received(self, content: bytes, sender: str) -> bytes:
-        """The mail with what the server has to say of it: the sender's own domain is the only one it may use."""
+        """The mail with what the server says of it: a sender may use his own domain alone."""
         author = str(message_from_bytes(content, policy=policy.default)["From"] or "")
         envelope, domain = sender.rpartition("@")[2], author.rstrip(">").rpartition("@")[2].lower()
         verdict = "pass" if envelope == domain else "fail"
@@ -335,20 +344,20 @@ class Smtp:
             content = content.replace(f"Authentication-Results: {MX};".encode(), b"X-Forged: ")
         return told.encode() + content
 
-    def _authenticate(
-        self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any
-    ) -> AuthResult:
+    def _authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         del server, session, envelope, mechanism
         self.logins += 1
         if answers := self.answers.get("auth"):
             return AuthResult(success=False, handled=False, message=answers.pop(0))
         given = cast("LoginPassword", data)
-        good = given.login == self.user.encode() and given.password == PASSWORD.encode()
+        good = given.login == self.user.encode() and given.password == self.password.encode()
         return AuthResult(success=good, handled=False, message=None if good else "535 5.7.8 who are you?")
 
-    def _hang_up(self, server: SMTP) -> str:
-        server.transport.abort()
-        return "421 nobody hears this"
+
+def _hang_up(connection: SMTP) -> str:
+    if connection.transport is not None:
+        cast("asyncio.Transport", connection.transport).abort()
+    return "421 nobody hears this"
 
 
 class MailServer(Platform):
@@ -358,8 +367,9 @@ class MailServer(Platform):
     has_bots = False
     _accounts = count()
 
-    def __init__(self, dovecot: Dovecot) -> None:
+    def __init__(self, dovecot: Dovecot, *, tls: str = "none") -> None:
         self.dovecot = dovecot
+        self.tls = tls
         self.user = f"agent{next(self._accounts)}@{DOMAIN}"
         self.imap = Relay(dovecot.socket)
         self.smtp = Smtp(dovecot, self.user)
@@ -368,7 +378,9 @@ class MailServer(Platform):
         self._said: dict[str, bytes] = {}
 
     async def __aenter__(self) -> MailServer:
-        self.ports = (await self.imap.start(), await self.smtp.start())
+        implicit = self.dovecot.tls() if self.tls == "implicit" else None
+        upgrade = self.dovecot.tls() if self.tls == "starttls" else None
+        self.ports = (await self.imap.start(implicit), await self.smtp.start(tls=implicit, start_tls=upgrade))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -409,7 +421,9 @@ class MailServer(Platform):
             message.add_attachment(content, maintype=main, subtype=sub, filename=name)
         return await self.post(message)
 
-    def mail(self, text: str, *, sender: str = "ana", thread: str | None = None, subject: str = "") -> EmailMessage:
+    def mail(
+        self, text: str, *, sender: str = "ana", thread: str | None = None, subject: str = ""
+    ) -> EmailMessage:
         """A mail to the account, as people's programs write it."""
         message = EmailMessage(policy=policy.SMTP)
         message["From"] = f"{sender.title()} <{sender}@{PEOPLE}>"

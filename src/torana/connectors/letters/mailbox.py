@@ -201,6 +201,10 @@ class _Wire(IMAP4ClientProtocol):
         super().__init__(asyncio.get_running_loop())
         self.lost: Callable[[Exception | None], None] | None = lost
 
+    def send(self, line: str, scrub: str | None = None) -> None:
+        """As the library's, which does not know a password again that it has quoted, and logs it."""
+        super().send(line, scrub and quoted(scrub)[1:-1])  # pyright: ignore[reportArgumentType]
+
     def data_received(self, d: bytes) -> None:
         """As the library's."""
         try:

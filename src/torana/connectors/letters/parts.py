@@ -10,6 +10,7 @@ import base64
 import codecs
 import quopri
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.errors import HeaderParseError
@@ -42,6 +43,7 @@ _LINE_END = re.compile(r"\r?\n")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufeff]")
 #: What turns the direction of writing or is not seen; what emoji and Persian are joined with stays.
 _UNSEEN = re.compile(r"[\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069]")
+_NO_BASE64 = bytes(set(range(256)) - set(string.ascii_letters.encode() + string.digits.encode() + b"+/"))
 #: What is read as UTF-8: ASCII, as many say so and write more, and codecs in which no mail is written.
 _NO_CHARSETS = frozenset({"ascii", "idna", "punycode", "raw_unicode_escape", "undefined", "unicode_escape"})
 
@@ -224,7 +226,7 @@ def _encoding(head: Message) -> str:
 
 def _decoded(content: bytes, encoding: str) -> bytes:
     if encoding == "base64":
-        letters = re.sub(rb"[^A-Za-z0-9+/]", b"", content)
+        letters = content.translate(None, _NO_BASE64)
         if len(letters) % 4 == 1:  # a character alone means nothing
             letters = letters[:-1]
         return base64.b64decode(letters + b"=" * (-len(letters) % 4))

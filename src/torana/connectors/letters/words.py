@@ -106,8 +106,8 @@ class _Page:
         if self._line and "".join(self._line).strip():
             self._break()
         self._line = []
-        if blank and self._lines and self._lines[-1].strip("> "):
-            self._break()
+        if blank and self._lines and self._lines[-1]:
+            self._lines.append("")
 
 
 #: Every language has its own line above a quotation, but all with a time, and one of these verbs or an address.
