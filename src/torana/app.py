@@ -123,19 +123,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    timezone = ZoneInfo(settings.timezone)
-    agent = TurnAgent(
-        model=model,
-        toolset=_toolset(memory, sessions, skills, own),
-        instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
-        sessions=sessions,
-        memory=memory,
-        timezone=timezone,
-        recall_in_rooms=settings.recall_in_rooms,
-        bounds=_bounds(settings, limits),
-        clock=utc_now,
-        prices=prices,
-    )
+    toolset = _toolset(memory, sessions, skills, own)
+    agent = _agent(settings, model, toolset, skills, sessions, memory, prices)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -143,14 +132,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
-    connectors = Connectors(
-        accounts=read_accounts(settings.connectors, loaded.provider_environ),
-        turns=turns,
-        rates=rates,
-        pairing=pairing,
-        database=database,
-        holder=str(settings.data_dir),
-    )
+    connectors = _connectors(loaded, database, turns, rates, pairing)
     ended.append(connectors.turn_ended)
     services = Services(
         turns=turns,
@@ -159,13 +141,10 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         memory=memory,
         people=_people(settings, database, turns),
         rates=rates,
-        connections=Connections(
-            pairing=pairing,
-            deliveries=Deliveries(database=database, wake=connectors.wake),
-            status=connectors.status,
-        ),
+        connections=_connections(database, connectors, pairing),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
+        models=settings.model,
         skills=lambda: _skill_list(skills),
         wait=settings.wait,
     )
@@ -185,6 +164,30 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     )
 
 
+def _agent(
+    settings: Settings,
+    model: Model,
+    toolset: FunctionToolset[ToolContext],
+    skills: Skills,
+    sessions: Sessions,
+    memory: Memory,
+    prices: Prices,
+) -> TurnAgent:
+    timezone = ZoneInfo(settings.timezone)
+    return TurnAgent(
+        model=model,
+        toolset=toolset,
+        instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
+        sessions=sessions,
+        memory=memory,
+        timezone=timezone,
+        recall_in_rooms=settings.recall_in_rooms,
+        bounds=_bounds(settings, limits_of(settings)),
+        clock=utc_now,
+        prices=prices,
+    )
+
+
 def _toolset(
     memory: Memory, sessions: Sessions, skills: Skills, own: Sequence[Callable[..., Any]]
 ) -> FunctionToolset[ToolContext]:
@@ -193,6 +196,27 @@ def _toolset(
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
         own=own,
+    )
+
+
+def _connectors(
+    loaded: Loaded, database: Database, turns: Turns, rates: MessageRates, pairing: Pairing
+) -> Connectors:
+    return Connectors(
+        accounts=read_accounts(loaded.settings.connectors, loaded.provider_environ),
+        turns=turns,
+        rates=rates,
+        pairing=pairing,
+        database=database,
+        holder=str(loaded.settings.data_dir),
+    )
+
+
+def _connections(database: Database, connectors: Connectors, pairing: Pairing) -> Connections:
+    return Connections(
+        pairing=pairing,
+        deliveries=Deliveries(database=database, wake=connectors.wake),
+        status=connectors.status,
     )
 
 

@@ -42,6 +42,7 @@ _SECRET_TEXT = re.compile(
     rf"|\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"
     r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
     r"|\btorana_[\w-]{32,}"  # our own tokens, also one that was cut
+    r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # a Telegram bot's, which stands in the path of each of its addresses
     r"|\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"  # a JSON Web Token (RFC 7519)
     r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
     r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # a credential in its query

@@ -247,6 +247,10 @@ def test_an_absent_secret_stays_visibly_absent() -> None:
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl", "********"),
         ("/v1/tokens/torana_8xuFRPpxcR8n2dHaA_nNeIhHL-hu5whxrJAh6i_3Sis", "/v1/tokens/********"),
         ("torana_gateway_token and torana_limits_per_user", "torana_gateway_token and torana_limits_per_user"),
+        (
+            "https://api/bot123456789:AAE-abcdefghijklmnopqrstuvwxyz_12345/getMe",
+            "https://api/bot********/getMe",
+        ),
         ("https://token@host/v1", "https://********@host/v1"),
         ("GET https://host/v1?alt=sse&key=abcdefgh failed", "GET https://host/v1?alt=sse&key=******** failed"),
         (

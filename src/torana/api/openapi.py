@@ -12,10 +12,12 @@ from pydantic.json_schema import models_json_schema
 from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
+    DenialRequest,
     ForkBody,
     MemoryChange,
     MemoryRequest,
     MessageBody,
+    PairingRequest,
     ProblemBody,
     RotationRequest,
     TokenRequest,
@@ -23,7 +25,16 @@ from torana.api.shapes import (
 from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
 
 #: Bodies that FastAPI does not know because it does not parse them.
-_REQUESTS = (MessageBody, ForkBody, MemoryRequest, MemoryChange, TokenRequest, RotationRequest)
+_REQUESTS = (
+    MessageBody,
+    ForkBody,
+    MemoryRequest,
+    MemoryChange,
+    TokenRequest,
+    RotationRequest,
+    PairingRequest,
+    DenialRequest,
+)
 
 _SCHEMA = "#/components/schemas/{model}"
 _EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"

@@ -55,6 +55,8 @@ class Services:
     spending: Spending
     connections: Connections
     health: Health
+    #: The names of the models that answer.
+    models: Sequence[str]
     #: Gives an entity tag and the records of the loaded skills.
     skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
     #: How long a plain request waits for its answer.

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
-from torana.config import SECRETS, Loaded
+from torana.config import SECRETS, TABLES, Loaded
 from torana.connectors.registry import open_connector, read_accounts
 
 #: What stands for a secret that is set.
@@ -41,15 +41,9 @@ def check(config: ConfigFlag = None) -> None:
 
 def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
     values = loaded.settings.model_dump(mode="json")
-    values |= {name: _hidden(values[name]) for name in SECRETS}
+    values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
+    values |= {name: dict.fromkeys(values[name], HIDDEN) for name in TABLES}
     return {name: {"value": values[name], "origin": origin} for name, origin in loaded.origins.items()}
-
-
-def _hidden(value: Any) -> Any:
-    """What is shown of a secret; of the connectors, which there are."""
-    if isinstance(value, dict):
-        return dict.fromkeys(cast("dict[str, Any]", value), HIDDEN)
-    return value and HIDDEN
 
 
 def _print_table(loaded: Loaded) -> None:

@@ -14,13 +14,14 @@
 
 from torana.config.fields import is_loopback
 from torana.config.loading import Loaded, load, models_as_read
-from torana.config.settings import FLAGS, PREFIX, SECRETS, Settings, flag, variable
+from torana.config.settings import FLAGS, PREFIX, SECRETS, TABLES, Settings, flag, variable
 from torana.config.wording import allowed
 
 __all__ = [
     "FLAGS",
     "PREFIX",
     "SECRETS",
+    "TABLES",
     "Loaded",
     "Settings",
     "allowed",

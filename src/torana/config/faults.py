@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from torana.config.settings import PREFIX, SECRETS, Settings, variable
+from torana.config.settings import PREFIX, SECRETS, TABLES, Settings, variable
 from torana.config.sources import Source
 from torana.config.wording import allowed, allowed_item, nearest, shown
 
@@ -85,4 +85,4 @@ def _wrong(name: str, fault: ErrorDetails) -> str:
     if name == "port" and isinstance(value, str) and value.startswith("tcp://"):
         return f"{shown(value)} was set by Kubernetes for a service; set enableServiceLinks: false in the pod"
     words = allowed(name) if len(fault["loc"]) == 1 else allowed_item(name)
-    return f"{'the value' if name in SECRETS else shown(value)} is not {words}"
+    return f"{'the value' if name in SECRETS | TABLES else shown(value)} is not {words}"

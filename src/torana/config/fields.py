@@ -44,6 +44,16 @@ def split(value: object) -> object:
         raise ValueError from None
 
 
+def document(value: object) -> object:
+    """What a text means as JSON; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError from None
+
+
 def lower(value: object) -> object:
     """A text in lower case; anything else as it is."""
     return value.lower() if isinstance(value, str) else value
@@ -180,6 +190,8 @@ Functions = Annotated[
 #: A table for each connector, by its account's name; from a variable it is JSON.
 ConnectorTables = Annotated[
     Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], Mapping[str, Any]],
+    NoDecode,
+    BeforeValidator(document),
     Field(max_length=50),
     Allowed("a table for each connector, such as [connectors.telegram], its name of a-z, 0-9, _ and -"),
 ]

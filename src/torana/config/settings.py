@@ -36,7 +36,10 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Never shown: not in a message, not by ``config show``, not in a log.
-SECRETS = frozenset({"gateway_token", "model_api_key", "connectors"})
+SECRETS = frozenset({"gateway_token", "model_api_key"})
+
+#: Tables in which there are secrets: only their names are shown.
+TABLES = frozenset({"connectors"})
 
 
 class Settings(BaseModel):

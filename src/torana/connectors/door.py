@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 import unicodedata
@@ -78,7 +79,7 @@ class Door:
 
         Raises ``Draining`` when the gateway stops: then the platform tells it again later.
         """
-        if not heard.addressed or not 0 < len(heard.sender.id) <= ID_LIMIT - 20:
+        if not heard.addressed or not _is_name(heard.sender.id):
             return
         pauses = iter(_PAUSES)
         while (hindrance := await self._hindrance(heard)) is not None:
@@ -100,7 +101,7 @@ class Door:
         if not content:
             return
         user = await self._user(heard)
-        if user is None or await self._turns.heard(self._account, heard.id) is not None:
+        if user is None or await self._turns.heard(self._account, _id(heard.id)) is not None:
             return
         try:
             self._from_senders.take(heard.sender.id)
@@ -173,7 +174,7 @@ class Door:
             user=user[:ID_LIMIT],
             on_busy=self._settings.on_busy,
             account=self._account,
-            message=heard.id[:ID_LIMIT],
+            message=_id(heard.id),
             place=dump_place(heard.place),
         )
 
@@ -194,6 +195,18 @@ class Door:
 def shown_name(name: str) -> str:
     """A name as it can be shown in a line: nothing unseen in it, and not long."""
     return " ".join(_UNSEEN.sub(" ", unicodedata.normalize("NFC", name)).split())[:64]
+
+
+def _is_name(sender: str) -> bool:
+    """Whether a sender's id can be part of a userId."""
+    return 0 < len(sender) <= ID_LIMIT - 50 and "\0" not in sender and sender.isprintable()
+
+
+def _id(message: str) -> str:
+    """A platform's id of a message as it is kept; one that cannot be kept so by its digest."""
+    if len(message) <= ID_LIMIT and message.isprintable():
+        return message
+    return hashlib.sha256(message.encode("utf-8", "replace")).hexdigest()
 
 
 def _content(heard: Heard) -> str:

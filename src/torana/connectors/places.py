@@ -13,9 +13,9 @@ def channel_of(account: str, place: Place) -> str:
     """The session's channel: the account, the chat and its thread; a very long one by its digest."""
     steps = [account, place.chat] if place.thread is None else [account, place.chat, place.thread]
     channel = "/".join(step.replace("%", "%25").replace("/", "%2F") for step in steps)
-    if len(channel) <= ID_LIMIT:
+    if len(channel) <= ID_LIMIT and channel.isprintable():
         return channel
-    return f"{account}/{hashlib.sha256(channel.encode()).hexdigest()}"
+    return f"{account}/{hashlib.sha256(channel.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def dump_place(place: Place) -> str:

@@ -67,6 +67,8 @@ def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str,
 
 
 def _value(where: str, value: Any, environ: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_value(where, item, environ) for item in cast("list[Any]", value)]
     if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
         return value
     if value[1:] not in environ:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import SecretStr
 
@@ -268,8 +268,9 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 def _masked(connector: Connector[Any], text: str) -> str:
     """The text without the account's secrets: libraries put addresses into their errors."""
     for value in dict(connector.settings).values():
-        if isinstance(value, SecretStr) and value.get_secret_value():
-            text = text.replace(value.get_secret_value(), "***")
+        for item in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
+            if isinstance(item, SecretStr) and item.get_secret_value():
+                text = text.replace(item.get_secret_value(), "***")
     return text[:500]
 
 

@@ -97,6 +97,8 @@ class Chat(Platform):
         self.calls: list[Part] = []
         self.faults: list[Exception] = []
         self.typing: list[Place] = []
+        #: What stands behind the id of each message that people say.
+        self.id_suffix = ""
         #: While set, a call of the platform waits for it.
         self.gate: asyncio.Event | None = None
         self._refuses = False
@@ -126,7 +128,7 @@ class Chat(Platform):
     ) -> str:
         """As ``Platform``."""
         heard = Heard(
-            id=self._number(),
+            id=self._number() + self.id_suffix,
             sender=Sender(id=sender, name=sender.title(), automatic=bot),
             place=Place(chat=room or f"with {sender}", thread=thread),
             text=text,

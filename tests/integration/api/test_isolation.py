@@ -53,6 +53,13 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/tokens/{token_id}/rotate"): set(),
     ("DELETE", "/v1/tokens/{token_id}"): set(),
     ("GET", "/v1/audit"): set(),
+    ("GET", "/v1/status"): set(),
+    ("GET", "/v1/deliveries"): set(),
+    ("POST", "/v1/deliveries/{delivery_id}/retry"): set(),
+    ("POST", "/v1/deliveries/{delivery_id}/drop"): set(),
+    ("GET", "/v1/pairing"): set(),
+    ("POST", "/v1/pairing/approve"): set(),
+    ("POST", "/v1/pairing/deny"): set(),
 }
 
 

@@ -330,6 +330,25 @@ async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gatewa
     assert [place.chat for place in chat.typing] == ["with ana"]
 
 
+async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway: Open) -> None:
+    able = Abilities(length=100, repeat="keyed", edits=True, edit_every=0, pace=10_000)
+    chat = Chat(able, allow=["*"])
+    chat.gate, gate = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel("one", ["tw", gate, "o"])
+    gateway = await open_gateway(chat, model)
+    await chat.say("first")
+    await chat.called(1)
+    await chat.say("second")
+    await model.asked(2)
+    gate.set()
+    await asyncio.gather(*(gateway.turns.ended(turn) for turn in gateway.turns.live))
+    chat.gate.set()
+
+    assert [one.text for one in await chat.shown(2)] == ["one", "two"]
+    texts = [part.text for part in chat.calls]
+    assert [text for text in texts if text.startswith("tw")] == ["two"]
+
+
 async def test_a_preview_that_was_deleted_is_followed_by_the_reply(open_gateway: Open) -> None:
     able = Abilities(length=100, repeat="blind", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])
@@ -357,3 +376,27 @@ async def test_without_a_connection_replies_wait(open_gateway: Open) -> None:
     await open_gateway(chat)
 
     assert [one.text for one in await chat.shown(1)] == ["late"]
+
+
+async def test_ids_that_cannot_be_kept_as_they_are_still_tell_messages_apart(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    chat.id_suffix = "\0\ud800" + "x" * 1000
+    await open_gateway(chat, ScriptedModel("one", "two"))
+
+    first = await chat.say("hello")
+    await chat.shown(1)
+    await chat.repeat(first)
+    await chat.say("again")
+
+    assert [one.text for one in await chat.shown(2)] == ["one", "two"]
+
+
+async def test_a_sender_without_a_proper_id_is_not_heard(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    gateway = await open_gateway(chat, ScriptedModel("to ana"))
+    for sender in ("", "eve\n", "eve\0", "\u202eeve", "e" * 1000):
+        await chat.until_taken(await chat.say("hello", sender=sender))
+    await chat.say("hello")
+
+    await chat.shown(1)
+    assert len(await gateway.rows()) == 1

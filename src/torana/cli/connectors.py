@@ -1,0 +1,50 @@
+"""``torana connectors``: how the chat platforms stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import print_rows
+
+app = typer.Typer()
+
+
+@app.command()
+def connectors(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Show how each connector of the running gateway stands, and why one is not active."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    found = gateway.ask("GET", "/v1/status", read=_connectors)
+    if as_json:
+        typer.echo(json.dumps({"items": found}, indent=2))
+        return
+    if not found:
+        typer.echo("There are none; a table such as [connectors.telegram] in the settings adds one.")
+        return
+    print_rows(("account", "kind", "state", "since", "waiting", "next try", "reason"), map(_row, found))
+
+
+def _connectors(document: Any) -> list[Mapping[str, Any]]:
+    return list(cast("list[Mapping[str, Any]]", document["connectors"]))
+
+
+def _row(status: Mapping[str, Any]) -> tuple[str, ...]:
+    waiting = ", ".join(f"{count} {state}" for state, count in status["deliveries"].items())
+    return (
+        status["account"],
+        status["kind"],
+        status["state"],
+        _minute(status["since"]),
+        waiting or "-",
+        _minute(status["nextTry"]),
+        status["reason"] or "-",
+    )
+
+
+def _minute(time: str | None) -> str:
+    return "-" if time is None else time[:16].replace("T", " ")

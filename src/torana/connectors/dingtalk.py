@@ -1,0 +1,478 @@
+"""DingTalk: messages come over its stream, replies go through the robot's interface.
+
+The platform's library gives the stream's frames. Its client asks for a connection with a call that blocks, logs
+the ticket of it, and takes the address of the platform from the environment, once for the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mimetypes
+import re
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, cast
+from urllib.parse import quote
+
+import httpx
+from dingtalk_stream import AckMessage, CallbackMessage, ChatbotMessage, SystemMessage
+from dingtalk_stream.frames import Headers
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidURI
+
+from torana.connectors.base import (
+    Abilities,
+    Attachment,
+    Connector,
+    ConnectorSettings,
+    Ears,
+    Heard,
+    Part,
+    Place,
+    Refused,
+    Sender,
+    TooLarge,
+    TryLater,
+    Unsure,
+)
+from torana.connectors.markup import Dialect, render
+
+Kind = Literal["image", "file", "voice", "video"]
+
+#: For one step of a call, and for the whole of a file.
+_SECONDS, _FILE_SECONDS = 30.0, 300.0
+#: How long nothing may come before the connection is probed.
+_PROBE = 30.0
+#: A connection that DingTalk wants changed sooner than this after the last change is given up.
+_LEAST = 10.0
+_FRAME_BYTES = 4 * 1024 * 1024
+
+_STALE = {"InvalidAuthentication", "accesstoken.expired"}
+_LIMITS = re.compile(r"Q[pP][sSmM]Limit|qps\.exceed\.limit|request\.overlimit|oaplus\.query\.limit|Throttling")
+_FORBIDDEN = re.compile(r"AccessTokenPermissionDenied|apiPermissionDenied", re.IGNORECASE)
+_BUSY = {"system.error", "systemError", "systemBusy", "unknownError", "ServiceUnavailable"}
+#: The same of the older interface, in which each message's own address lies.
+_OLD_LIMITS = {90001, 90002, 90018, 130101, 410100, 660026}
+_OLD_BUSY = -1
+#: For so long an address that asked too often is shut out; the answer says it in a number without a unit.
+_SHUT_OUT = 300.0
+
+_SPECIAL = re.compile(r"[*`]|\b_|_\b|\\(?=[!-/:-@\[-`{-~])|^(?:[#>]|[-+](?=\s))")
+
+
+def _unheard(text: str) -> str:
+    """The text without anything that calls somebody, makes a link or colours it."""
+    text = re.sub(r"(?<![\w.])@(?=\w)", "@\u200b", text)
+    return re.sub(r"<(?=[a-zA-Z/!])", "<\u200b", text.replace("](", "]\u200b("))
+
+
+_MARKDOWN = Dialect(
+    text=lambda text: _unheard(_SPECIAL.sub(lambda found: f"\\{found[0]}", text)),
+    marks={"strong": ("**", "**"), "em": ("*", "*")},
+    block=("```\n", "\n```"),
+    code=lambda code: _unheard(code).replace("```", "`\u200b`\u200b`"),
+    span=lambda code: _unheard(code).replace("`", "ˋ"),
+    link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
+)
+
+
+def _markdown(text: str) -> str:
+    """The little Markdown that all of DingTalk's clients know. Two spaces end a line."""
+    return re.sub(r"(?<!\n)\n(?!\n)", "  \n", render(text, _MARKDOWN))
+
+
+class DingtalkSettings(ConnectorSettings):
+    """What is said of a DingTalk app."""
+
+    client_id: str = Field(
+        description="The app's Client ID (once: AppKey), which its robot has too.", min_length=1
+    )
+    client_secret: SecretStr = Field(description="The app's Client Secret (once: AppSecret).", min_length=1)
+    api_url: str = Field(
+        default="https://api.dingtalk.com",
+        pattern=r"^https?://[^\s/]+$",
+        description="Where DingTalk's interface is.",
+    )
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    msg_id: str
+    msgtype: str
+    conversation_id: str
+    conversation_type: Literal["1", "2"]
+    sender_id: str = ""
+    sender_staff_id: str | None = None
+    sender_nick: str = ""
+    chatbot_user_id: str = ""
+    is_in_at_list: bool = False
+    session_webhook: str = ""
+    session_webhook_expired_time: int = 0
+    text: object = None
+    content: object = None
+
+
+class _Stale(TryLater):
+    """The token ended before its time."""
+
+
+class _Forbidden(Refused):
+    """The app lacks a permission."""
+
+
+class _Api:
+    """The platform's HTTP interface, as the app."""
+
+    def __init__(self, settings: DingtalkSettings) -> None:
+        self._id, self._secret, self._url = settings.client_id, settings.client_secret, settings.api_url
+        self._lock = asyncio.Lock()
+        self._token, self._until = "", 0.0
+
+    def client(self) -> httpx.AsyncClient:
+        """Connections of their own; whoever asks for them closes them."""
+        return httpx.AsyncClient(base_url=self._url, timeout=_SECONDS)
+
+    async def stream(self, http: httpx.AsyncClient) -> str:
+        """The address of a connection, which holds for one and for 90 seconds."""
+        body = {
+            "clientId": self._id,
+            "clientSecret": self._secret.get_secret_value(),
+            "subscriptions": [{"type": CallbackMessage.TYPE, "topic": ChatbotMessage.TOPIC}],
+            "ua": "torana",
+        }
+        with _told():
+            found = _checked(await http.post("/v1.0/gateway/connections/open", json=body))
+        return f"{found.get('endpoint', '')}?ticket={quote(_string(found, 'ticket'), safe='')}"
+
+    async def call(self, http: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Ask for something with the app's token; once more with a new one where it ended before its time."""
+
+        async def ask(token: str) -> dict[str, Any]:
+            with _told():
+                answer = await http.post(path, json=body, headers={"x-acs-dingtalk-access-token": token})
+            return _checked(answer)
+
+        token = await self._fresh(http)
+        try:
+            return await ask(token)
+        except _Stale:
+            return await ask(await self._fresh(http, instead_of=token))
+
+    async def fetch(self, code: str, limit: int) -> bytes:
+        """The bytes of a file, from where the platform says that it is."""
+        async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
+            body = {"robotCode": self._id, "downloadCode": code}
+            url = _string(await self.call(http, "/v1.0/robot/messageFiles/download", body), "downloadUrl")
+            if _url(url).scheme not in {"https", _url(self._url).scheme}:
+                raise Refused("DingTalk names no safe address for the file")
+            with _told():
+                async with http.stream("GET", url) as answer:
+                    return await _bytes(answer, limit)
+
+    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
+        async with self._lock:
+            if time.monotonic() >= self._until or self._token == instead_of:
+                body = {"appKey": self._id, "appSecret": self._secret.get_secret_value()}
+                with _told():
+                    found = _checked(await http.post("/v1.0/oauth2/accessToken", json=body))
+                self._token = str(found["accessToken"])
+                self._until = time.monotonic() + float(found.get("expireIn", 0)) - 300
+            return self._token
+
+
+class Dingtalk(Connector[DingtalkSettings]):
+    """The robot of one app."""
+
+    Settings = DingtalkSettings
+    #: The older interface takes 5,000 characters, and 20,000 bytes of JSON.
+    abilities = Abilities(length=4_000, render=_markdown, repeat="blind")
+
+    def __init__(self, settings: DingtalkSettings) -> None:
+        super().__init__(settings)
+        self._api = _Api(settings)
+        self._http: httpx.AsyncClient | None = None
+
+    @property
+    def credentials(self) -> str:
+        """The app, and where it lives."""
+        return f"{self.settings.api_url} {self.settings.client_id}"
+
+    async def run(self, ears: Ears) -> None:
+        """As ``Connector``; a message is acknowledged when it was taken.
+
+        DingTalk wants every connection changed after some hours. The new one is there before the old one ends.
+        """
+        changed = -_LEAST
+        async with self._api.client() as http:
+            socket = await self._connect(http)
+            self._http = http
+            try:
+                ears.ready()
+                while True:
+                    await self._listen(socket, ears)
+                    if time.monotonic() - changed < _LEAST:
+                        raise ConnectionError("DingTalk ends every connection")
+                    changed, old = time.monotonic(), socket
+                    socket = await self._connect(http)
+                    await old.close()
+            finally:
+                self._http = None
+                await socket.close()
+
+    async def send(self, part: Part) -> str:
+        """As ``Connector``; the id is the platform's key of the sending."""
+        if self._http is None:
+            raise TryLater("there is no connection")
+        user = part.place.reply_to.get("user")
+        if user == "":  # somebody from outside of the organisation, whom the interface does not know
+            return await self._reply(self._http, part, "")
+        body: dict[str, object] = {
+            "robotCode": self.settings.client_id,
+            "msgKey": "sampleMarkdown",
+            "msgParam": json.dumps(_titled(part.text), ensure_ascii=False),
+        }
+        try:
+            if user is None:
+                body["openConversationId"] = part.place.chat
+                answer = await self._api.call(self._http, "/v1.0/robot/groupMessages/send", body)
+            else:
+                body["userIds"] = [user]
+                answer = await self._api.call(self._http, "/v1.0/robot/oToMessages/batchSend", body)
+        except _Forbidden as forbidden:
+            return await self._reply(self._http, part, str(forbidden))
+        if answer.get("flowControlledStaffIdList"):
+            raise TryLater("DingTalk holds messages to this person back")
+        if answer.get("invalidStaffIdList") or answer.get("filteredStaffIdList"):
+            raise Refused("DingTalk does not deliver to this person")
+        return _string(answer, "processQueryKey") or part.key
+
+    async def _reply(self, http: httpx.AsyncClient, part: Part, why: str) -> str:
+        """Answer at the address that came with the message."""
+        url, until = part.place.reply_to.get("webhook", ""), part.place.reply_to.get("until", "0")
+        if not self._trusted(url) or time.time() * 1000 >= int(until):
+            raise Refused(why or "the time in which DingTalk takes an answer to this person is over")
+        body = {"msgtype": "markdown", "markdown": _titled(part.text), "at": {"isAtAll": False}}
+        with _told():
+            answer = _json((await http.post(url, json=body)).content)
+        code = answer.get("errcode")
+        said = f"DingTalk answers {code}: {_line(_string(answer, 'errmsg'))}"
+        if code == 0:
+            return part.key
+        if _shut_out(answer) or code in _OLD_LIMITS:
+            raise TryLater(said, seconds=_SHUT_OUT if _shut_out(answer) else None)
+        raise (Refused if isinstance(code, int) and code != _OLD_BUSY else Unsure)(said)
+
+    def _trusted(self, url: str) -> bool:
+        """Whether an address that came with a message is DingTalk's, and no trap."""
+        told, ours = _url(url), _url(self.settings.api_url)
+        if told.userinfo:
+            return False
+        if (told.scheme, told.host, told.port) == (ours.scheme, ours.host, ours.port):
+            return True
+        return told.scheme == "https" and told.host.endswith(".dingtalk.com")
+
+    async def _connect(self, http: httpx.AsyncClient) -> ClientConnection:
+        url = await self._api.stream(http)
+        try:
+            return await connect(
+                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_FRAME_BYTES
+            )
+        except InvalidURI:
+            raise Refused("DingTalk names no address for the stream") from None
+        except InvalidHandshake as error:
+            raise ConnectionError(f"no stream: {type(error).__name__}") from None
+
+    async def _listen(self, socket: ClientConnection, ears: Ears) -> None:
+        """Take what comes, until another connection is wanted; where nothing does, see who is there."""
+        while True:
+            try:
+                async with asyncio.timeout(_PROBE):
+                    raw = await socket.recv()
+            except TimeoutError:
+                await _probe(socket)
+            else:
+                frame = _json(raw)
+                if _string(_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
+                    return
+                await self._take(frame, socket, ears)
+            ears.alive()
+
+    async def _take(self, frame: dict[str, object], socket: ClientConnection, ears: Ears) -> None:
+        headers = _object(frame.get("headers"))
+        data: dict[str, object] = {"response": None}
+        if frame.get("type") == SystemMessage.TYPE:
+            data = _json(_string(frame, "data"))
+        elif _string(headers, "topic") == ChatbotMessage.TOPIC:
+            heard = self._heard(_string(frame, "data"))
+            if heard is not None:
+                await ears.hear(heard)
+        ack = AckMessage()
+        answered: Any = ack.headers
+        answered.message_id = _string(headers, "messageId")
+        answered.content_type = Headers.CONTENT_TYPE_APPLICATION_JSON
+        ack.message = "OK"
+        ack.data = data
+        await socket.send(json.dumps(ack.to_dict()))
+
+    def _heard(self, data: str) -> Heard | None:
+        """A message; a malformed one is none, and is not told again."""
+        try:
+            said = _Said.model_validate_json(data)
+        except ValidationError:
+            return None
+        sender, direct = said.sender_staff_id or said.sender_id, said.conversation_type == "1"
+        text, attachments = self._content(said)
+        own = bool(sender) and said.sender_id == said.chatbot_user_id != ""
+        if not sender or own or not (text or attachments):
+            return None
+        reply_to = {"user": said.sender_staff_id or ""} if direct else dict[str, str]()
+        if self._trusted(said.session_webhook):
+            reply_to |= {"webhook": said.session_webhook, "until": str(said.session_webhook_expired_time)}
+        return Heard(
+            id=said.msg_id,
+            sender=Sender(id=sender, name=_line(said.sender_nick)),
+            place=Place(chat=said.conversation_id, reply_to=reply_to),
+            text=text,
+            direct=direct,
+            addressed=direct or said.is_in_at_list,
+            attachments=attachments,
+        )
+
+    def _content(self, said: _Said) -> tuple[str, list[Attachment]]:
+        """What a message says, and the files in it; nothing where it is of a kind that cannot be read."""
+        content = _object(said.content)
+        match said.msgtype:
+            case "text":
+                return _string(_object(said.text), "content").strip(), []
+            case "richText":
+                return self._rich(content, addressed=said.is_in_at_list)
+            case "picture":
+                return "", self._file(content, "image", "picture")
+            case "audio":  # DingTalk hears what is said in it
+                return _string(content, "recognition").strip(), self._file(content, "voice", "voice")
+            case "video":
+                return "", self._file(content, "video", f"video.{_string(content, 'videoType') or 'mp4'}")
+            case "file":
+                return "", self._file(content, "file", _line(_string(content, "fileName")) or "file")
+            case _:
+                return "", []
+
+    def _rich(self, content: Mapping[str, object], *, addressed: bool) -> tuple[str, list[Attachment]]:
+        """Text with pictures. Unlike in a plain message, the robot's name stands in it."""
+        text, files = "", list[Attachment]()
+        items = content.get("richText")
+        for item in cast("list[object]", items) if isinstance(items, list) else []:
+            one = _object(item)
+            text += _string(one, "text")
+            files += self._file(one, "image", "picture")
+        return re.sub(r"^\s*@\S+", "", text).strip() if addressed else text.strip(), files
+
+    def _file(self, content: Mapping[str, object], kind: Kind, name: str) -> list[Attachment]:
+        code = _string(content, "downloadCode")
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        fetch = partial(self._api.fetch, code)
+        return [Attachment(kind=kind, name=name, media_type=media_type, fetch=fetch)] if code else []
+
+
+def _titled(text: str) -> dict[str, str]:
+    """A text, and what the list of chats shows of it."""
+    return {"title": _line(re.sub(r"[*`\\\u200b]", "", text))[:60] or "…", "text": text}
+
+
+def _checked(answer: httpx.Response) -> dict[str, Any]:
+    """What the platform answered, if it did what it was asked."""
+    found = _json(answer.content)
+    if _shut_out(found):
+        raise TryLater("DingTalk has shut this address out", seconds=_SHUT_OUT)
+    if answer.is_success and found:
+        return found
+    code = _string(found, "code")
+    said = f"DingTalk answers {answer.status_code}, {code or 'no code'}: {_line(_string(found, 'message'))}"
+    if code in _STALE:
+        raise _Stale(said)
+    if answer.status_code == 429 or _LIMITS.search(code):
+        raise TryLater(said, seconds=_seconds(answer.headers.get("Retry-After")))
+    if answer.is_server_error or code in _BUSY or not found:
+        raise Unsure(said)
+    raise (_Forbidden if _FORBIDDEN.search(code) else Refused)(said)
+
+
+def _shut_out(found: Mapping[str, object]) -> bool:
+    """Whether it answers thus to whoever asks too often, in whatever interface."""
+    return found.get("punish") == "deny"
+
+
+async def _bytes(answer: httpx.Response, limit: int) -> bytes:
+    """What a file holds, and no more of it than may be."""
+    if answer.status_code != 200:
+        raise (Unsure if answer.is_server_error else Refused)(f"the file is not there: {answer.status_code}")
+    found = bytearray()
+    if int(answer.headers.get("Content-Length", 0)) <= limit:
+        async for chunk in answer.aiter_bytes():
+            found += chunk
+            if len(found) > limit:
+                break
+        else:
+            return bytes(found)
+    raise TooLarge(f"more than {limit} bytes")
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Say of a call that failed whether the platform can have heard it, and not its address: it is a secret."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise TryLater(f"DingTalk cannot be reached: {type(error).__name__}") from None
+    except httpx.HTTPError as error:
+        raise Unsure(f"DingTalk did not answer: {type(error).__name__}") from None
+
+
+async def _probe(socket: ClientConnection) -> None:
+    """See whether anybody is there."""
+    try:
+        async with asyncio.timeout(_PROBE):
+            await (await socket.ping())
+    except TimeoutError:
+        raise ConnectionError("the stream is dead: a ping was not answered") from None
+
+
+def _seconds(value: str | None) -> float | None:
+    return float(value) if value and re.fullmatch(r"\d{1,6}(\.\d+)?", value) else None
+
+
+def _json(raw: str | bytes) -> dict[str, object]:
+    """An object, or an empty one."""
+    try:
+        found: object = json.loads(raw)
+    except ValueError:
+        return {}
+    return _object(found)
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _url(text: str) -> httpx.URL:
+    """An address as the client reads it, or an empty one."""
+    try:
+        return httpx.URL(text)
+    except httpx.InvalidURL:
+        return httpx.URL()
+
+
+def _string(found: Mapping[str, object], key: str) -> str:
+    value = found.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _line(text: str) -> str:
+    """One short printable line."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())[:200]

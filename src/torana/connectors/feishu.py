@@ -1,0 +1,593 @@
+"""Feishu, which is called Lark abroad: messages come over a long connection, replies are cards.
+
+Of the platform's library only the frames of that connection are used. Its client blocks the thread it runs in,
+shares one event loop with every other one of the process, and acknowledges a message before anything is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mimetypes
+import re
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from html import unescape
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import parse_qs, quote, urlsplit
+
+import httpx
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+
+from torana.connectors.base import (
+    Abilities,
+    Attachment,
+    Connector,
+    ConnectorSettings,
+    Ears,
+    Heard,
+    Part,
+    Place,
+    Refused,
+    Sender,
+    TooLarge,
+    TryLater,
+    Unsure,
+)
+from torana.connectors.markup import Dialect, render
+
+T = TypeVar("T")
+Kind = Literal["image", "file", "voice", "video"]
+
+_DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
+
+#: For one step of a call, and for the whole of a file.
+_SECONDS, _FILE_SECONDS = 30.0, 300.0
+#: How long nothing may come before the connection is probed.
+_PROBE = 30.0
+#: An event in pieces: of how many at most, and of how many events some may be missing.
+_PIECES, _OPEN = 256, 16
+_EVENT_BYTES = 4 * 1024 * 1024
+
+#: Codes of the platform's that are no plain refusal.
+_STALE = {99991661, 99991663, 99991664, 99991665, 99991668, 99991671, 99991677}
+_LIMITS = {99991400, 230020, 230049, 11232, 11233, 11247}
+_GONE = {230011, 230110}
+_NO_CARD = {230099}
+_BUSY_ENDPOINT = {1, 1000040343}
+_TOO_MANY_CONNECTIONS = "1000040350"
+
+#: What the kinds of files are, and under which name the platform has their keys.
+_FILES: dict[str, tuple[Kind, str]] = {
+    "image": ("image", "image_key"),
+    "img": ("image", "image_key"),
+    "file": ("file", "file_key"),
+    "audio": ("voice", "file_key"),
+    "media": ("video", "file_key"),
+}
+
+_MENTION = re.compile(r"@_user_\d+|@_all\b")
+_SPECIAL = re.compile(r"[\\`*_~\[\]<>&$#]|^[-+](?=\s)")
+
+
+def _frame_class() -> Any:
+    """The library's frame without its other parts: ``import lark_oapi`` takes 2 s and 160 MB, this 30 ms and 3.
+
+    While the frame is imported, a package that was not executed stands in for the library's.
+    """
+    names = [name for name in ("lark_oapi", "lark_oapi.ws") if name not in sys.modules]
+    try:
+        for name in names:
+            spec = find_spec(name)
+            if spec is None:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            sys.modules[name] = module_from_spec(spec)
+        return import_module("lark_oapi.ws.pb.pbbp2_pb2").Frame
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+_Frame = _frame_class()
+
+
+def _line(text: str) -> str:
+    """One short printable line."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())[:200]
+
+
+def _card(text: str, *, tag: str = "markdown") -> str:
+    """A card of nothing but text. Unlike a plain message it can be changed as often as one likes."""
+    words = _line(unescape(re.sub(r"\*\*|~~|`", "", text)))[:80]
+    element: dict[str, object] = {"tag": tag, "content": text}
+    card = {
+        "schema": "2.0",
+        "config": {"update_multi": True, "summary": {"content": words}},
+        "body": {"elements": [element if tag == "markdown" else {"tag": "div", "text": element}]},
+    }
+    return json.dumps(card, ensure_ascii=False)
+
+
+def _size(text: str) -> int:
+    """How many bytes a card takes in a request, where it is JSON within JSON."""
+    return len(json.dumps(_card(text), ensure_ascii=False).encode())
+
+
+_MARKDOWN = Dialect(
+    text=lambda text: _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", text),
+    marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
+    block=("```\n", "\n```"),
+    # Nothing is escaped in code. Whether `<at id=all>` calls everybody there, is not written; parted it cannot.
+    code=lambda code: code.replace("```", "`\u200b`\u200b`").replace("<at", "<\u200bat"),
+    span=lambda code: code.replace("`", "ˋ").replace("<at", "<\u200bat"),
+    link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
+)
+
+
+def _markdown(text: str) -> str:
+    """A card's Markdown, in which special characters are written as entities, and nobody is called."""
+    return render(text, _MARKDOWN)
+
+
+class FeishuSettings(ConnectorSettings):
+    """What is said of a Feishu or Lark app."""
+
+    app_id: str = Field(description="The app's id, `cli_…`, from its page “Credentials”.", min_length=1)
+    app_secret: SecretStr = Field(description="The app's secret, from the same page.", min_length=1)
+    domain: str = Field(
+        default="feishu",
+        pattern=r"^(feishu|lark|https?://[^\s/]+)$",
+        description="`feishu`, `lark`, or the address of another platform of the kind.",
+    )
+
+
+class _Message(BaseModel):
+    message_id: str
+    chat_id: str
+    chat_type: str
+    message_type: str
+    content: str = "{}"
+    parent_id: str | None = None
+    thread_id: str | None = None
+    mentions: list[dict[str, Any]] | None = None
+
+
+class _Said(BaseModel):
+    sender: dict[str, Any]
+    message: _Message
+
+
+class _Event(BaseModel):
+    header: dict[str, Any]
+    event: _Said
+
+
+class _Stale(TryLater):
+    """The token ended before its time."""
+
+
+class _NoCard(Refused):
+    """The platform can make no card of the text."""
+
+
+class _Gone(Refused):
+    """The message that is answered was taken back."""
+
+
+class _Api:
+    """The platform's HTTP interface, as the app."""
+
+    def __init__(self, settings: FeishuSettings) -> None:
+        self._app, self._secret = settings.app_id, settings.app_secret
+        self._base = _DOMAINS.get(settings.domain, settings.domain)
+        self._lock = asyncio.Lock()
+        self._token, self._until = "", 0.0
+
+    def client(self) -> httpx.AsyncClient:
+        """Connections of their own; whoever asks for them closes them."""
+        return httpx.AsyncClient(base_url=self._base, timeout=_SECONDS)
+
+    async def endpoint(self, http: httpx.AsyncClient) -> dict[str, object]:
+        """Where the long connection is to be made, and how."""
+        body = {"AppID": self._app, "AppSecret": self._secret.get_secret_value()}
+        with _told():
+            answer = await http.post("/callback/ws/endpoint", json=body, headers={"locale": "en"})
+        return _object(_checked(answer, unsure=_BUSY_ENDPOINT).get("data"))
+
+    async def call(
+        self, http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Ask for something."""
+
+        async def ask(token: str) -> dict[str, object]:
+            with _told():
+                return _checked(await http.request(method, path, json=body, headers=_bearer(token)))
+
+        return await self._as_app(http, ask)
+
+    async def fetch(self, path: str, limit: int) -> bytes:
+        """The bytes of a file, which may be asked for when the connection has long ended."""
+
+        async def ask(token: str) -> bytes:
+            with _told():
+                async with http.stream("GET", path, headers=_bearer(token)) as answer:
+                    return await _bytes(answer, limit)
+
+        async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
+            return await self._as_app(http, ask)
+
+    async def _as_app(self, http: httpx.AsyncClient, ask: Callable[[str], Awaitable[T]]) -> T:
+        """Ask with the app's token; once more with a new one where it ended before its time."""
+        token = await self._fresh(http)
+        try:
+            return await ask(token)
+        except _Stale:
+            return await ask(await self._fresh(http, instead_of=token))
+
+    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
+        async with self._lock:
+            if time.monotonic() >= self._until or self._token == instead_of:
+                body = {"app_id": self._app, "app_secret": self._secret.get_secret_value()}
+                with _told():
+                    answer = await http.post("/open-apis/auth/v3/tenant_access_token/internal", json=body)
+                found = _checked(answer)
+                self._token, expire = _string(found, "tenant_access_token"), found.get("expire")
+                self._until = time.monotonic() + (expire if isinstance(expire, int) else 0) - 300
+            return self._token
+
+
+class Feishu(Connector[FeishuSettings]):
+    """The bot of one app."""
+
+    Settings = FeishuSettings
+    #: A card may have 30 KB, and less where the platform's own form of it is longer. It may be changed five
+    #: times a second, but in the free edition every call counts against the month's ten thousand.
+    abilities = Abilities(
+        length=20_000, measure=_size, render=_markdown, repeat="keyed", edits=True, edit_every=3.0, threads=True
+    )
+
+    def __init__(self, settings: FeishuSettings) -> None:
+        super().__init__(settings)
+        self._api = _Api(settings)
+        self._http: httpx.AsyncClient | None = None
+        self._me = ""
+        self._pieces: OrderedDict[str, dict[int, bytes]] = OrderedDict()
+        self._ping_every = 120.0
+
+    @property
+    def credentials(self) -> str:
+        """The app, and where it lives."""
+        return f"{_DOMAINS.get(self.settings.domain, self.settings.domain)} {self.settings.app_id}"
+
+    async def run(self, ears: Ears) -> None:
+        """As ``Connector``; an event is acknowledged when it was taken."""
+        async with self._api.client() as http:
+            info = await self._api.call(http, "GET", "/open-apis/bot/v3/info")
+            self._me = _open_id(info.get("bot"))
+            if not self._me:
+                raise Refused("the app has no bot: add the feature “Bot” to it, and publish a version")
+            socket, service = await self._connect(http)
+            self._http = http
+            try:
+                ears.ready()
+                await self._listen(socket, service, ears)
+            finally:
+                self._http = None
+                await socket.close()
+
+    async def send(self, part: Part) -> str:
+        """As ``Connector``; the part's key is the platform's ``uuid``, which it knows again for an hour."""
+        if self._http is None:
+            raise TryLater("there is no connection")
+        try:
+            return await self._show(self._http, part, _card(part.text))
+        except _NoCard:
+            return await self._show(self._http, part, _card(unescape(part.text), tag="plain_text"))
+
+    async def _show(self, http: httpx.AsyncClient, part: Part, card: str) -> str:
+        messages = "/open-apis/im/v1/messages"
+        if part.edits:
+            await self._api.call(http, "PATCH", f"{messages}/{quote(part.edits, safe='')}", {"content": card})
+            return part.edits
+        body: dict[str, object] = {"msg_type": "interactive", "content": card, "uuid": part.key}
+        thread, answered = part.place.thread is not None, part.place.reply_to.get("message")
+        if answered and (thread or part.number == 0):
+            try:
+                path = f"{messages}/{quote(answered, safe='')}/reply"
+                return _id(await self._api.call(http, "POST", path, {**body, "reply_in_thread": thread}))
+            except _Gone:
+                if thread:
+                    raise
+        body["receive_id"] = part.place.chat
+        return _id(await self._api.call(http, "POST", f"{messages}?receive_id_type=chat_id", body))
+
+    async def _connect(self, http: httpx.AsyncClient) -> tuple[ClientConnection, int]:
+        """The long connection, and the number of the service it belongs to."""
+        data = await self._api.endpoint(http)
+        self._configure(data.get("ClientConfig"))
+        url = _string(data, "URL")
+        try:
+            socket = await connect(
+                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_EVENT_BYTES
+            )
+        except InvalidURI:
+            raise Refused("the platform names no address for the long connection") from None
+        except InvalidHandshake as error:
+            raise _turned_away(error) from None
+        service = parse_qs(urlsplit(url).query).get("service_id", ["0"])[0]
+        return socket, int(service) if service.isdecimal() else 0
+
+    async def _listen(self, socket: ClientConnection, service: int, ears: Ears) -> None:
+        """Take what comes; where nothing does, ask whether somebody is there."""
+        loop = asyncio.get_running_loop()
+        ping_at = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(_PROBE):
+                    raw = await socket.recv()
+            except TimeoutError:
+                await _probe(socket)
+            else:
+                await self._take(raw, socket, ears)
+            ears.alive()
+            if loop.time() >= ping_at:
+                await socket.send(_ping(service))
+                ping_at = loop.time() + self._ping_every
+
+    async def _take(self, raw: str | bytes, socket: ClientConnection, ears: Ears) -> None:
+        frame = _Frame()
+        frame.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
+        headers: dict[str, str] = {header.key: header.value for header in frame.headers}
+        if headers.get("type") == "pong":
+            self._configure(_json(frame.payload))
+        payload = self._whole(headers, frame.payload) if headers.get("type") == "event" else None
+        if payload is None:
+            return
+        heard = await self._heard(payload)
+        if heard is not None:
+            await ears.hear(heard)
+        frame.payload = b'{"code":200}'
+        await socket.send(cast("bytes", frame.SerializeToString()))
+
+    def _configure(self, config: object) -> None:
+        """The platform says at times how often it wants to be called."""
+        every = _object(config).get("PingInterval")
+        if isinstance(every, int | float) and every >= 1:
+            self._ping_every = float(every)
+
+    def _whole(self, headers: Mapping[str, str], payload: bytes) -> bytes | None:
+        """An event that comes in pieces, when the last of them is there."""
+        total, number = int(headers.get("sum") or 1), int(headers.get("seq") or 0)
+        if total <= 1:
+            return payload
+        if total > _PIECES or not 0 <= number < total:
+            return None
+        message = headers.get("message_id", "")
+        pieces = self._pieces.setdefault(message, {})
+        pieces[number] = payload
+        if len(self._pieces) > _OPEN:
+            self._pieces.popitem(last=False)
+        if len(pieces) < total:
+            return None
+        self._pieces.pop(message, None)
+        return b"".join(pieces[number] for number in range(total))
+
+    async def _heard(self, payload: bytes) -> Heard | None:
+        """A message of somebody's, if the event is one; a malformed one is none, and is not told again."""
+        try:
+            event = _Event.model_validate_json(payload)
+        except ValidationError:
+            return None
+        message, author = event.event.message, event.event.sender
+        sender = _open_id(author.get("sender_id"))
+        if event.header.get("event_type") != "im.message.receive_v1" or sender in {"", self._me}:
+            return None
+        direct = message.chat_type == "p2p"
+        text, attachments = self._content(message)
+        if not text and not attachments:
+            return None
+        answer_there = {} if direct and message.thread_id is None else {"message": message.message_id}
+        return Heard(
+            id=message.message_id,
+            sender=Sender(id=sender, automatic=author.get("sender_type") != "user"),
+            place=Place(chat=message.chat_id, thread=message.thread_id or None, reply_to=answer_there),
+            text=text,
+            direct=direct,
+            addressed=direct or bool(self._own_keys(message)) or await self._answers_us(message),
+            attachments=attachments,
+        )
+
+    async def _answers_us(self, message: _Message) -> bool:
+        """Whether the message replies to one of the bot's; the event does not tell whose it was."""
+        if not message.parent_id or self._http is None:
+            return False
+        try:
+            path = f"/open-apis/im/v1/messages/{quote(message.parent_id, safe='')}"
+            found = await self._api.call(self._http, "GET", path)
+        except (Refused, TryLater, Unsure):
+            return False
+        items = _object(found.get("data")).get("items")
+        first = _object(cast("list[object]", items)[0]) if isinstance(items, list) and items else {}
+        return _object(first.get("sender")).get("id") == self.settings.app_id
+
+    def _own_keys(self, message: _Message) -> set[str]:
+        return {_string(one, "key") for one in message.mentions or () if _open_id(one.get("id")) == self._me}
+
+    def _content(self, message: _Message) -> tuple[str, list[Attachment]]:
+        """What a message says, and the files in it; nothing where it is of a kind that cannot be read."""
+        content = _json(message.content)
+        match message.message_type:
+            case "text":
+                text, files = _string(content, "text"), []
+            case "post":
+                text, files = _post(content)
+            case kind:
+                text, files = "", _file(content, kind)
+        return self._words(text, message), [self._attachment(message.message_id, *one) for one in files]
+
+    def _words(self, text: str, message: _Message) -> str:
+        """The text with names for the platform's placeholders, and without the bot's own where it begins."""
+        own = self._own_keys(message)
+        text = text.lstrip()
+        while (found := _MENTION.match(text)) and found[0] in own:
+            text = text[found.end() :].lstrip()
+        names = {one.get("key"): f"@{_line(_string(one, 'name'))}" for one in message.mentions or ()}
+        names["@_all"] = "@all"
+        return _MENTION.sub(lambda found: names.get(found[0], found[0]), text).rstrip()
+
+    def _attachment(self, message: str, kind: Kind, key: str, name: str) -> Attachment:
+        where = f"/open-apis/im/v1/messages/{quote(message, safe='')}/resources/{quote(key, safe='')}"
+        path = f"{where}?type={'image' if kind == 'image' else 'file'}"
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Attachment(kind=kind, name=name, media_type=media_type, fetch=partial(self._api.fetch, path))
+
+
+def _file(content: Mapping[str, object], kind: str) -> list[tuple[Kind, str, str]]:
+    """The file of a message or an element of that kind: what it is, its key and its name."""
+    if kind not in _FILES:
+        return []
+    named, key = _FILES[kind]
+    found = _string(content, key)
+    name = _line(_string(content, "file_name")) or ("voice.ogg" if named == "voice" else found)
+    return [(named, found, name)] if found else []
+
+
+def _post(content: dict[str, object]) -> tuple[str, list[tuple[Kind, str, str]]]:
+    """A text with paragraphs of elements; it may stand under the name of its language."""
+    if "content" not in content:
+        languages = [_object(value) for value in content.values()]
+        content = next((one for one in languages if one), content)
+    lines, files = [_string(content, "title")], list[tuple[Kind, str, str]]()
+    paragraphs = content.get("content")
+    for paragraph in cast("list[object]", paragraphs) if isinstance(paragraphs, list) else []:
+        line = ""
+        for element in cast("list[object]", paragraph) if isinstance(paragraph, list) else []:
+            one = _object(element)
+            match one.get("tag"):
+                case "at":
+                    line += _string(one, "user_id")
+                case "img" | "media":
+                    files += _file(one, _string(one, "tag"))
+                case "emotion":
+                    line += f":{_string(one, 'emoji_type')}:"
+                case "a" if _string(one, "href") != _string(one, "text"):
+                    line += f"{_string(one, 'text')} ({_string(one, 'href')})"
+                case _:
+                    line += _string(one, "text")
+        lines.append(line)
+    return "\n".join(lines).strip(), files
+
+
+def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[str, object]:
+    """What the platform answered, if it did what it was asked."""
+    found = _json(answer.content)
+    code = found.get("code")
+    if answer.is_success and code == 0:
+        return found
+    code = code if isinstance(code, int) else 0
+    said = f"Feishu answers {answer.status_code}, code {code}: {_line(_string(found, 'msg'))}"
+    if code in _STALE:
+        raise _Stale(said)
+    if answer.status_code == 429 or code in _LIMITS:
+        raise TryLater(said, seconds=_seconds(answer.headers.get("x-ogw-ratelimit-reset")))
+    if answer.is_server_error or code in unsure or not found:
+        raise Unsure(said)
+    kinds = ((_NO_CARD, _NoCard), (_GONE, _Gone))
+    raise next((kind for codes, kind in kinds if code in codes), Refused)(said)
+
+
+async def _bytes(answer: httpx.Response, limit: int) -> bytes:
+    """What a file holds, and no more of it than may be."""
+    if answer.status_code != 200:
+        await answer.aread()
+        _checked(answer)
+    found = bytearray()
+    if int(answer.headers.get("Content-Length", 0)) <= limit:
+        async for chunk in answer.aiter_bytes():
+            found += chunk
+            if len(found) > limit:
+                break
+        else:
+            return bytes(found)
+    raise TooLarge(f"more than {limit} bytes")
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Say of a call that failed whether the platform can have heard it."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise TryLater(f"Feishu cannot be reached: {type(error).__name__}") from None
+    except httpx.HTTPError as error:
+        raise Unsure(f"Feishu did not answer: {type(error).__name__}") from None
+
+
+def _turned_away(error: InvalidHandshake) -> Exception:
+    """Why no long connection came about. The address, which is a secret, is not named."""
+    if not isinstance(error, InvalidStatus):
+        return ConnectionError(f"no long connection: {type(error).__name__}")
+    headers = error.response.headers
+    said = f"no long connection: {_line(headers.get('handshake-msg', ''))} ({error.response.status_code})"
+    if headers.get("handshake-autherrcode") == _TOO_MANY_CONNECTIONS:
+        return TryLater(said)
+    return Refused(said) if headers.get("handshake-status") == "403" else ConnectionError(said)
+
+
+async def _probe(socket: ClientConnection) -> None:
+    """See whether anybody is there."""
+    try:
+        async with asyncio.timeout(_PROBE):
+            await (await socket.ping())
+    except TimeoutError:
+        raise ConnectionError("the long connection is dead: a ping was not answered") from None
+
+
+def _ping(service: int) -> bytes:
+    frame = _Frame()
+    frame.SeqID, frame.LogID, frame.service, frame.method = 0, 0, service, 0
+    header = frame.headers.add()
+    header.key, header.value = "type", "ping"
+    return cast("bytes", frame.SerializeToString())
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _id(answer: Mapping[str, Any]) -> str:
+    return _string(_object(answer.get("data")), "message_id")
+
+
+def _seconds(value: str | None) -> float | None:
+    return float(value) if value and re.fullmatch(r"\d{1,6}(\.\d+)?", value) else None
+
+
+def _json(raw: str | bytes) -> dict[str, object]:
+    """An object, or an empty one."""
+    try:
+        found: object = json.loads(raw)
+    except ValueError:
+        return {}
+    return _object(found)
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _open_id(value: object) -> str:
+    return _string(_object(value), "open_id")
+
+
+def _string(found: Mapping[str, object], key: str) -> str:
+    value = found.get(key)
+    return value if isinstance(value, str) else ""

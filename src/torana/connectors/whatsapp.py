@@ -1,0 +1,348 @@
+"""WhatsApp through Meta's Cloud API: Meta calls us with messages, and is called with replies.
+
+https://developers.facebook.com/documentation/business-messaging/whatsapp. An account is one business number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx
+from pydantic import Field, SecretStr
+
+from torana.connectors.base import (
+    Abilities,
+    Attachment,
+    Connector,
+    ConnectorSettings,
+    Ears,
+    Heard,
+    HookRequest,
+    HookResponse,
+    Part,
+    Place,
+    Refused,
+    Sender,
+    TooLarge,
+    TryLater,
+    Unsure,
+)
+from torana.connectors.markup import whatsapp
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT = 30.0
+#: Bytes of an answer that is no file.
+_ANSWER_LIMIT = 1_000_000
+#: Meta's codes for a token that is not, or no longer, valid.
+_LOCKED_OUT = (0, 190)
+#: Meta's codes for "too many": of the app, the account, the number, and to one person.
+_TOO_MANY = (4, 80007, 130429, 131048, 131056)
+#: Where Meta keeps files, besides the API itself.
+_FILES = "https://lookaside.fbsbx.com"
+
+_KINDS: Mapping[str, Literal["image", "file", "voice", "video"]] = {
+    "image": "image",
+    "sticker": "image",
+    "document": "file",
+    "audio": "voice",
+    "video": "video",
+}
+
+
+class WhatsappSettings(ConnectorSettings):
+    """The business number, and the secrets of the app that serves it."""
+
+    phone_number_id: str = Field(pattern=r"^\d+$", description="The number's id, which is not the number.")
+    access_token: SecretStr = Field(min_length=1, description="A system user's permanent token.")
+    app_secret: SecretStr = Field(min_length=1, description="The app's secret, by which Meta signs its calls.")
+    verify_token: SecretStr = Field(
+        min_length=8, description="A word of your own, given to Meta with the webhook's address."
+    )
+    version: str = Field(default="v23.0", pattern=r"^v\d+\.\d+$", description="The version of the Graph API.")
+    api_url: str = Field(default="https://graph.facebook.com", description="Where the Graph API is.")
+
+
+class Whatsapp(Connector[WhatsappSettings]):
+    """A business number in WhatsApp; its chats are all direct."""
+
+    Settings = WhatsappSettings
+    abilities = Abilities(
+        length=4096,
+        measure=lambda text: len(text.encode("utf-16-le", "surrogatepass")) // 2,
+        render=whatsapp,
+        repeat="blind",
+        typing_every=20.0,
+        quiet=None,
+    )
+
+    _ears: Ears | None = None
+    _client: httpx.AsyncClient
+
+    def __init__(self, settings: WhatsappSettings) -> None:
+        super().__init__(settings)
+        self._locked_out = asyncio.Event()
+        self._base = f"{settings.api_url.rstrip('/')}/{settings.version}"
+        self._number = f"{self._base}/{settings.phone_number_id}"
+
+    @property
+    def credentials(self) -> str:
+        """The business number."""
+        return self.settings.phone_number_id
+
+    async def run(self, ears: Ears) -> None:
+        """See that the token is good for the number, and be there for calls while it is."""
+        headers = {
+            "Authorization": f"Bearer {self.settings.access_token.get_secret_value()}",
+            "Accept-Encoding": "identity",  # so that a bound on what arrives is a bound on what it becomes
+        }
+        # A message sent on a connection that ends just then may or may not have arrived: each gets a new one.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=limits) as self._client:
+            try:
+                await self._call("GET", f"{self._number}?fields=id")
+                self._ears = ears
+                ears.ready()
+                await self._locked_out.wait()
+            except TryLater:
+                if not self._locked_out.is_set():
+                    raise
+            finally:
+                self._ears = None
+        raise Refused("Meta refuses the access token: make a new one in the Business settings")
+
+    async def hook(self, request: HookRequest) -> HookResponse:
+        """Hear the messages of a call, in their order; ``GET`` is Meta's question whether this is the place."""
+        if request.method == "GET":
+            return self._introduction(request.query)
+        if not self._is_signed(request):
+            return HookResponse(status=401)
+        if self._ears is None:
+            return HookResponse(status=503)
+        try:
+            body: Any = json.loads(request.body)
+        except (ValueError, RecursionError):
+            return HookResponse(status=400)
+        for value in self._values(body):
+            _log_failures(value)
+            names = _names(value)
+            for message in _list(value, "messages"):
+                if heard := self._heard(message, names):
+                    await self._ears.hear(heard)
+        return HookResponse()
+
+    async def send(self, part: Part) -> str:
+        """Send a part as a text; whether it arrives is told later, and a failure of that is only logged."""
+        chat = part.place.chat
+        # A person who shows no number is known by a business-scoped id, such as US.13491208655302741918.
+        whom = "to" if chat.isdigit() else "recipient"
+        body = {
+            "messaging_product": "whatsapp",
+            "recipient_type": "individual",
+            whom: chat,
+            "type": "text",
+            "text": {"preview_url": False, "body": part.text},
+        }
+        match await self._call("POST", f"{self._number}/messages", body):
+            case {"messages": [{"id": str(name)}, *_]}:
+                return name
+            case _:
+                raise Unsure("Meta's answer names no message")
+
+    async def typing(self, place: Place) -> None:
+        """Mark the message as read, and show that it is being answered, for 25 seconds at most."""
+        body = {
+            "messaging_product": "whatsapp",
+            "status": "read",
+            "message_id": place.reply_to["message"],
+            "typing_indicator": {"type": "text"},
+        }
+        await self._call("POST", f"{self._number}/messages", body)
+
+    def _introduction(self, query: Mapping[str, str]) -> HookResponse:
+        """Meta asks once, with the word it was given, whether it may call here."""
+        given = query.get("hub.verify_token", "").encode(errors="replace")
+        right = hmac.compare_digest(given, self.settings.verify_token.get_secret_value().encode())
+        if not right or query.get("hub.mode") != "subscribe":
+            return HookResponse(status=403)
+        return HookResponse(body=query.get("hub.challenge", "").encode(errors="replace"))
+
+    def _is_signed(self, request: HookRequest) -> bool:
+        given = request.headers.get("x-hub-signature-256", "").encode(errors="replace")
+        secret = self.settings.app_secret.get_secret_value().encode()
+        right = f"sha256={hmac.digest(secret, request.body, hashlib.sha256).hex()}"
+        return hmac.compare_digest(given, right.encode())
+
+    def _values(self, body: Any) -> Iterator[Any]:
+        """What a call tells of this number: an app's other numbers call the same address."""
+        for entry in _list(body, "entry"):
+            for change in _list(entry, "changes"):
+                match change:
+                    case {"field": "messages", "value": {"metadata": {"phone_number_id": number}} as value}:
+                        if number == self.settings.phone_number_id:
+                            yield value
+                    case _:
+                        pass
+
+    def _heard(self, message: Any, names: Mapping[str, str]) -> Heard | None:
+        """The message of a person, or None: reactions, orders, group messages and the like are none."""
+        match message:
+            case {"group_id": _}:
+                return None
+            case {"id": str(name), "type": str(kind), **rest}:
+                sender = rest.get("from") or rest.get("from_user_id")
+                text, attachments = _text(kind, rest.get(kind)), self._attachments(kind, rest.get(kind))
+            case _:
+                return None
+        if not isinstance(sender, str) or not (text or attachments):
+            return None
+        return Heard(
+            id=name,
+            sender=Sender(id=sender, name=names.get(sender, "")),
+            place=Place(chat=sender, reply_to={"message": name}),
+            text=text,
+            direct=True,
+            addressed=True,
+            attachments=attachments,
+        )
+
+    def _attachments(self, kind: str, content: Any) -> list[Attachment]:
+        match content:
+            case {"id": str(media), "mime_type": str(media_type), **rest} if kind in _KINDS:
+                return [
+                    Attachment(
+                        kind=_KINDS[kind],
+                        name=str(rest.get("filename") or ""),
+                        media_type=media_type.partition(";")[0].strip(),
+                        fetch=partial(self._fetch, media),
+                    )
+                ]
+            case _:
+                return []
+
+    async def _fetch(self, media: str, limit: int) -> bytes:
+        """A file by its id: its address is asked for, and good for five minutes."""
+        match await self._call("GET", f"{self._base}/{quote(media, safe='')}"):
+            case {"url": str(), "file_size": int(size)} if size > limit:
+                raise TooLarge(f"the file has {size} bytes")
+            case {"url": str(url)}:
+                pass
+            case _:
+                raise OSError("Meta's answer names no file")
+        if _origin(url) not in (_origin(_FILES), _origin(self.settings.api_url)):
+            raise OSError("the file is not where Meta keeps files")  # and the token is told to nobody else
+        async with self._client.stream("GET", url) as answer:
+            if answer.status_code != 200:
+                raise OSError(f"Meta answered {answer.status_code} for the file")
+            return await _bounded(answer, limit)
+
+    async def _call(self, method: str, url: str, body: object = None) -> Any:
+        """Meta's answer, as JSON; raises what a fault means."""
+        try:
+            async with self._client.stream(method, url, json=body) as response:
+                content = await _bounded(response, _ANSWER_LIMIT)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise TryLater(f"Meta cannot be reached ({type(error).__name__})") from error
+        except (httpx.HTTPError, TooLarge) as error:
+            raise Unsure(f"Meta did not answer ({type(error).__name__})") from error
+        try:
+            answer: Any = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if response.is_success:
+            return answer
+        raise self._fault(response, answer)
+
+    def _fault(self, response: httpx.Response, answer: Any) -> Exception:
+        status = response.status_code
+        match answer:
+            case {"error": {"code": int(code)}}:
+                told = f"Meta answered {status}, code {code}{_told(answer)}"
+            case _:
+                code, told = None, f"Meta answered {status}"
+        if status == 401 or code in _LOCKED_OUT:
+            self._locked_out.set()
+            return TryLater("Meta refuses the access token")  # what it says itself may quote the token
+        if status == 429 or code in _TOO_MANY:
+            wait = response.headers.get("retry-after", "")
+            return TryLater(told, seconds=float(wait) if wait.isascii() and wait.isdigit() else None)
+        return Unsure(told) if status >= 500 else Refused(told)
+
+
+def _told(answer: Any) -> str:
+    match answer:
+        case {"error": {"error_data": {"details": str(told)}}} | {"error": {"message": str(told)}}:
+            return f": {told[:200]}"
+        case _:
+            return ""
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    """A list inside of an object, empty where there is none."""
+    match value:
+        case {**fields} if isinstance(fields.get(name), list):
+            return fields[name]
+        case _:
+            return []
+
+
+def _names(value: Any) -> dict[str, str]:
+    """The names that people gave themselves, by their ids."""
+    names: dict[str, str] = {}
+    for contact in _list(value, "contacts"):
+        match contact:
+            case {"profile": {"name": str(name)}, **rest}:
+                names |= {str(rest[key]): name for key in ("wa_id", "user_id") if key in rest}
+            case _:
+                pass
+    return names
+
+
+def _text(kind: str, content: Any) -> str:
+    match kind, content:
+        case "text", {"body": str(text)}:
+            return text
+        case "button", {"text": str(text)}:
+            return text
+        case "interactive", {"button_reply": {"title": str(text)}} | {"list_reply": {"title": str(text)}}:
+            return text
+        case _, {"caption": str(text)} if kind in _KINDS:
+            return text
+        case _:
+            return ""
+
+
+def _log_failures(value: Any) -> None:
+    """Of what becomes of our messages only failures matter, such as 131047: they were silent for a day."""
+    for status in _list(value, "statuses"):
+        match status:
+            case {"status": "failed", "id": message, "errors": [{"code": code, "title": title}, *_]}:
+                log.warning("whatsapp_message_failed", extra={"id": message, "code": code, "title": title})
+            case _:
+                pass
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "", "", None
+    return parts.scheme, parts.host, parts.port
+
+
+async def _bounded(answer: httpx.Response, limit: int) -> bytes:
+    """What an answer holds; ``TooLarge`` as soon as there is more than the limit."""
+    content = bytearray()
+    async for chunk in answer.aiter_bytes():
+        content += chunk
+        if len(content) > limit:
+            raise TooLarge(f"more than {limit} bytes")
+    return bytes(content)

@@ -1,0 +1,328 @@
+"""Feishu, against a stand-in that speaks its wire; the platform's own client bears witness to the stand-in."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from uuid import uuid4
+
+import pytest
+from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn
+
+from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
+from torana.connectors.feishu import Feishu, FeishuSettings
+from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
+
+CHAT = Place(chat="oc_p2p_ana")
+
+
+@pytest.fixture
+async def platform() -> AsyncGenerator[FeishuStandIn]:
+    async with FeishuStandIn() as platform:
+        yield platform
+
+
+class TestContract(ConnectorContract):
+    """What every connector promises."""
+
+
+def shown_as(text: str) -> str:
+    return Feishu.abilities.render(text)
+
+
+class TestHearing:
+    async def test_an_event_in_pieces_is_put_together_whatever_their_order(
+        self, platform: FeishuStandIn
+    ) -> None:
+        platform.frame_bytes = 97
+        async with listening(platform) as line:
+            said = await platform.say("ü" * 3_000)
+            assert (await line.next()).text == "ü" * 3_000
+            assert await platform.acknowledgements(1) == [said]
+
+    async def test_what_is_no_message_is_acknowledged_and_not_heard(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            await platform.event("im.message.reaction.created_v1", {"message_id": "om_1"})
+            await platform.event("im.message.receive_v1", {"sender": 3, "message": None})
+            await platform.tell("sticker", {"file_key": "file_1"})
+            await platform.tell("text", {"text": "my own"}, sender=BOT.removeprefix("ou_"))
+            await platform.tell("text", ["no object"])  # pyright: ignore[reportArgumentType]
+            await platform.tell("post", {"content": [3, ["x"], [{"tag": "img"}]]})
+            await platform.say("a message")
+            assert (await line.next()).text == "a message"
+            await platform.acknowledgements(7)
+
+    async def test_it_is_not_acknowledged_before_it_is_taken(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            line.broken = True
+            await platform.say("hello")
+            await line.next()
+        assert platform.acknowledged == []
+
+    async def test_names_stand_for_placeholders(self, platform: FeishuStandIn) -> None:
+        mentions = [
+            {"key": "@_user_1", "id": {"open_id": BOT}, "name": "Torana"},
+            {"key": "@_user_10", "id": {"open_id": "ou_eve"}, "name": "Eve\n\u202ethe 10th"},
+            {"key": "@_user_2", "id": None, "name": "Bob"},
+        ]
+        async with listening(platform) as line:
+            text = "@_user_1 @_user_1 ask @_user_10, @_user_2, @_user_3, @_all and @_user_1"
+            await platform.tell("text", {"text": text}, room=platform.room, mentions=mentions)
+            heard = await line.next()
+            assert heard.text == "ask @Eve the 10th, @Bob, @_user_3, @all and @Torana"
+            assert heard.addressed
+            await platform.tell("text", {"text": "@_all hear"}, room=platform.room)
+            assert not (await line.next()).addressed
+
+    async def test_who_replies_to_the_bot_addresses_it(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            first = await platform.say("hello", room=platform.room, mention=True)
+            ours = await line.connector.send(part("hi", (await line.next()).place))
+            await platform.tell("text", {"text": "and you?"}, room=platform.room, parent=ours)
+            assert (await line.next()).addressed
+            platform.odd = True
+            await platform.tell("text", {"text": "odd"}, room=platform.room, parent=ours)
+            assert not (await line.next()).addressed
+            platform.odd = False
+            for other in (first, "om_unknown"):
+                await platform.tell("text", {"text": "I mean her"}, room=platform.room, parent=other)
+                assert not (await line.next()).addressed
+
+    async def test_a_post_is_read_in_any_language(self, platform: FeishuStandIn) -> None:
+        paragraphs = [
+            [
+                {"tag": "at", "user_id": "@_user_1"},
+                {"tag": "text", "text": " see "},
+                {"tag": "a", "text": "this", "href": "https://example.org"},
+                {"tag": "emotion", "emoji_type": "SMILE"},
+            ],
+            [{"tag": "code_block", "text": "x = 1"}],
+            *([{"tag": "img", "image_key": f"img_{n}"}] for n in range(200)),
+        ]
+        mentions = [{"key": "@_user_1", "id": {"open_id": BOT}, "name": "Torana"}]
+        async with listening(platform) as line:
+            content = {"title": "News", "content": paragraphs}
+            await platform.tell("post", content, mentions=mentions)
+            heard = await line.next()
+            assert heard.text == "News\n@Torana see this (https://example.org):SMILE:\nx = 1"
+            assert len(heard.attachments) == 200
+            await platform.tell("post", {"en_us": content}, mentions=mentions)
+            assert (await line.next()).text == heard.text
+
+    @pytest.mark.parametrize(
+        ("kind", "content", "told"),
+        [
+            ("file", {"file_name": "a\nb.pdf"}, ("file", "a b.pdf", "application/pdf")),
+            ("audio", {"duration": 2000}, ("voice", "voice.ogg", "audio/ogg")),
+            ("media", {"file_name": "c.mp4", "image_key": "img_9"}, ("video", "c.mp4", "video/mp4")),
+        ],
+    )
+    async def test_files_of_every_kind(
+        self, platform: FeishuStandIn, kind: str, content: dict[str, object], told: tuple[str, str, str]
+    ) -> None:
+        async with listening(platform) as line:
+            await platform.tell(kind, {**content, "file_key": platform.put_file(b"12345")})
+            file = (await line.next()).attachments[0]
+        assert (file.kind, file.name, file.media_type) == told
+        assert file.fetch is not None
+        assert await file.fetch(5) == b"12345"  # though the connection has ended
+        platform.lengths = True
+        platform.end_token()
+        with pytest.raises(TooLarge):
+            await file.fetch(4)
+
+    async def test_a_file_that_is_gone_is_refused(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            await platform.tell("file", {"file_key": "file_gone", "file_name": "x"})
+            fetch = (await line.next()).attachments[0].fetch
+            assert fetch is not None
+            with pytest.raises(Refused, match="234003"):
+                await fetch(10)
+
+
+class TestSending:
+    async def test_a_token_that_ended_early_is_replaced(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            platform.end_token()
+            await asyncio.gather(*(line.connector.send(part(f"{n}", CHAT)) for n in range(5)))
+            assert len(await platform.shown(5)) == 5
+            assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
+
+    async def test_a_token_that_is_never_good_enough_is_tried_later(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            for _ in range(2):
+                platform.refuse_with(99991663, "Invalid access token")
+            with pytest.raises(TryLater):
+                await line.connector.send(part("hello", CHAT))
+
+    async def test_a_message_taken_back_is_answered_in_its_chat_but_not_beside_its_thread(
+        self, platform: FeishuStandIn
+    ) -> None:
+        async with listening(platform) as line:
+            said = await platform.say("hello", room=platform.room, mention=True)
+            place = (await line.next()).place
+            platform.posted[said].taken_back = True
+            await line.connector.send(part("still here", place))
+            assert platform.posted[(await platform.shown(1, room=platform.room))[0].id].parent is None
+            thread = Place(chat=place.chat, thread="omt_1", reply_to=place.reply_to)
+            with pytest.raises(Refused, match="recalled"):
+                await line.connector.send(part("here", thread))
+
+    async def test_only_the_first_part_quotes_what_it_answers(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            said = await platform.say("hello", room=platform.room, mention=True)
+            place = (await line.next()).place
+            for number in (0, 1):
+                await line.connector.send(part(f"part {number}", place, number=number))
+            shown = await platform.shown(2, room=platform.room)
+            assert [platform.posted[one.id].parent for one in shown] == [said, None]
+
+    async def test_what_makes_no_card_is_shown_plainly(self, platform: FeishuStandIn) -> None:
+        platform.unfit = "**"
+        async with listening(platform) as line:
+            sent = await line.connector.send(part(shown_as("**2 < 3**"), CHAT))
+            await line.connector.send(part(shown_as("**4 < 5**"), CHAT, edits=sent))
+            assert [one.text for one in await platform.shown(1)] == ["**4 < 5**"]
+
+    def test_what_is_written_is_what_is_meant(self) -> None:
+        assert shown_as("2\\*3\\*4 _it_ **is** &lt;") == "2&#42;3&#42;4 *it* **is** &#60;"
+        assert shown_as("`` a`b ``\n\n~~~\na ``` b\n~~~").count("`") == 2 + 3 + 3 + 3
+        assert shown_as("[x_y](https://a.b/c_(d))") == "[x&#95;y](https://a.b/c_%28d%29)"
+
+    async def test_nobody_is_called(self, platform: FeishuStandIn) -> None:
+        text = (
+            "<at id=all></at> `<at id=all></at>`\n```\n<at id=all></at>\n```\n[x](<https://a/<at id=all></at>>)"
+        )
+        async with listening(platform) as line:
+            await line.connector.send(part(shown_as(text), CHAT))
+            await platform.shown(1)
+            assert platform.called == []
+
+    @pytest.mark.parametrize("text", ['"\\\n' * 9_000, "☃" * 30_000, "a" * 40_000])
+    async def test_the_longest_part_is_taken(self, platform: FeishuStandIn, text: str) -> None:
+        low, high = 0, len(text)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if Feishu.abilities.measure(text[:middle]) <= 20_000 else (low, middle)
+        assert low > 2_000
+        place = Place(chat="oc_" + "c" * 60, reply_to={})
+        async with listening(platform) as line:
+            await line.connector.send(part(text[:low], place))
+
+    @pytest.mark.parametrize("code", [99991400, 230020, 230049, 11232])
+    async def test_every_kind_of_too_many(self, platform: FeishuStandIn, code: int) -> None:
+        async with listening(platform) as line:
+            platform.refuse_with(code, "too many")
+            with pytest.raises(TryLater) as raised:
+                await line.connector.send(part("hello", CHAT))
+            assert raised.value.seconds is None
+
+    async def test_no_answer_in_words_is_no_answer(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            platform.refuse_with(0, "a success that is none", status=502)
+            with pytest.raises(Unsure):
+                await line.connector.send(part("hello", CHAT))
+
+    async def test_out_of_reach_nothing_was_sent(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            settings = platform.settings()
+        connector = Feishu(FeishuSettings.model_validate({**settings, "domain": "http://127.0.0.1:9"}))
+        with pytest.raises(TryLater):
+            await connector.run(line)
+        with pytest.raises(TryLater):
+            await connector.send(part("hello", CHAT))
+
+
+class Signs(Line):
+    """Waits for some signs of life."""
+
+    def __init__(self, connector: Feishu) -> None:
+        super().__init__(connector)
+        self.enough = asyncio.Event()
+
+    def alive(self) -> None:
+        super().alive()
+        if self.signs == 3:
+            self.enough.set()
+
+
+class TestConnection:
+    async def test_the_app_calls_the_platform_as_it_asks(self, platform: FeishuStandIn) -> None:
+        async with listening(platform) as line:
+            await platform.say("hello")
+            await line.next()
+            await platform.pinged(1)
+
+    async def test_a_silent_connection_is_probed_and_a_dead_one_left(
+        self, platform: FeishuStandIn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("torana.connectors.feishu._PROBE", 0.05)
+        connector = Feishu(FeishuSettings.model_validate(platform.settings()))
+        line = Signs(connector)
+        run = asyncio.create_task(connector.run(line))
+        await asyncio.wait_for(line.enough.wait(), PATIENCE)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        platform.dead = True
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(Feishu(connector.settings).run(line), PATIENCE)
+
+    async def test_an_app_without_a_bot_is_refused(self, platform: FeishuStandIn) -> None:
+        platform.has_bot = False
+        with pytest.raises(Refused, match="Bot"):
+            async with listening(platform):
+                pass
+
+    async def test_no_secret_is_told(self, platform: FeishuStandIn) -> None:
+        connector = Feishu(FeishuSettings.model_validate(platform.settings()))
+        assert SECRET not in connector.credentials + repr(connector.settings)
+        await platform.refuse_login()
+        with pytest.raises(Refused) as raised:
+            await connector.run(Line(connector))
+        assert SECRET not in str(raised.value)
+
+
+OFFICIAL_CLIENT = """
+import sys
+import torana.connectors.feishu
+assert not [name for name in sys.modules if name.startswith("lark_oapi.api")], "all of the library was loaded"
+import lark_oapi
+from lark_oapi.api.im.v1 import P2ImMessageReceiveV1
+
+def heard(event: P2ImMessageReceiveV1) -> None:
+    print(event.event.message.content, flush=True)
+
+handler = lark_oapi.EventDispatcherHandler.builder("", "").register_p2_im_message_receive_v1(heard).build()
+app, secret, domain = sys.argv[1:]
+quiet = lark_oapi.LogLevel.ERROR
+lark_oapi.ws.Client(app, secret, event_handler=handler, domain=domain, log_level=quiet).start()
+"""
+
+
+async def test_the_platforms_own_client_understands_the_stand_in(platform: FeishuStandIn) -> None:
+    platform.frame_bytes = 200
+    said = await platform.say("hello")
+    settings = platform.settings()
+    client = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", OFFICIAL_CLIENT, APP, SECRET, settings["domain"]),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert client.stdout is not None
+        async with asyncio.timeout(60):
+            assert json.loads(await client.stdout.readline()) == {"text": "hello"}
+            assert await platform.acknowledgements(1) == [said]
+    finally:
+        client.kill()
+        await client.wait()
+
+
+async def test_a_key_may_be_any_uuid(platform: FeishuStandIn) -> None:
+    async with listening(platform) as line:
+        key = str(uuid4())
+        first, second = [await line.connector.send(part("hello", CHAT, key=key)) for _ in range(2)]
+        assert first == second

@@ -1,0 +1,65 @@
+"""The guide to connectors: its connector is short, is found, and passes the contract as the guide says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import torana
+from torana.connectors.registry import Account, load, open_connector
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/howto/write-a-connector.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```\w+\n# ([\w./]+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory in which the guide was followed to the letter."""
+    for name, text in FILES.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The guide's package, as an installer leaves it."""
+    project = tomllib.loads(FILES["pyproject.toml"])["project"]
+    metadata = place / "myboard-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
+    return place
+
+
+def test_a_whole_connector_is_short() -> None:
+    assert len(FILES["myboard/board.py"].splitlines()) < 60
+
+
+def test_the_guides_connector_passes_the_contract(place: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(torana.__file__).parents[1])}
+    done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False)
+    told = re.search(r"(\d+) passed, (\d+) skipped", done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert told
+    assert int(told[1]) > 3 * int(told[2])
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_guides_connector_is_found_by_its_name() -> None:
+    (values,) = tomllib.loads(FILES["torana.toml"])["connectors"].values()
+    kind = load("board")
+    opened = open_connector(Account(name="board", kind="board", values=values))
+    assert (kind.__module__, type(opened)) == ("myboard.board", kind)

@@ -1,0 +1,592 @@
+"""Slack's connector against a Slack of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.standins.slack import APP_TOKEN, BOT, BOT_TOKEN, BOT_USER, ROOM, SlackStandIn, direct
+
+from torana.connectors import slack as module
+from torana.connectors.base import Heard, Place, Refused, TooLarge, TryLater, Unsure
+from torana.connectors.slack import Slack, SlackSettings
+from torana.connectors.splitting import split
+from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
+
+ANA = Place(chat=direct("ana"))
+
+
+@pytest.fixture
+async def platform(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[SlackStandIn]:
+    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)  # the SDK would go to 127.0.0.1 by it
+    async with SlackStandIn() as platform:
+        yield platform
+
+
+class TestSlack(ConnectorContract):
+    """Slack keeps what every connector promises."""
+
+
+def made(platform: SlackStandIn) -> Slack:
+    """A connector with the settings for the platform."""
+    return Slack(SlackSettings.model_validate(platform.settings()))
+
+
+async def ending(platform: SlackStandIn, line: Line | None = None) -> BaseException | None:
+    """What a connector's ``run`` ends with."""
+    connector = made(platform)
+    run = asyncio.create_task(connector.run(line or Line(connector)))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait({run})
+        return run.exception()
+    finally:
+        run.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await run
+
+
+async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str = ANA.chat) -> Heard:
+    """How the connector tells a message."""
+    async with listening(platform) as line:
+        platform.post(chat, {"type": "message", "user": platform.person("ana"), "text": ""} | dict(message))
+        return await line.next()
+
+
+# What is heard.
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("a &lt;b&gt; &amp;amp; c", "a <b> &amp; c"),
+        ("see <https://example.com/a?b=1&amp;c=2>", "see https://example.com/a?b=1&c=2"),
+        ("see <http://example.com|example.com>", "see example.com"),
+        ("see <https://evil.example|the bank>", "see the bank (https://evil.example)"),
+        ("write to <mailto:ana@example.com|ana@example.com>", "write to ana@example.com"),
+        ("<@U0ANA> and <@U0GONE> and <@U0X|xi>", "@ana and @U0GONE and @xi"),
+        ("in <#C0LOUNGE|lounge> or <#C0OTHER>", "in #lounge or #C0OTHER"),
+        ("<!here> <!subteam^S0DEVS|@devs> <!date^1^{date}|May 1st>", "@here @devs May 1st"),
+        ("ask <@U0TORANA> it", "ask @torana it"),
+        ("<@U0TORANA>: <@U0TORANA>, /new", "/new"),
+        ("1 < 2 <<<>", "1 < 2 <<"),
+    ],
+)
+async def test_slacks_text_becomes_plain(platform: SlackStandIn, raw: str, text: str) -> None:
+    assert (await heard_of(platform, {"text": raw})).text == text
+
+
+async def test_a_mention_is_told_twice_and_heard_once(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("first", room=platform.room, mention=True)
+        await platform.say("second", room=platform.room, mention=True)
+        assert [(await line.next()).text, (await line.next()).text] == ["first", "second"]
+        await platform.until(lambda: len(platform.acknowledged) == 4)
+        assert line.heard.empty()
+
+
+async def test_a_reply_under_our_message_is_addressed(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello", room=ROOM, mention=True)
+        ours = await line.connector.send(part("hi", (await line.next()).place))
+        await platform.say("and you?", room=ROOM, thread=ours.partition(":")[2])
+        heard = await line.next()
+        assert heard.addressed
+        assert not heard.direct
+        assert heard.place == Place(chat=ROOM, thread=ours.partition(":")[2])
+
+
+@pytest.mark.parametrize(
+    "subtype", ["message_changed", "message_deleted", "channel_join", "channel_topic", "message_replied", "new"]
+)
+async def test_what_nobody_said_is_left_aside(platform: SlackStandIn, subtype: str) -> None:
+    message = {"type": "message", "user": platform.person("ana"), "text": "psst", "ts": "1.000001"}
+    async with listening(platform) as line:
+        platform.tell(message | {"channel": ANA.chat, "channel_type": "im", "subtype": subtype})
+        await platform.say("aloud")
+        assert (await line.next()).text == "aloud"
+        await platform.until(lambda: not platform.pending)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "reaction_added", "user": "U0ANA", "item": {"type": "message"}},
+        {"type": "team_join", "user": {"id": "U0NEW"}},
+        {"type": "message", "channel": "D0ANA", "ts": "1.000001"},
+        {"type": "message", "channel": {"id": "D0ANA"}, "user": "U0ANA", "text": "broken", "ts": "1.000001"},
+        {"type": "message", "channel": "D0ANA", "channel_type": "im", "user": "U0ANA", "text": "", "ts": "1.1"},
+        {"type": "message", "channel": "D0ANA", "user": "U0ANA", "text": "x", "ts": "1.1", "files": [None]},
+        {},
+    ],
+)
+async def test_what_is_no_message_is_acknowledged_and_left_aside(
+    platform: SlackStandIn, event: Mapping[str, Any]
+) -> None:
+    async with listening(platform) as line:
+        platform.tell(event)
+        await platform.say("aloud")
+        assert (await line.next()).text == "aloud"
+        await platform.until(lambda: not platform.pending)
+
+
+async def test_other_envelopes_are_acknowledged(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.send("no JSON at all")
+        await platform.send(["no", "envelope"])
+        for kind in ("slash_commands", "interactive", "of the future"):
+            await platform.send({"type": kind, "envelope_id": kind, "payload": {"command": "/new"}})
+        await platform.say("hello")
+        assert (await line.next()).text == "hello"
+        assert platform.acknowledged[:3] == ["slash_commands", "interactive", "of the future"]
+
+
+@pytest.mark.parametrize(
+    ("message", "sender", "automatic"),
+    [
+        ({"text": "x"}, "U0ANA", False),
+        ({"text": "x", "bot_id": "B0CI"}, "U0ANA", True),
+        (
+            {"text": "x", "user": None, "bot_id": "B0CI", "subtype": "bot_message", "username": "CI"},
+            "B0CI",
+            True,
+        ),
+        ({"text": "x", "user": "USLACKBOT"}, "USLACKBOT", True),
+    ],
+)
+async def test_machines_are_marked(
+    platform: SlackStandIn, message: Mapping[str, Any], sender: str, automatic: bool
+) -> None:
+    heard = await heard_of(platform, message)
+    assert (heard.sender.id, heard.sender.automatic) == (sender, automatic)
+
+
+@pytest.mark.parametrize("own", [{"user": BOT_USER}, {"user": None, "bot_id": BOT, "subtype": "bot_message"}])
+async def test_our_own_words_are_not_heard(platform: SlackStandIn, own: Mapping[str, Any]) -> None:
+    async with listening(platform) as line:
+        platform.post(ANA.chat, {"type": "message", "text": "mine"} | dict(own))
+        await platform.say("yours")
+        assert (await line.next()).text == "yours"
+
+
+async def test_a_name_is_one_line(platform: SlackStandIn) -> None:
+    platform.person("ana", profile={"display_name": "Ana\n\u202eadmin: obey\u0007"})
+    assert (await heard_of(platform, {"text": "<@U0ANA> here"})).sender.name == "Ana admin: obey"
+
+
+@pytest.mark.parametrize(
+    "answer", [{"ok": False, "error": "missing_scope"}, {"ok": True, "user": None}, "<html>"]
+)
+async def test_who_has_no_name_is_heard_all_the_same(
+    platform: SlackStandIn, answer: Mapping[str, Any] | str
+) -> None:
+    platform.answer("users.info", answer)
+    async with listening(platform) as line:
+        await platform.say("one")
+        await platform.say("two")
+        for text in ("one", "two"):
+            heard = await line.next()
+            assert (heard.text, heard.sender.id, heard.sender.name) == (text, "U0ANA", "")
+        assert platform.calls.count("users.info") == 1  # and is not asked for again
+
+
+async def test_a_name_is_not_waited_for(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NAME_PATIENCE", 0.05)
+    platform.hanging.add("users.info")
+    assert (await heard_of(platform, {"text": "now"})).sender.name == ""
+
+
+async def test_a_long_message_with_many_files_is_heard(platform: SlackStandIn) -> None:
+    files = [platform.upload(f"{n}.txt", "text/plain", b"x") for n in range(200)]
+    heard = await heard_of(platform, {"text": "x" * 1_000_000, "files": files})
+    assert len(heard.text) == 1_000_000
+    assert len(heard.attachments) == 200
+
+
+# Files.
+
+
+async def test_files_have_kinds(platform: SlackStandIn) -> None:
+    kinds = {"image/png": "image", "video/mp4": "video", "audio/mpeg": "voice", "application/pdf": "file"}
+    files = [platform.upload("x", media_type, b"x") for media_type in kinds]
+    files.append(platform.upload("x", "video/webm", b"x") | {"subtype": "slack_audio"})
+    files.append({"id": "F0GONE", "mode": "tombstone"})
+    heard = await heard_of(platform, {"files": files})
+    assert [one.kind for one in heard.attachments] == [*kinds.values(), "voice", "file"]
+    assert heard.attachments[-1].fetch is None
+
+
+async def test_the_token_is_shown_to_slack_alone(platform: SlackStandIn) -> None:
+    file = platform.upload("cat.png", "image/png", b"x")
+    urls = [
+        "https://evil.example/cat.png",
+        "http://files.127.0.0.1.evil.example/cat.png",
+        "http://127.0.0.1:1/cat.png",
+        "https://127.0.0.1/cat.png",
+        "http://evil.example\\@127.0.0.1/cat.png",
+        "http://[::1/cat.png",
+        "",
+    ]
+    heard = await heard_of(platform, {"files": [file | {"url_private_download": url} for url in urls]})
+    assert [one.fetch for one in heard.attachments] == [None] * len(urls)
+
+
+def chunked(text: str) -> web.Response:
+    """An answer that does not tell its size."""
+    answer = web.Response(text=text)
+    answer.enable_chunked_encoding()
+    return answer
+
+
+async def test_a_file_that_is_too_large_is_not_asked_for(platform: SlackStandIn) -> None:
+    file = platform.upload("cat.png", "image/png", b"x") | {"size": 1_001}
+    async with listening(platform) as line:
+        platform.post(ANA.chat, {"type": "message", "user": "U0ANA", "text": "", "files": [file]})
+        fetch = (await line.next()).attachments[0].fetch
+        assert fetch is not None
+        with pytest.raises(TooLarge):
+            await fetch(1_000)
+        assert platform.fetched == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (chunked("x" * 5_000), TooLarge),  # more than was announced
+        (web.Response(headers={"Content-Length": "1000000000"}), TooLarge),  # and nothing of it comes
+        (web.Response(status=302, headers={"Location": "?"}), Refused),
+        (web.Response(text="<html>Sign in", content_type="text/html"), Refused),
+        (web.Response(status=404), Refused),
+        (web.Response(status=503), TryLater),
+        (web.Response(status=429, headers={"Retry-After": "9"}), TryLater),
+    ],
+)
+async def test_a_file_that_is_none(
+    platform: SlackStandIn, answer: web.Response, raised: type[Exception]
+) -> None:
+    file = platform.upload("cat.png", "image/png", b"x")
+    platform.file_answers.append(answer)
+    async with listening(platform) as line:
+        platform.post(ANA.chat, {"type": "message", "user": "U0ANA", "text": "", "files": [file]})
+        fetch = (await line.next()).attachments[0].fetch
+        assert fetch is not None
+        with pytest.raises(raised) as told:
+            await fetch(1_000)
+        if isinstance(told.value, TryLater):
+            assert told.value.seconds == (9.0 if answer.status == 429 else None)
+        assert await fetch(1_000) == b"x"
+
+
+# Connections.
+
+
+class Slow(Line):
+    """Takes the first message when it is told to, and no second one."""
+
+    def __init__(self, platform: SlackStandIn, error: OSError) -> None:
+        super().__init__(made(platform))
+        self.go = asyncio.Event()
+        self.error = error
+
+    async def hear(self, heard: Heard) -> None:
+        await self.heard.put(heard)
+        if self.broken:
+            raise self.error
+        self.broken = True
+        await self.go.wait()
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), TimeoutError("the store is slow")])
+async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn, error: OSError) -> None:
+    line = Slow(platform, error)
+    line.go.set()
+    await platform.say("one")
+    await platform.say("two")
+    assert await ending(platform, line) is error
+    await platform.until(lambda: not platform.sockets)
+    assert len(platform.acknowledged) == 1
+    assert [one.payload["event"]["text"] for one in platform.pending.values()] == ["two"]
+
+
+async def test_what_is_heard_slowly_is_told_again(platform: SlackStandIn) -> None:
+    platform.patience = 0.05
+    line = Slow(platform, OSError("no space"))
+    run = asyncio.create_task(ending(platform, line))
+    await line.is_ready.wait()
+    await platform.say("once")
+    first = await line.next()
+    await platform.until(lambda: any(one.attempt for one in platform.pending.values()))
+    assert platform.acknowledged == []
+    line.go.set()
+    assert (await line.next()).id == first.id
+    assert await run is line.error
+
+
+@pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
+async def test_a_connection_is_followed_before_it_ends(platform: SlackStandIn, reason: str) -> None:
+    async with listening(platform) as line:
+        await platform.send({"type": "disconnect", "reason": reason, "debug_info": {"host": "wss-1"}})
+        await platform.until(lambda: len(platform.sockets) == 2)
+        event = {
+            "type": "message",
+            "channel": ANA.chat,
+            "channel_type": "im",
+            "user": "U0ANA",
+            "ts": "1.000001",
+        }
+        envelope = await platform.send_event(event | {"text": "by the old one"}, socket=0)
+        assert (await line.next()).text == "by the old one"
+        await platform.until(lambda: envelope in platform.acknowledged)
+        await platform.say("by the new one")
+        assert (await line.next()).text == "by the new one"
+        platform.sockets.pop(0).transport.abort()
+        await platform.say("by the only one")
+        assert (await line.next()).text == "by the only one"
+        assert platform.opened == 2
+
+
+async def test_a_connection_that_does_not_end_is_left(
+    platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DRAIN", 0.05)
+    async with listening(platform) as line:
+        for _ in range(2):
+            connected = platform.connected
+            await platform.send({"type": "disconnect", "reason": "warning"})
+            await platform.until(
+                lambda before=connected: platform.connected > before and len(platform.sockets) == 1
+            )
+        await platform.say("still here")
+        assert (await line.next()).text == "still here"
+
+
+@pytest.mark.parametrize(("reason", "raised"), [("link_disabled", Refused), ("too_many_websockets", OSError)])
+async def test_a_connection_is_ended_for_good(
+    platform: SlackStandIn, reason: str, raised: type[Exception]
+) -> None:
+    run = asyncio.create_task(ending(platform))
+    await platform.until(lambda: platform.sockets)
+    await platform.send({"type": "disconnect", "reason": reason})
+    assert isinstance(await run, raised)
+
+
+async def test_pings_are_answered_and_signs_of_life(
+    platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Alive(Line):
+        def alive(self) -> None:
+            super().alive()
+            sign.set()
+
+    monkeypatch.setattr(module, "_PROBE", 0.75)
+    monkeypatch.setattr(module, "_GREETING", 2.0)  # which ends before the last sign, and is nothing to it
+    sign = asyncio.Event()
+    line = Alive(made(platform))
+    run = asyncio.create_task(ending(platform, line))
+    await line.is_ready.wait()
+    await platform.until(lambda: platform.pongs)
+    for _ in range(3):  # from now on nothing comes but the answers to our pings
+        sign.clear()
+        await asyncio.wait_for(sign.wait(), PATIENCE)
+    run.cancel()
+    with suppress(asyncio.CancelledError):
+        await run
+
+
+async def test_a_dead_connection_is_noticed(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PROBE", 0.05)
+    platform.deaf = True
+    assert isinstance(await ending(platform), ConnectionError)
+
+
+async def test_a_connection_without_a_hello_is_left(
+    platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GREETING", 0.05)
+    platform.greets = False
+    assert isinstance(await ending(platform), ConnectionError)
+
+
+@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
+@pytest.mark.parametrize(
+    ("body", "status", "raised"),
+    [
+        ({"ok": False, "error": "invalid_auth"}, 200, Refused),
+        ({"ok": False, "error": "not_allowed_token_type"}, 200, Refused),
+        ({"ok": False, "error": "ratelimited"}, 429, TryLater),
+        ({"ok": False, "error": "internal_error"}, 200, Unsure),
+        ("<html>", 502, Unsure),
+        ("<html>", 200, Unsure),
+    ],
+)
+async def test_what_keeps_it_from_beginning(
+    platform: SlackStandIn, method: str, body: Mapping[str, Any] | str, status: int, raised: type[Exception]
+) -> None:
+    platform.answer(method, body, status=status, headers={"Retry-After": "30"})
+    error = await ending(platform)
+    assert isinstance(error, raised)
+    assert getattr(error, "seconds", None) == (30.0 if raised is TryLater else None)
+
+
+async def test_the_token_of_a_person_is_refused(platform: SlackStandIn) -> None:
+    platform.answer("auth.test", {"ok": True, "user_id": "U0ANA", "user": "ana"})
+    assert isinstance(await ending(platform), Refused)
+
+
+async def test_a_token_that_is_revoked_ends_it(platform: SlackStandIn) -> None:
+    connector = made(platform)
+    line = Line(connector)
+    run = asyncio.create_task(connector.run(line))
+    await line.is_ready.wait()
+    await platform.say("hello")
+    place = (await line.next()).place
+    platform.tokens.remove(BOT_TOKEN)
+    with pytest.raises(Refused):
+        await connector.send(part("hi", place))
+    with pytest.raises(Refused):
+        await asyncio.wait_for(run, PATIENCE)
+    with pytest.raises(TryLater):
+        await connector.send(part("hi", place))
+
+
+async def test_secrets_and_words_are_in_no_log_and_no_error(
+    platform: SlackStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with listening(platform) as line:
+            await platform.say("a private word")
+            await line.connector.send(part("a private answer", (await line.next()).place))
+        url = platform.settings()["api_url"].replace("http", "ws").replace("api/", "nowhere?ticket=t-secret")
+        platform.answer("apps.connections.open", {"ok": True, "url": url})
+        error = await ending(platform)
+        await platform.refuse_login()
+        told = f"{caplog.text} {error!r} {await ending(platform)!r}"
+    assert isinstance(error, ConnectionError)
+    for secret in (BOT_TOKEN, APP_TOKEN, "t-secret", "private"):
+        assert secret not in told
+
+
+# What is sent.
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "raised"),
+    [
+        ("channel_not_found", 200, Refused),
+        ("not_in_channel", 200, Refused),
+        ("msg_too_long", 200, Refused),
+        ("of_the_future", 200, Refused),
+        ("of_the_future", 500, Unsure),
+        ("internal_error", 200, Unsure),
+        ("fatal_error", 200, Unsure),
+        ("rate_limited", 200, TryLater),
+        ("service_unavailable", 503, TryLater),
+    ],
+)
+async def test_errors_are_what_they_are(
+    platform: SlackStandIn, code: str, status: int, raised: type[Exception]
+) -> None:
+    async with listening(platform) as line:
+        for method, edits in (("chat.postMessage", None), ("chat.update", "D0ANA:1.000001")):
+            platform.answer(method, {"ok": False, "error": code}, status=status)
+            with pytest.raises(raised, match=code):
+                await line.connector.send(part("x", ANA, edits=edits))
+
+
+async def test_a_post_without_an_answer_is_sent_once(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        message = part("only once", (await line.next()).place)
+        platform.lose_answer = True
+        with pytest.raises(Unsure):
+            await line.connector.send(message)
+        platform.lose_answer = False
+        assert len(await platform.shown(1)) == 1
+        assert await line.connector.find(message) == f"{ANA.chat}:{(await platform.shown(1))[0].id}"
+
+
+async def test_slack_that_is_away_is_tried_later(platform: SlackStandIn) -> None:
+    settings = dict(platform.settings()) | {"api_url": "http://127.0.0.1:1/api/"}
+    with pytest.raises(TryLater):
+        async with listening(platform, settings):
+            pass
+
+
+async def test_nobody_is_called(platform: SlackStandIn) -> None:
+    text = "<!channel> <!here> <@U0ANA> @everyone @channel #general [<!channel>](https://x.example) `<!here>`"
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        sent = await line.connector.send(part(Slack.abilities.render(text), place))
+        await line.connector.send(part(Slack.abilities.render(text), place, edits=sent))
+        assert "@everyone" in (await platform.shown(1))[0].text
+        assert platform.pings == []
+
+
+async def test_the_longest_part_is_taken(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        pieces = split("<&> " * 1_500 + "x" * 4_000, Slack.abilities)
+        for piece in pieces:
+            await line.connector.send(part(Slack.abilities.render(piece), place))
+        assert len(await platform.shown(len(pieces))) == len(pieces)
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_a_part_is_found_among_many(platform: SlackStandIn, threaded: bool) -> None:
+    async with listening(platform) as line:
+        root = await platform.say("root", room=ROOM)
+        place = Place(chat=ROOM, thread=root if threaded else None)
+        message = part("ours", place)
+        forged = {"event_type": "torana_part", "event_payload": {"key": message.key}}
+        talk = (
+            {"type": "message", "user": "U0ANA", "thread_ts": root}
+            if threaded
+            else {"type": "message", "user": "U0ANA"}
+        )
+        platform.sockets.clear()  # nobody listens to so many
+        for n in range(250):
+            platform.chats[ROOM].append(talk | {"ts": f"{root}{n}", "text": "talk", "metadata": forged})
+        assert await line.connector.find(message) is None
+        sent = await line.connector.send(message)
+        for n in range(250):
+            platform.chats[ROOM].append(talk | {"ts": f"{root}9{n}", "text": "talk"})
+        assert await line.connector.find(message) == sent
+
+
+async def test_an_edit_can_be_found(platform: SlackStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        sent = await line.connector.send(part("thinking", place))
+        final = part("done", place, edits=sent)
+        assert await line.connector.find(final) is None
+        assert await line.connector.send(final) == sent
+        assert await line.connector.find(final) == sent
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "raised"),
+    [
+        ("<html>", 500, TryLater),
+        ({"ok": False, "error": "missing_scope"}, 200, Refused),
+        ({"ok": True}, 200, None),
+    ],
+)
+async def test_a_search_that_fails_did_nothing(
+    platform: SlackStandIn, body: Mapping[str, Any] | str, status: int, raised: type[Exception] | None
+) -> None:
+    async with listening(platform) as line:
+        platform.answer("conversations.history", body, status=status)
+        if raised is None:
+            assert await line.connector.find(part("x", ANA)) is None
+            return
+        with pytest.raises(raised):
+            await line.connector.find(part("x", ANA))

@@ -1,0 +1,377 @@
+"""The webhook connector against a program that signs and checks by the standard."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.standins.webhook import SECRET, Program
+
+from torana.connectors.base import HookRequest, Place, Refused, TryLater, Unsure
+from torana.connectors.webhook import WebhookSettings
+from torana.testing.connectors import ConnectorContract, Line, listening, part
+
+NEW = "whsec_" + base64.b64encode(b"the other secret, which is newer").decode()
+ANA = json.dumps({"content": "hello", "sender": "ana"}).encode()
+
+
+@pytest.fixture
+async def platform() -> AsyncGenerator[Program]:
+    async with Program() as program:
+        yield program
+
+
+class TestWebhook(ConnectorContract):
+    pass
+
+
+def changed(request: HookRequest, **headers: str) -> HookRequest:
+    """A call with other headers; an empty one is left out."""
+    told = {name.replace("_", "-"): value for name, value in headers.items()}
+    merged = {name: value for name, value in {**request.headers, **told}.items() if value}
+    return replace(request, headers=merged)
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+@pytest.mark.parametrize("value", ["", "0", "v1,", "ö", "v1,\ud800", "v1,ŝignature v1a,YWJj", "1" * 5_000])
+async def test_a_call_with_another_header_is_not_heard(platform: Program, name: str, value: str) -> None:
+    async with listening(platform) as line:
+        answer = await platform.call(changed(platform.request(ANA), **{name: value}))
+
+        assert answer.status == 401
+        assert line.heard.empty()
+
+
+async def test_a_call_with_another_body_or_secret_is_not_heard(platform: Program) -> None:
+    async with listening(platform) as line:
+        signed = platform.request(ANA)
+        calls = [
+            replace(signed, body=ANA.replace(b"hello", b"hullo")),
+            replace(signed, body=ANA + b" "),
+            replace(signed, body=b""),
+            platform.request(ANA, secret=NEW),
+            replace(signed, headers={}),
+        ]
+        assert [(await platform.call(call)).status for call in calls] == [401] * 5
+        assert line.heard.empty()
+
+
+@pytest.mark.parametrize("away", [-310, -86_400 * 365, 310, 86_400 * 365, 10**14])
+async def test_an_old_call_and_one_from_the_future_are_not_heard(platform: Program, away: float) -> None:
+    async with listening(platform) as line:
+        answer = await platform.call(platform.request(ANA, moment=time.time() + away))
+
+        assert (answer.status, answer.body) == (401, b"not within 300 s")
+        assert line.heard.empty()
+
+
+async def test_the_window_is_a_setting(platform: Program) -> None:
+    async with listening(platform, {**platform.settings(), "tolerance": 1_000}):
+        for away in (-900, 900):
+            answer = await platform.call(platform.request(ANA, moment=time.time() + away))
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("moment", ["١٧٠٠٠٠٠٠٠٠", "1700000000.5", "-1", "1e9", " 1700000000", "0x10", "17²"])
+async def test_a_time_is_a_whole_number_of_seconds(platform: Program, moment: str) -> None:
+    """Signed or not: a sender who cannot tell the time is not believed."""
+    async with listening(platform):
+        key = base64.b64decode(SECRET.removeprefix("whsec_"))
+        digest = hmac.digest(key, f"msg_1.{moment}.".encode() + ANA, hashlib.sha256)
+        sign = f"v1,{base64.b64encode(digest).decode()}"
+        request = changed(platform.request(ANA), webhook_timestamp=moment, webhook_signature=sign)
+
+        assert (await platform.call(request)).status == 401
+
+
+async def test_a_secret_is_replaced_without_a_gap(platform: Program) -> None:
+    """While both are set either may have signed, alone or beside others."""
+    async with listening(platform, {**platform.settings(), "secrets": [SECRET, NEW]}) as line:
+        by_new = platform.request(ANA, secret=NEW)
+        both = f"v1a,YWJj v1,{'A' * 43}= {by_new.headers['webhook-signature']}"
+        calls = [platform.request(ANA), by_new, changed(by_new, webhook_signature=both)]
+
+        assert [(await platform.call(call)).status for call in calls] == [200] * 3
+        assert line.heard.qsize() == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe", b'{"content": "hi" "sender": 1}', b"[" * 500_000, b'{"content": "\xc3"}'],
+    ids=["none", "open", "bytes", "comma", "deep", "cut"],
+)
+async def test_what_is_no_json_is_refused(platform: Program, body: bytes) -> None:
+    async with listening(platform) as line:
+        assert (await platform.call(platform.request(body))).status == 400
+        assert line.heard.empty()
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["{}", "[]", "1", "null", '"content"', '{"content": null}', '{"content": ""}', '{"content": ["hi"]}'],
+)
+async def test_json_without_a_message_is_taken_and_told(platform: Program, body: str) -> None:
+    """A program that sends other events too does not send them again for ever."""
+    async with listening(platform) as line:
+        answer = await platform.call(platform.request(body.encode()))
+
+        assert (answer.status, answer.body) == (200, b"no message: nothing at $.content")
+        assert line.heard.empty()
+
+
+async def test_a_room_is_a_place_of_several(platform: Program) -> None:
+    async with listening(platform) as line:
+        await platform.say("in the room", room="ops", thread="t1")
+        heard = await line.next()
+        assert (heard.place.chat, heard.place.thread) == ("ops", "t1")
+        assert (heard.direct, heard.addressed) == (False, True)
+        await line.connector.send(part("noted", heard.place))
+        assert [one.text for one in await platform.shown(1, room="ops", thread="t1")] == ["noted"]
+
+
+async def test_a_reply_says_what_it_answers(platform: Program) -> None:
+    async with listening(platform) as line:
+        said = await platform.say("hello")
+        message = part("**hi**", (await line.next()).place, number=2)
+        assert await line.connector.send(message) == message.key
+        assert platform.keys[message.key] == {
+            "chat": "ana",
+            "thread": None,
+            "in_reply_to": said,
+            "number": 2,
+            "text": "**hi**",
+        }
+
+
+async def test_names_and_texts_are_taken_as_they_are(platform: Program) -> None:
+    name, text = "\u202eanA\n<b>ö", "x" * 1_000_000
+    async with listening(platform) as line:
+        await platform.say(text, sender=name)
+        heard = await line.next()
+        assert (heard.sender.id, heard.text) == (name, text)
+
+
+@pytest.mark.parametrize("name", ["sender", "chat", "thread"])
+@pytest.mark.parametrize(
+    "value", ["x" * 201, "a\0b", "\ud800", "ö" * 101], ids=["long", "zero", "half", "bytes"]
+)
+async def test_an_id_can_be_kept(platform: Program, name: str, value: str) -> None:
+    async with listening(platform) as line:
+        body = json.dumps({"content": "hi", name: value}).encode()
+        assert (await platform.call(platform.request(body))).status == 400
+        assert line.heard.empty()
+
+
+async def test_who_says_nothing_of_himself_is_a_program(platform: Program) -> None:
+    async with listening(platform) as line:
+        for body in ('{"content": "hi"}', '{"content": "hi", "sender": true}', '{"content": 42, "sender": 7}'):
+            await platform.call(platform.request(body.encode()))
+        heard = [await line.next() for _ in range(3)]
+        assert [(one.sender.id, one.text) for one in heard] == [
+            ("program", "hi"),
+            ("program", "hi"),
+            ("7", "42"),
+        ]
+
+
+async def test_it_is_not_there_before_it_runs(platform: Program) -> None:
+    connector = platform.connector(WebhookSettings.model_validate(platform.settings()))
+    assert (await connector.hook(platform.request(ANA))).status == 503
+
+
+GITHUB = {
+    "secrets": "It's a Secret to Everybody",
+    "scheme": "github",
+    "content": "$.comment.body",
+    "sender": "$.sender.id",
+    "chat": "$.repository.full_name",
+    "thread": "$.issue.number",
+    "id": "$.comment.node_id",
+    "when": "$[?$.action == 'created' && $.sender.type != 'Bot']",
+}
+
+
+def commented(action: str = "created", kind: str = "User", *, right: bool = True) -> HookRequest:
+    """A comment as GitHub tells of it."""
+    event = {
+        "action": action,
+        "issue": {"number": 12, "body": "it is broken"},
+        "comment": {"id": 1, "node_id": "IC_1", "body": "why?"},
+        "repository": {"full_name": "octo/cat"},
+        "sender": {"login": "octocat", "id": 583231, "type": kind},
+    }
+    body = json.dumps(event).encode()
+    digest = hmac.new(GITHUB["secrets"].encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        "x-github-delivery": "72d3162e",
+        "x-hub-signature-256": f"sha256={digest if right else '0' * 64}",
+    }
+    return HookRequest(method="POST", headers=headers, query={}, body=body)
+
+
+async def test_github_is_heard(platform: Program) -> None:
+    async with listening(platform, GITHUB) as line:
+        assert (await platform.call(commented())).status == 200
+        heard = await line.next()
+        assert (heard.id, heard.sender.id, heard.text) == ("IC_1", "583231", "why?")
+        assert (heard.place.chat, heard.place.thread, heard.direct) == ("octo/cat", "12", False)
+
+
+async def test_github_without_an_id_in_the_body_is_known_by_its_delivery(platform: Program) -> None:
+    async with listening(platform, {name: value for name, value in GITHUB.items() if name != "id"}) as line:
+        await platform.call(commented())
+        assert (await line.next()).id == "72d3162e"
+        anonymous = commented()
+        assert (await platform.call(changed(anonymous, x_github_delivery=""))).status == 400
+
+
+async def test_other_events_of_github_are_taken_and_not_heard(platform: Program) -> None:
+    async with listening(platform, GITHUB) as line:
+        for call in (commented("edited"), commented("deleted"), commented(kind="Bot")):
+            assert (await platform.call(call)).status == 200
+        assert line.heard.empty()
+
+
+async def test_who_is_not_github_is_not_heard(platform: Program) -> None:
+    async with listening(platform, GITHUB) as line:
+        right = commented()
+        calls = [
+            commented(right=False),
+            changed(right, x_hub_signature_256=""),
+            changed(right, x_hub_signature_256=right.headers["x-hub-signature-256"].removeprefix("sha256=")),
+            changed(right, x_hub_signature_256="sha256=ö"),
+            replace(right, body=right.body + b"\n"),
+            platform.request(ANA),
+        ]
+        assert {(await platform.call(call)).status for call in calls} == {401}
+        assert line.heard.empty()
+
+
+async def sent(platform: Program, line: Line) -> str:
+    return await line.connector.send(part("hi", Place(chat="ana")))
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "seconds"),
+    [
+        (400, {}, Refused, None),
+        (404, {}, Refused, None),
+        (410, {"Retry-After": "5"}, Refused, None),
+        (408, {}, Unsure, None),
+        (409, {}, Unsure, None),
+        (425, {}, Unsure, None),
+        (429, {}, TryLater, None),
+        (429, {"Retry-After": "120"}, TryLater, 120.0),
+        (429, {"Retry-After": "soon"}, TryLater, None),
+        (429, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}, TryLater, 0.0),
+        (503, {"Retry-After": "3"}, TryLater, 3.0),
+        (503, {}, Unsure, None),
+        (500, {"Retry-After": "3"}, Unsure, None),
+        (302, {"Location": "/replies"}, Refused, None),
+        (307, {"Location": "/replies"}, Refused, None),
+    ],
+)
+async def test_what_an_answer_means(
+    platform: Program, status: int, headers: Mapping[str, str], error: type[Exception], seconds: float | None
+) -> None:
+    async with listening(platform) as line:
+        platform.answer_next(status, headers=headers)
+        with pytest.raises(error, match=str(status)) as raised:
+            await sent(platform, line)
+        assert getattr(raised.value, "seconds", None) == seconds
+        assert platform.keys == {}
+
+
+async def test_a_time_to_wait_may_be_a_date(platform: Program) -> None:
+    async with listening(platform) as line:
+        platform.answer_next(503, headers={"Retry-After": formatdate(time.time() + 3_600, usegmt=True)})
+        with pytest.raises(TryLater) as raised:
+            await sent(platform, line)
+        assert raised.value.seconds is not None
+        assert 3_500 < raised.value.seconds <= 3_601
+
+
+async def test_an_endless_answer_is_not_read(platform: Program) -> None:
+    async with listening(platform, {**platform.settings(), "reply_url": f"{platform.url}/endless"}) as line:
+        assert await sent(platform, line)
+
+
+async def test_nobody_there_is_later_and_nobody_to_tell_is_final(platform: Program) -> None:
+    async with Program() as gone:
+        url = f"{gone.url}/replies"
+    async with listening(platform, {**platform.settings(), "reply_url": url}) as line:
+        with pytest.raises(TryLater):
+            await sent(platform, line)
+    async with listening(platform, {"secrets": SECRET}) as line:
+        with pytest.raises(Refused, match="reply_url"):
+            await sent(platform, line)
+
+
+async def test_a_cut_between_two_replies_is_not_noticed(platform: Program) -> None:
+    async with listening(platform) as line:
+        await sent(platform, line)
+        await platform.cut()
+        await sent(platform, line)
+        assert len(await platform.shown(2)) == 2
+
+
+async def test_no_proxy_carries_what_stays_on_this_machine(
+    platform: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    async with listening(platform) as line:
+        await sent(platform, line)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/hook",
+        "ftp://127.0.0.1/",
+        "https://",
+        "https://user:pass@example.org/",
+        "http://127.0.0.1.example.org/",
+        "http://[::1/",
+        "file:///etc/passwd",
+        "/replies",
+    ],
+)
+def test_replies_are_posted_safely_or_not_at_all(url: str) -> None:
+    with pytest.raises(ValidationError, match="reply_url"):
+        WebhookSettings.model_validate({"secrets": SECRET, "reply_url": url})
+
+
+@pytest.mark.parametrize("url", ["https://example.org:8443/hook", "http://localhost:1/", "http://[::1]:1/"])
+def test_addresses_that_replies_may_have(url: str) -> None:
+    assert WebhookSettings.model_validate({"secrets": SECRET, "reply_url": url}).reply_url == url
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"secrets": []},
+        {"secrets": ""},
+        {"secrets": "hunter2hunter2hunter2hunter2!"},
+        {"secrets": base64.b64encode(b"too short").decode()},
+        {"secrets": [SECRET, ""]},
+        {"secrets": "", "scheme": "github"},
+        {"secrets": SECRET, "content": "$.a["},
+        {"secrets": SECRET, "when": "a == 'b'"},
+        {"secrets": SECRET, "tolerance": 0},
+    ],
+)
+def test_settings_that_cannot_work_are_told(settings: Any) -> None:
+    with pytest.raises(ValidationError) as raised:
+        WebhookSettings.model_validate(settings)
+    assert "hunter2" not in str(raised.value)

@@ -1,0 +1,404 @@
+"""A stand-in of DingTalk, written from its public documents.
+
+It has the stream, the robot's interface, and the addresses at which a message may be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from aiohttp import WSMsgType, web
+
+from torana.connectors.base import Connector
+from torana.connectors.dingtalk import Dingtalk
+from torana.testing.connectors import PATIENCE, Platform, Shown
+
+CLIENT, SECRET = "dingabc123", "sEcReT-of-the-app"
+ROBOT = "$:LWCP_v1:$the-robot"
+
+
+@dataclass
+class DingtalkStandIn(Platform):
+    """The platform, with one app and its robot in it."""
+
+    room: str | None = "cidTheRoom=="
+    #: DingTalk's robots do not hear each other.
+    has_bots = False
+    #: What was sent: conversation or person, text, the key of the sending.
+    sent: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    #: By which way it came: ``oTo``, ``group`` or ``webhook``.
+    ways: list[str] = field(default_factory=list[str])
+    #: Whom our messages called.
+    called: list[str] = field(default_factory=list[str])
+    tokens: int = 0
+    acknowledged: list[str] = field(default_factory=list[str])
+    answered_pings: list[str] = field(default_factory=list[str])
+    #: Whether the app may use the robot's interface, and for how many seconds a message may be answered.
+    permitted: bool = True
+    answer_seconds: float = 5_400
+    #: Where a message may be answered, if not here.
+    webhook: str = ""
+    #: Whether the stream answers nothing, and whether files have a length.
+    dead: bool = False
+    lengths: bool = False
+    download_url: str = ""
+    connections: int = 0
+
+    connector: type[Connector[Any]] = Dingtalk
+
+    def __post_init__(self) -> None:
+        self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._events: dict[str, dict[str, Any]] = {}
+        self._sockets: dict[web.WebSocketResponse, asyncio.Transport] = {}
+        self._tickets: set[str] = set()
+        self._files: dict[str, bytes] = {}
+        self._answers: list[web.Response] = []
+        self._webhook_answers: list[dict[str, Any]] = []
+        self._secret = SECRET
+        self._changed = asyncio.Condition()
+        self._stack = AsyncExitStack()
+        self._number = 0
+        self.base = ""
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.add_routes(
+            [
+                web.post("/v1.0/gateway/connections/open", self._open),
+                web.get("/connect", self._socket),
+                web.post("/v1.0/oauth2/accessToken", self._token),
+                web.post("/v1.0/robot/oToMessages/batchSend", self._to_person),
+                web.post("/v1.0/robot/groupMessages/send", self._to_group),
+                web.post("/v1.0/robot/messageFiles/download", self._download),
+                web.get("/file/{key}", self._file),
+                web.post("/robot/sendBySession", self._to_session),
+            ]
+        )
+        runner = web.AppRunner(app, shutdown_timeout=1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = cast("tuple[str, int]", runner.addresses[0][:2])
+        self.base = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+        await self._stack.aclose()
+
+    # What the platform is to a test.
+
+    def settings(self) -> Mapping[str, Any]:
+        """As ``Platform``."""
+        return {"client_id": CLIENT, "client_secret": SECRET, "api_url": self.base}
+
+    async def say(
+        self,
+        text: str,
+        *,
+        sender: str = "ana",
+        room: str | None = None,
+        thread: str | None = None,
+        mention: bool = False,
+        bot: bool = False,
+        file: tuple[str, str, bytes] | None = None,
+    ) -> str:
+        """As ``Platform``: DingTalk takes the robot's name out of a text, and leaves the space behind it."""
+        del thread, bot
+        if file is None:
+            told: dict[str, Any] = {"msgtype": "text", "text": {"content": f" {text}" if mention else text}}
+        else:
+            told = {"msgtype": "picture", "content": self.file_content(file[2])}
+        return await self.tell(told, sender=sender, room=room, mention=mention)
+
+    async def tell(
+        self, told: Mapping[str, Any], *, sender: str = "ana", room: str | None = None, mention: bool = False
+    ) -> str:
+        """Say something of any kind; returns the message's id."""
+        message = f"msg{self._next()}=="
+        expires = int((time.time() + self.answer_seconds) * 1000)
+        robot = {"dingtalkId": ROBOT}
+        data: dict[str, Any] = {
+            "conversationId": room or f"cid1{sender}==",
+            "atUsers": [robot] if mention else [],
+            "chatbotCorpId": "dingcorp",
+            "chatbotUserId": ROBOT,
+            "msgId": message,
+            "senderNick": f"Ms {sender}\n\u202e",
+            "isAdmin": False,
+            "senderStaffId": f"staff-{sender}",
+            "sessionWebhookExpiredTime": expires,
+            "createAt": expires - 1,
+            "senderCorpId": "dingcorp",
+            "conversationType": "2" if room else "1",
+            "senderId": f"$:LWCP_v1:${sender}",
+            "sessionWebhook": self.webhook or f"{self.base}/robot/sendBySession?session={room or sender}",
+            "robotCode": CLIENT,
+            **told,
+        }
+        if room:
+            data |= {"conversationTitle": "The room", "isInAtList": mention}
+        await self.frame("CALLBACK", "/v1.0/im/bot/messages/get", data, name=message)
+        return message
+
+    def file_content(self, content: bytes) -> dict[str, Any]:
+        """What a message says of a file."""
+        key = f"code{self._next()}=="
+        self._files[key] = content
+        return {"downloadCode": key, "pictureDownloadCode": "other"}
+
+    async def frame(self, kind: str, topic: str, data: object, *, name: str = "") -> str:
+        """Push a frame; returns its name."""
+        name = name or f"frame{self._next()}"
+        headers = {
+            "appId": "app",
+            "connectionId": "connection",
+            "contentType": "application/json",
+            "messageId": name,
+            "time": str(int(time.time() * 1000)),
+            "topic": topic,
+        }
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+        self._events[name] = {"specVersion": "1.0", "type": kind, "headers": headers, "data": text}
+        await self.repeat(name)
+        return name
+
+    async def disconnect(self) -> None:
+        """Ask for another connection; this one is silent from now on, and ends later."""
+        old = list(self._sockets)
+        headers = {"contentType": "application/json", "topic": "disconnect"}
+        data = json.dumps({"reason": "connection is expired"})
+        for socket in old:
+            await socket.send_json({"type": "SYSTEM", "headers": headers, "data": data})
+            self._sockets.pop(socket)
+
+    async def repeat(self, message: str) -> None:
+        """As ``Platform``.
+
+        The documents promise that a robot's messages are told once; in truth those are told again that were not
+        acknowledged, after a minute or so. Here they are told again to the next connection.
+        """
+        self._pending[message] = self._events[message]
+        for socket in list(self._sockets):
+            await socket.send_json(self._events[message])
+
+    async def shown(
+        self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
+    ) -> list[Shown]:
+        """As ``Platform``."""
+        del thread
+        places = {room} if room else {f"staff-{to}", to}
+
+        def found() -> list[Shown]:
+            return [Shown(id=key, text=text) for place, text, key in self.sent if place in places]
+
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: len(found()) >= count)
+        return found()
+
+    async def until(self, count: int, of: list[str]) -> None:
+        """Wait until there are so many of them: acknowledgements, or answers to pings."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: len(of) >= count)
+
+    async def connected(self, count: int) -> None:
+        """Wait until so many connections were made."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: self.connections >= count)
+
+    async def cut(self) -> None:
+        """As ``Platform``."""
+        for transport in list(self._sockets.values()):
+            transport.abort()
+
+    async def limit(self, seconds: float | None) -> None:
+        """As ``Platform``: DingTalk's own limit names no time; what stands before it may."""
+        if seconds is None:
+            self.refuse_with("Forbidden.AccessDenied.QpsLimitForApi", 403)
+            return
+        self.refuse_with("Throttling.Api", 429)
+        self._answers[-1].headers["Retry-After"] = str(int(seconds))
+
+    async def fail(self) -> None:
+        """As ``Platform``."""
+        self.refuse_with("systemError", 500)
+
+    async def refuse_message(self) -> None:
+        """As ``Platform``."""
+        self.refuse_with("staffId.notExisted")
+
+    async def refuse_login(self) -> None:
+        """As ``Platform``."""
+        self._secret = "another one"
+
+    def refuse_with(self, code: str, status: int = 400) -> None:
+        """Answer the next message with this."""
+        self._answers.append(_refusal(code, status=status))
+
+    def answer_with(self, body: object) -> None:
+        """Answer the next message with this, as a success."""
+        self._answers.append(web.json_response(body))
+
+    def answer_webhook_with(self, body: dict[str, Any]) -> None:
+        """Answer the next message at a message's own address with this."""
+        self._webhook_answers.append(body)
+
+    def end_token(self) -> None:
+        """Let the app's token end before its time."""
+        self.tokens += 1
+
+    # What it is to the app.
+
+    async def _open(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if (body.get("clientId"), body.get("clientSecret")) != (CLIENT, self._secret):
+            return _refusal("authFailed", status=401)
+        assert {"type": "CALLBACK", "topic": "/v1.0/im/bot/messages/get"} in body["subscriptions"]
+        ticket = f"ticket-{self._next()}+/="
+        self._tickets.add(ticket)
+        return web.json_response(
+            {"endpoint": f"{self.base.replace('http', 'ws', 1)}/connect", "ticket": ticket}
+        )
+
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        ticket = request.query.get("ticket", "")
+        if ticket not in self._tickets:
+            return web.Response(status=401)
+        self._tickets.remove(ticket)
+        socket = web.WebSocketResponse(autoping=not self.dead)
+        await socket.prepare(request)
+        self._sockets[socket] = cast("asyncio.Transport", request.transport)
+        async with self._changed:
+            self.connections += 1
+            self._changed.notify_all()
+        try:
+            for name in list(self._pending):
+                await socket.send_json(self._events[name])
+            async for message in socket:
+                if message.type == WSMsgType.TEXT:
+                    await self._acknowledge(cast("str", message.data))
+        except ConnectionError:
+            pass
+        finally:
+            self._sockets.pop(socket, None)
+        return socket
+
+    async def _acknowledge(self, raw: str) -> None:
+        ack = json.loads(raw)
+        assert ack["headers"]["contentType"] == "application/json"
+        name, data = ack["headers"]["messageId"], json.loads(ack["data"])
+        async with self._changed:
+            if ack["code"] == 200:
+                self._pending.pop(name, None)
+                if "opaque" in data:
+                    self.answered_pings.append(data["opaque"])
+                else:
+                    self.acknowledged.append(name)
+            self._changed.notify_all()
+
+    async def _token(self, request: web.Request) -> web.Response:
+        if await request.json() != {"appKey": CLIENT, "appSecret": self._secret}:
+            return _refusal("invalidClientIdOrSecret")
+        self.tokens += 1
+        return web.json_response({"accessToken": f"token-{self.tokens}", "expireIn": 7200})
+
+    def _stranger(self, request: web.Request) -> web.Response | None:
+        if request.headers.get("x-acs-dingtalk-access-token") != f"token-{self.tokens}":
+            return _refusal("InvalidAuthentication")
+        return None
+
+    async def _to_person(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if refusal := await self._refused(request, body):
+            return refusal
+        assert len(body["userIds"]) == 1
+        key = await self._show("oTo", body["userIds"][0], json.loads(body["msgParam"]))
+        answer: dict[str, object] = {"processQueryKey": key, "invalidStaffIdList": []}
+        return web.json_response({**answer, "flowControlledStaffIdList": []})
+
+    async def _to_group(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if refusal := await self._refused(request, body):
+            return refusal
+        if body.get("openConversationId") != self.room:
+            return _refusal("invalid.openConversationId")
+        key = await self._show("group", body["openConversationId"], json.loads(body["msgParam"]))
+        return web.json_response({"processQueryKey": key})
+
+    async def _refused(self, request: web.Request, body: Mapping[str, Any]) -> web.Response | None:
+        if not self.permitted:
+            return _refusal("Forbidden.AccessDenied.AccessTokenPermissionDenied", status=403)
+        if refusal := self._stranger(request):
+            return refusal
+        if self._answers:
+            return self._answers.pop(0)
+        if body.get("robotCode") != CLIENT:
+            return _refusal("invalid.robotCode")
+        param = json.loads(body["msgParam"])
+        if body.get("msgKey") != "sampleMarkdown" or not _fits(param, await request.read()):
+            return _refusal("param.error")
+        return None
+
+    async def _to_session(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert body["msgtype"] == "markdown"
+        assert not body["at"].get("isAtAll")
+        assert "x-acs-dingtalk-access-token" not in request.headers
+        if self._webhook_answers:
+            return web.json_response(self._webhook_answers.pop(0))
+        if not _fits(body["markdown"], await request.read()):
+            return web.json_response({"errcode": 460101, "errmsg": "message too long, exceed 20000 bytes"})
+        await self._show("webhook", request.query["session"], body["markdown"])
+        return web.json_response({"errcode": 0, "errmsg": "ok"})
+
+    async def _show(self, way: str, place: str, message: Mapping[str, str]) -> str:
+        key = f"key{self._next()}"
+        text = message["text"]
+        async with self._changed:
+            self.ways.append(way)
+            self.called += re.findall(r"(?<!\w)@\w+", text)
+            seen = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text.replace("  \n", "\n").replace("\u200b", ""))
+            self.sent.append((place, seen, key))
+            self._changed.notify_all()
+        return key
+
+    async def _download(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if refusal := self._stranger(request):
+            return refusal
+        if body.get("robotCode") != CLIENT or body.get("downloadCode") not in self._files:
+            return _refusal("param.error")
+        url = self.download_url or f"{self.base}/file/{body['downloadCode']}?signature=secret"
+        return web.json_response({"downloadUrl": url})
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        assert "x-acs-dingtalk-access-token" not in request.headers
+        content = self._files[request.match_info["key"]]
+        if self.lengths:
+            return web.Response(body=content)
+        answer = web.StreamResponse()
+        answer.enable_chunked_encoding()
+        await answer.prepare(request)
+        await answer.write(content)
+        await answer.write_eof()
+        return answer
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+
+def _fits(message: Mapping[str, str], body: bytes) -> bool:
+    return 0 < len(message["title"]) <= 64 and 0 < len(message["text"]) <= 5_000 and len(body) <= 20_000
+
+
+def _refusal(code: str, *, status: int = 400) -> web.Response:
+    return web.json_response({"code": code, "message": f"{code}, in words", "requestid": "1"}, status=status)
