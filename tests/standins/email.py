@@ -187,7 +187,7 @@ class Relay:
         self.open = asyncio.Event()
         self.open.set()
         #: What becomes of that which the connector says, and of that which it is answered.
-        self.on_command: Callable[[bytes], Awaitable[None]] | None = None
+        self.on_command: Callable[[bytes], Awaitable[bytes]] | None = None
         self.on_answer: Callable[[bytes], bytes] = bytes
         self.connections = 0
 
@@ -228,7 +228,7 @@ class Relay:
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             if self.on_command is not None:
-                await self.on_command(data)
+                data = await self.on_command(data)
             await self.open.wait()
             writer.write(data)
             await writer.drain()

@@ -45,22 +45,22 @@ from torana.connectors.base import (
     TryLater,
     Unsure,
 )
-from torana.connectors.letters.mailbox import TIMEOUT, Access, Mailbox, Tls, open_mailbox
+from torana.connectors.letters.mailbox import TIMEOUT, Access, Mailbox, Tls, cancellable, open_mailbox
 from torana.connectors.letters.parts import ADDRESS, MESSAGE_ID, File, Letter, header, line, read
 from torana.connectors.letters.words import plain_of
 from torana.connectors.letters.writers import doubt, machine
 from torana.connectors.markup import html
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Files of a mail that are passed on, and messages of a thread that are named in a reply.
 FILES_LIMIT = 50
 REFERENCES_LIMIT = 20
-#: Seconds for taking leave of a server that has taken the mail.
-_FAREWELL = 5.0
+#: Seconds for all that comes before a mail, for the mail, and for taking leave: within a minute all is said.
+_BEFORE, _DURING, _AFTER = 20.0, 35.0, 2.0
 
-#: Long message ids in headers are not folded: older Pythons write what they fold in an encoding of words.
-_POLICY = SMTP_POLICY.clone(max_line_length=900, cte_type="7bit")
+#: Headers are not folded: Python would write message ids that are longer than a line in an encoding of words.
+_UNFOLDED = SMTP_POLICY.clone(max_line_length=900)
 _REPLY = re.compile(r"(?:re|aw|sv|antw|odp|回复|回覆)(?:\[\d+\])?\s*[:：]", re.IGNORECASE)
 
 
@@ -143,18 +143,9 @@ class Email(Connector[EmailSettings]):
 
     async def run(self, ears: Ears) -> None:
         """Take unread mail, and wait for more."""
-        await self._try_smtp()
+        await cancellable(self._try_smtp())
         settings = self.settings
-        access = Access(
-            host=settings.imap_host,
-            port=settings.imap_port,
-            tls=settings.imap_tls,
-            context=await self._tls_context(),
-            user=self._user,
-            password=settings.password.get_secret_value(),
-            folder=settings.folder,
-        )
-        async with open_mailbox(access) as mailbox:
+        async with open_mailbox(await self.access()) as mailbox:
             ears.ready()
             while True:
                 ears.alive()
@@ -173,12 +164,25 @@ class Email(Connector[EmailSettings]):
         client = await self._smtp()
         try:
             await self._announce(client, part.place.chat)
-            await _hand_over(client, message.as_bytes())
+            await _hand_over(client, message.as_bytes(policy=_UNFOLDED))
             with suppress(SMTPException, OSError):
-                await client.quit(timeout=_FAREWELL)
+                await client.quit(timeout=_AFTER)
         finally:
             client.close()
         return str(message["Message-ID"])
+
+    async def access(self) -> Access:
+        """How the mailbox is reached."""
+        settings = self.settings
+        return Access(
+            host=settings.imap_host,
+            port=settings.imap_port,
+            tls=settings.imap_tls,
+            context=await self._tls_context(),
+            user=self._user,
+            password=settings.password.get_secret_value(),
+            folder=settings.folder,
+        )
 
     # What comes
 
@@ -197,11 +201,11 @@ class Email(Connector[EmailSettings]):
         try:
             letter = read(raw, whole=whole)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one mail, the next one is heard
-            log.warning("mail_unreadable", extra={"error": type(error).__name__})
+            _log.warning("mail_unreadable", extra={"error": type(error).__name__})
             return None
         why = self._unheard(letter)
         if why:
-            log.info("mail_not_heard", extra={"why": why, "sender": letter.address, "mail": letter.id})
+            _log.info("mail_not_heard", extra={"why": why, "sender": letter.address, "mail": letter.id})
             return None
         thread = next(iter(letter.references), letter.id) or None
         known = f"{letter.address}\n{letter.id}".encode() if letter.id else raw
@@ -240,7 +244,7 @@ class Email(Connector[EmailSettings]):
 
     def _reply(self, part: Part) -> EmailMessage:
         place = part.place
-        message = EmailMessage(policy=_POLICY)
+        message = EmailMessage(policy=SMTP_POLICY)
         message["From"] = Address(display_name=line(self.settings.name, 100), addr_spec=self._address)
         message["To"] = place.chat
         message["Subject"] = _subject(line(place.reply_to.get("subject", ""), 200))
@@ -253,10 +257,10 @@ class Email(Connector[EmailSettings]):
             message["References"] = " ".join(dict.fromkeys([*references, answered[0]]))
         message["Auto-Submitted"] = "auto-replied"
         message["X-Auto-Response-Suppress"] = "All"
-        message.set_content(plain_of(part.text) + "\n", cte="quoted-printable")
-        message.add_alternative(
-            f"<!DOCTYPE html><html><body>{part.text}</body></html>\n", subtype="html", cte="quoted-printable"
-        )
+        text = part.text.encode("utf-8", "replace").decode()
+        page = f"<!DOCTYPE html><html><body>{text}</body></html>\n"
+        message.set_content(f"{plain_of(text)}\n", cte="quoted-printable")
+        message.add_alternative(page, subtype="html", cte="quoted-printable")
         return message
 
     async def _try_smtp(self) -> None:
@@ -273,7 +277,7 @@ class Email(Connector[EmailSettings]):
     async def _announce(self, client: SMTP, recipient: str) -> None:
         """Everything before the mail itself: whatever fails here, nothing was sent."""
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(_BEFORE):
                 await self._log_in(client)
                 await client.mail(self._address)
                 await client.rcpt(recipient)
@@ -314,7 +318,7 @@ class Email(Connector[EmailSettings]):
 async def _hand_over(client: SMTP, message: bytes) -> None:
     """Send the mail itself, and tell what became of it."""
     try:
-        await client.data(message)
+        await client.data(message, timeout=_DURING)
     except SMTPDataError as error:
         raise _refusal(error) from None
     except (SMTPException, OSError) as error:

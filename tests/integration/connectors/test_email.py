@@ -20,6 +20,7 @@ from tests.standins.email import MX, PASSWORD, PEOPLE, Dovecot, MailServer
 from torana.connectors.base import Part, Place, Refused, TooLarge, TryLater, Unsure
 from torana.connectors.email import FILES_LIMIT, Email, EmailSettings
 from torana.connectors.letters import mailbox
+from torana.connectors.letters.mailbox import open_mailbox
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 
@@ -104,8 +105,9 @@ async def test_a_server_that_cannot_tell_is_asked(
     platform.imap.on_answer = lambda data: data.replace(b" IDLE", b"")
     asked: list[bytes] = []
 
-    async def note(data: bytes) -> None:
+    async def note(data: bytes) -> bytes:
         asked.append(data)
+        return data
 
     platform.imap.on_command = note
     async with listening(platform, settings(platform, renew=500)) as line:
@@ -117,18 +119,38 @@ async def test_a_server_that_cannot_tell_is_asked(
 async def test_mail_that_comes_while_it_is_searched_for_is_found(platform: MailServer) -> None:
     """The server tells of it with the search's answer, and then not again."""
 
-    async def deliver(data: bytes) -> None:
-        if b"SEARCH" in data and not platform.dovecot.seen(platform.user):
-            platform.imap.on_command = None
-            await platform.say("just now")
+    searched = 0
+
+    async def deliver(data: bytes) -> bytes:
+        nonlocal searched
+        if b"SEARCH" in data:
+            searched += 1
+            if searched == 1:
+                await platform.say("just now")
+        if b"IDLE" in data:  # from now on the server tells nothing
+            platform.imap.open.clear()
+        return data
 
     platform.imap.on_command = deliver
     async with listening(platform, settings(platform, renew=500)) as line:
         assert (await line.next()).text == "just now"
 
 
+async def test_what_cannot_be_marked_is_heard_once(platform: MailServer) -> None:
+    async def spoil(data: bytes) -> bytes:
+        return data.replace(rb"\Seen", rb"\Flagged")
+
+    platform.imap.on_command = spoil
+    async with listening(platform) as line:
+        for text in ("one", "two", "three"):
+            await platform.say(text)
+            assert (await line.next()).text == text
+    assert line.heard.empty()
+
+
 async def test_what_came_in_between_is_heard_and_what_is_old_is_not(platform: MailServer) -> None:
-    old = platform.dovecot.deliver(platform.user, platform.mail("old").as_bytes())
+    await platform.say("old")
+    (old,) = (platform.dovecot.folder(platform.user) / "new").iterdir()
     os.utime(old, (0, time.time() - 3 * 86_400))
     await platform.say("yesterday")
     async with listening(platform) as line:
@@ -272,6 +294,10 @@ async def test_a_reply_is_a_reply_to_everyones_program(platform: MailServer) -> 
         message = part(Email.abilities.render("It is **4**.\n\n> Héllo\n\n- a & b"), heard.place)
         sent = await line.connector.send(message)
         await platform.shown(1)
+        await line.connector.send(part("wörd " * 500 + "\ud800", heard.place))
+        await platform.shown(2)
+    (_, long) = platform.smtp.kept.pop()
+    assert max(len(one) for one in str(next(long.iter_parts()).get_payload()).splitlines()) <= 78
     (to, reply), *rest = platform.smtp.kept
     assert rest == []
     assert to == reply["To"] == f"ana@{PEOPLE}"
@@ -366,9 +392,10 @@ async def test_a_lost_connection_ends_the_run(platform: MailServer) -> None:
 
 
 async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def freeze(data: bytes) -> None:
+    async def freeze(data: bytes) -> bytes:
         if data.startswith(b"DONE"):
             platform.imap.open.clear()
+        return data
 
     async with running(platform) as (_, run):
         monkeypatch.setattr(mailbox, "TIMEOUT", 0.1)
@@ -376,6 +403,52 @@ async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: p
         await asyncio.wait({run}, timeout=20)
         with pytest.raises(TimeoutError):
             run.result()
+
+
+async def test_a_cancellation_is_not_lost() -> None:
+    """As ``asyncio.wait_for`` does now and then before Python 3.12; mail libraries are full of it."""
+    begun = asyncio.Event()
+
+    async def lose() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "went on"
+        return ""
+
+    task = asyncio.create_task(mailbox.cancellable(lose()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_connection_that_is_only_begun_is_given_up(platform: MailServer) -> None:
+    connector = Email(EmailSettings.model_validate(platform.settings()))
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(open_mailbox(await connector.access()).__aenter__())
+    await asyncio.sleep(0)
+    ours = asyncio.all_tasks() - before
+    assert any("create_connection" in repr(one) for one in ours)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [one for one in ours if not one.done()] == []
+
+
+async def test_it_can_be_ended_at_any_moment(platform: MailServer) -> None:
+    for step in range(30):
+        before = asyncio.all_tasks()
+        connector = Email(EmailSettings.model_validate(settings(platform, renew=0.02)))
+        run = asyncio.create_task(connector.run(Line(connector)))
+        await asyncio.wait({run}, timeout=0.004 * step)
+        ours = asyncio.all_tasks() - before
+        run.cancel()
+        done, _ = await asyncio.wait({run}, timeout=20)
+        assert done
+        left = [task for task in ours if "aioimaplib" in repr(task) and not task.done()]
+        assert left == []
 
 
 async def test_a_connection_that_waits_shows_signs_of_life(platform: MailServer) -> None:
@@ -394,18 +467,12 @@ async def test_a_login_is_refused_for_good_or_for_now(
     platform: MailServer, code: str, error: type[Exception]
 ) -> None:
     await platform.refuse_login()
+    platform.smtp.password = platform.password  # the other half of the server is asked first
     platform.imap.on_answer = lambda data: data.replace(b"[AUTHENTICATIONFAILED]", code.encode())
     with pytest.raises(error, match="IMAP") as raised:
-        # The other half of the server is asked first.
-        async with listening(platform, settings(platform, smtp_port=await _open_smtp(platform))):
+        async with listening(platform):
             pass
     assert "wrong" not in str(raised.value)
-
-
-async def _open_smtp(platform: MailServer) -> int:
-    """A server for whoever has the wrong password."""
-    platform.smtp.password = platform.password
-    return platform.ports[1]
 
 
 async def test_a_login_refused_by_the_other_half_is_told(platform: MailServer) -> None:
@@ -425,6 +492,21 @@ async def test_folders(platform: MailServer) -> None:
     trusting = settings(platform, folder="For the agent", authserv="", trust_from=True)
     async with listening(platform, trusting) as line:
         assert (await line.next()).text == "filed"
+
+
+async def test_a_server_that_refuses_and_hangs_up_has_refused(platform: MailServer) -> None:
+    await platform.refuse_login()
+    platform.smtp.password = platform.password
+
+    def hang_up(data: bytes) -> bytes:
+        if b"AUTHENTICATIONFAILED" in data:
+            asyncio.get_running_loop().call_soon(platform.imap.cut)
+        return data
+
+    platform.imap.on_answer = hang_up
+    with pytest.raises(Refused):
+        async with listening(platform):
+            pass
 
 
 @pytest.mark.parametrize("end", [b"* BYE too many of you\r\n", b"* OK but not IMAP\r\n* \xff\r\n"])
@@ -523,8 +605,9 @@ async def test_without_encryption_nobody_logs_in(platform: MailServer, answer: b
     """Whether a server does not encrypt, or somebody in between would have it so."""
     said: list[bytes] = []
 
-    async def note(data: bytes) -> None:
+    async def note(data: bytes) -> bytes:
         said.append(data)
+        return data
 
     platform.imap.on_command = note
     platform.imap.on_answer = lambda data: data.replace(b"OK Begin TLS negotiation now.\r\n", answer)

@@ -268,6 +268,12 @@ def test_people_are_no_machines(headers: dict[str, str]) -> None:
 
 GOOD = "mx.test; dmarc=pass (p=reject) header.from=people.test"
 
+GMAIL = (
+    'mx.test;\r\n dkim=pass header.i=@people.test header.s=2023 header.b="Ab/c=";\r\n spf=pass (mx.test: domain of '
+    "a@people.test designates 192.0.2.1 as permitted sender) smtp.mailfrom=a@people.test;\r\n dmarc=pass "
+    "(p=NONE sp=QUARANTINE dis=NONE) header.from=people.test"
+)
+
 
 @pytest.mark.parametrize(
     "results",
@@ -279,6 +285,8 @@ GOOD = "mx.test; dmarc=pass (p=reject) header.from=people.test"
         [GOOD, "mx.test; dmarc=fail header.from=people.test"],  # the lower one is somebody else's
         ["mx.test; dmarc=none header.from=people.test; spf=pass smtp.mailfrom=x@people.test"],
         ["mx.test; spf=pass smtp.mailfrom=people.test"],
+        ["mx.test; dkim=pass header.i=@people.test header.s=2023 header.b=a/b+c="],
+        [GMAIL],
         ["mx.test; dkim=fail header.d=x.test; dkim=pass header.d=people.test", "mx.test; spf=none"],
         ['mx.test; dkim=pass reason="good; dmarc=fail" header.d=people.test (a (b; dmarc=fail) c)'],
     ],
@@ -303,6 +311,8 @@ def test_a_writer_is_believed_whom_the_server_checked(results: list[str]) -> Non
         ["mx.test; spf=pass smtp.mailfrom=x@other.test; dkim=pass header.d=other.test"],
         ["mx.test; spf=pass smtp.mailfrom=sub.people.test"],
         ["mx.test; dkim=pass header.d=test"],
+        ["mx.test; dkim=pass header.i=people.test@other.test"],
+        ["mx.test; dkim=pass header.d=other.test header.i=@people.test"],
         ["mx.test; dkim=pass header.d=eople.test"],
         ["mx.test; dkim=fail header.d=people.test"],
         ["mx.test; spf=softfail smtp.mailfrom=people.test"],

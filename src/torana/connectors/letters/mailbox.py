@@ -23,7 +23,7 @@ from aioimaplib.aioimaplib import Command, IMAP4ClientProtocol, quoted
 from torana.connectors.base import Refused, TryLater
 from torana.connectors.letters.parts import line
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Seconds after which a server that does not answer is taken for dead.
 TIMEOUT = 30.0
@@ -33,6 +33,8 @@ MAIL_LIMIT = 10 * 1024 * 1024
 LINE_LIMIT = 4 * 1024 * 1024
 #: Seconds between looks into a folder whose server cannot tell of new mail by itself.
 POLL = 60.0
+#: Seconds in which is still dealt with what a server said before it hung up, such as why.
+_LAST_WORDS = 0.5
 
 Tls = Literal["implicit", "starttls", "none"]
 
@@ -75,10 +77,9 @@ class Mailbox:
         while True:
             # Mail that came during the search may be told of with its answer, and then never again. The library
             # drops that, unless a NOOP waits at the same time.
-            found, told = await asyncio.gather(
-                _answer(self._client.uid_search("UNSEEN", "UNDELETED", "SINCE", day, charset=None)),
-                _answer(self._client.noop()),
-            )
+            search = self._client.uid_search("UNSEEN", "UNDELETED", "SINCE", day, charset=None)
+            answers = await asyncio.gather(search, self._client.noop())
+            found, told = cast("list[_Answer]", answers)
             if found.result != "OK":
                 raise ConnectionError("the mail server did not search")
             numbers = {int(word) for one in found.lines[:-1] for word in one.split() if word.isdigit()}
@@ -92,10 +93,10 @@ class Mailbox:
     async def fetch(self, number: int) -> tuple[bytes, bool] | None:
         """A mail, and whether it is the whole of it; None where it is gone."""
         wanted = f"(RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)"
-        answer = await _answer(self._client.uid("fetch", str(number), wanted))
+        answer = await _answer(self._client.uid("fetch", str(number), wanted), None)
         contents = [bytes(one) for one in answer.lines if isinstance(one, bytearray)]
         if answer.result != "OK" or not contents:
-            log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
+            _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
             return None
         size = _SIZE.search(b" ".join(one for one in answer.lines if isinstance(one, bytes)))
         return contents[0], size is None or int(size[1]) <= MAIL_LIMIT
@@ -103,19 +104,20 @@ class Mailbox:
     async def mark(self, number: int) -> None:
         """Note that a mail was taken; where that fails, the next connection gives it out again."""
         store = self._client.uid("store", str(number), "+FLAGS.SILENT", r"(\Seen)")
-        answer = await asyncio.wait_for(_answer(store), TIMEOUT)
+        answer = await _answer(store)
         if answer.result != "OK":
-            log.warning("mail_not_marked", extra={"uid": number, "result": answer.result})
+            _log.warning("mail_not_marked", extra={"uid": number, "result": answer.result})
 
     async def wait(self, renew: float) -> None:
         """Wait until something happens in the folder, and ``renew`` seconds at most."""
         if not self._client.has_capability("IDLE"):
             await asyncio.sleep(min(renew, POLL))
             return
-        idle = cast("asyncio.Future[Any]", await asyncio.wait_for(self._client.idle_start(renew), TIMEOUT))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        await self._client.wait_server_push(renew + TIMEOUT)
+        start = cast("Awaitable[Any]", self._client.idle_start(renew))  # pyright: ignore[reportUnknownMemberType]
+        idle = await cancellable(start, TIMEOUT)
+        await cancellable(self._client.wait_server_push(renew + TIMEOUT))
         self._client.idle_done()
-        await asyncio.wait_for(idle, TIMEOUT)
+        await cancellable(idle, TIMEOUT)
 
 
 @asynccontextmanager
@@ -124,11 +126,12 @@ async def open_mailbox(access: Access) -> AsyncGenerator[Mailbox]:
 
     Raises ``Refused`` where the login or the folder is.
     """
+    loop = asyncio.get_running_loop()
     scope = asyncio.timeout(None)
     try:
         async with scope:
             # The library lets those wait for ever who wait for an answer.
-            client = _Client(access, lost=lambda _: scope.reschedule(0))
+            client = _Client(access, lost=lambda _: scope.reschedule(loop.time() + _LAST_WORDS))
             try:
                 await client.enter()
                 yield Mailbox(client)
@@ -154,7 +157,7 @@ class _Client(IMAP4):
     async def enter(self) -> None:
         """Connect, log in, and open the folder."""
         access = self._access
-        await self.wait_hello_from_server()
+        await cancellable(self.wait_hello_from_server())
         if access.tls == "starttls":
             await self._start_tls()
         answer = await _answer(self.login(quoted(access.user), access.password))
@@ -163,19 +166,19 @@ class _Client(IMAP4):
             kind = TryLater if _TEMPORARY.search(told) else Refused
             raise kind(f"the IMAP server refused the login: {line(told, 200)}")
         # More is offered to those who are known.
-        await asyncio.wait_for(self.wire.capability(), TIMEOUT)
+        await cancellable(self.wire.capability(), TIMEOUT)
         if (await _answer(self.select(quoted(access.folder)))).result != "OK":
             raise Refused(f"the folder {access.folder} cannot be opened")
 
     async def _start_tls(self) -> None:
         wire, access = self.wire, self._access
-        answer = await asyncio.wait_for(_answer(wire.execute(Command("STARTTLS", wire.new_tag()))), TIMEOUT)
+        answer = await _answer(wire.execute(Command("STARTTLS", wire.new_tag())))
         # Whatever came behind the answer was not encrypted, and may be anybody's.
         if answer.result != "OK" or wire.incomplete_line or wire.transport is None:
             raise ConnectionError("the mail server does not encrypt")
         loop = asyncio.get_running_loop()
         upgrade = loop.start_tls(wire.transport, wire, access.context, server_hostname=access.host)
-        wire.transport = await asyncio.wait_for(upgrade, TIMEOUT)
+        wire.transport = await cancellable(upgrade, TIMEOUT)
 
     async def leave(self) -> None:
         """End the connection and whatever still waits for it."""
@@ -183,7 +186,7 @@ class _Client(IMAP4):
         if self.has_pending_idle():
             self.idle_done()  # also ends its timer
         self.wire.end()
-        tasks = cast("set[asyncio.Future[Any]]", self.tasks | self.wire.tasks)
+        tasks = cast("set[asyncio.Future[Any]]", {self._client_task, *self.tasks, *self.wire.tasks})
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -232,5 +235,16 @@ class _Wire(IMAP4ClientProtocol):
             self.transport.abort()
 
 
-async def _answer(response: Awaitable[Any]) -> _Answer:
-    return cast("_Answer", await response)
+async def cancellable(work: Awaitable[Any], seconds: float | None = None) -> Any:
+    """What comes of it within ``seconds``.
+
+    Mail libraries make much use of ``asyncio.wait_for``, which may lose a cancellation before Python 3.12, so
+    that what was cancelled goes on. ``gather`` does not lose it.
+    """
+    async with asyncio.timeout(seconds):
+        (result,) = await asyncio.gather(work)
+    return result
+
+
+async def _answer(response: Awaitable[Any], seconds: float | None = TIMEOUT) -> _Answer:
+    return cast("_Answer", await cancellable(response, seconds))

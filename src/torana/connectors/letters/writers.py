@@ -64,7 +64,7 @@ def doubt(letter: Letter, server: str) -> str | None:
     if any(result.verdict not in ("none", "temperror", "permerror") for result in dmarc):
         passed = [result.verdict for result in dmarc] == ["pass"]
         return None if passed and dmarc[0].about.get("header.from") == domain else "dmarc did not pass"
-    signers = [one.about.get("header.d", "") for one in _uppermost(told, "dkim") if one.verdict == "pass"]
+    signers = [_signer(one.about) for one in _uppermost(told, "dkim") if one.verdict == "pass"]
     spf = _uppermost(told, "spf")
     if [result.verdict for result in spf] == ["pass"]:
         signers.append(spf[0].about.get("smtp.mailfrom", "").rpartition("@")[2])
@@ -72,6 +72,11 @@ def doubt(letter: Letter, server: str) -> str | None:
     if any("." in signer and f".{domain}".endswith(f".{signer}") for signer in signers):
         return None
     return "neither spf nor dkim passed for its domain" if told else "the mail server did not check it"
+
+
+def _signer(about: Mapping[str, str]) -> str:
+    """The domain that signed; some servers name only for whom."""
+    return about.get("header.d") or about.get("header.i", "").rpartition("@")[2]
 
 
 def _uppermost(told: Sequence[Sequence[_Result]], method: str) -> Sequence[_Result]:
