@@ -40,6 +40,7 @@ from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
+from torana.reload import Reload
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
@@ -76,6 +77,7 @@ class App:
     expiry: Expiry | None
     connectors: Connectors
     hooks: HooksListener | None
+    reload: Reload
     _open: AsyncExitStack
 
     async def start(self) -> None:
@@ -117,9 +119,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     own = load_tools(settings.tools)
     limits = limits_of(settings)
     prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
-    path = settings.data_dir / DATABASE_NAME
-    migrate(path)
-    database = Database(path=path)
+    database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
@@ -134,14 +134,16 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing)
     ended.append(connectors.turn_ended)
+    people = _people(settings, database, turns)
+    reload = Reload(loaded=loaded, connectors=connectors, audit=people.audit)
     services = Services(
         turns=turns,
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
-        people=_people(settings, database, turns),
+        people=people,
         rates=rates,
-        connections=_connections(database, connectors, pairing),
+        connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
         models=settings.model,
@@ -160,8 +162,15 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         expiry=_expiry(settings, database, turns),
         connectors=connectors,
         hooks=_hooks(settings, connectors),
+        reload=reload,
         _open=AsyncExitStack(),
     )
+
+
+def _database(settings: Settings) -> Database:
+    path = settings.data_dir / DATABASE_NAME
+    migrate(path)
+    return Database(path=path)
 
 
 def _agent(
@@ -212,11 +221,12 @@ def _connectors(
     )
 
 
-def _connections(database: Database, connectors: Connectors, pairing: Pairing) -> Connections:
+def _connections(database: Database, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:
     return Connections(
         pairing=pairing,
         deliveries=Deliveries(database=database, wake=connectors.wake),
         status=connectors.status,
+        reload=reload.by_act,
     )
 
 

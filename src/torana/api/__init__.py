@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from torana import __version__
 from torana.api.auth import Authentication
-from torana.api.connections import add_deliveries, add_pairing, add_status
+from torana.api.connections import add_connectors, add_deliveries, add_pairing, add_status
 from torana.api.cors import Cors
 from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
 from torana.api.memories import add_memories, add_memory
@@ -85,6 +85,7 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_people(app.router, services)
     add_usage(app.router, services)
     add_status(app.router, services)
+    add_connectors(app.router, services)
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)

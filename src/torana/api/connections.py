@@ -50,14 +50,29 @@ def add_status(router: APIRouter, services: Services) -> None:
     )
     async def status() -> Response:
         _, health = await services.health.report()
-        live = services.turns.live
-        running = sum(turn.state == "running" for turn in live)
+        running = services.turns.running
         body = {name: health[name] for name in ("status", "version", "uptime")} | {
             "model": list(services.models),
-            "turns": {"running": running, "queued": len(live) - running},
+            "turns": {"running": running, "queued": len(services.turns.live) - running},
             "connectors": await services.connections.status(),
         }
         return JSONResponse(body, headers=NO_STORE)
+
+
+def add_connectors(router: APIRouter, services: Services) -> None:
+    """``/v1/connectors/reload``: the settings of chat platforms, changed while the gateway runs."""
+
+    @router.post(
+        "/v1/connectors/reload",
+        dependencies=[needs("admin")],
+        response_model=shapes.ReloadBody,
+        response_description="The accounts that changed.",
+        responses=documented(*COMMON, Conflict),
+        summary="Read the settings again, and connect those accounts anew whose own have changed",
+    )
+    async def reload_connectors(request: Request) -> Response:
+        changed = await services.connections.reload(act(request))
+        return JSONResponse({"changed": list(changed)}, headers=NO_STORE)
 
 
 def add_deliveries(router: APIRouter, services: Services) -> None:

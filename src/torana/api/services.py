@@ -16,6 +16,7 @@ from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.sessions import Sessions
+from torana.store.audit import Act
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -40,6 +41,8 @@ class Connections:
     deliveries: Deliveries
     #: How every account stands, and what is to be delivered there.
     status: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+    #: Takes on what the settings say of the accounts by now; gives the names of those that changed.
+    reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
