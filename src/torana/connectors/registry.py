@@ -81,6 +81,12 @@ def check_accounts(accounts: Sequence[Account]) -> None:
         raise ConfigInvalid("\n".join(faults))
 
 
+def is_called(account: Account) -> bool:
+    """Whether the account's platform calls the gateway, instead of being asked by it."""
+    kind, base = cast("tuple[Any, Any]", (load(account.kind), Connector))
+    return kind.hook is not base.hook
+
+
 def _faults(account: Account) -> list[str]:
     try:
         read_settings(account, load(account.kind))
