@@ -19,6 +19,7 @@ from torana.agent.compaction import Compaction
 from torana.agent.instructions import Instructions
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
+from torana.api.metrics import Metrics
 from torana.api.services import Connections, People
 from torana.config import Loaded, Settings
 from torana.connectors.hooks import HooksListener
@@ -123,8 +124,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    toolset = _toolset(memory, sessions, skills, own)
-    agent = _agent(settings, model, toolset, skills, sessions, memory, prices)
+    agent = _agent(settings, model, own, skills, sessions, memory, prices)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -133,19 +133,20 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing)
-    ended.append(connectors.turn_ended)
-    people = _people(settings, database, turns)
-    reload = Reload(loaded=loaded, connectors=connectors, audit=people.audit)
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    ended += [connectors.turn_ended, metrics.turn_ended]
+    reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
         turns=turns,
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
-        people=people,
+        people=_people(settings, database, turns),
         rates=rates,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
+        metrics=metrics,
         models=settings.model,
         skills=lambda: _skill_list(skills),
         wait=settings.wait,
@@ -176,7 +177,7 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    toolset: FunctionToolset[ToolContext],
+    own: Sequence[Callable[..., Any]],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -185,7 +186,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=toolset,
+        toolset=_toolset(memory, sessions, skills, own),
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,

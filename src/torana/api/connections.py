@@ -1,4 +1,4 @@
-"""Chat platforms: how they stand, what is to be said there, and who may talk. The operator's alone."""
+"""Chat platforms: their settings, what is to be said there, and who may talk. The operator's alone."""
 
 from __future__ import annotations
 
@@ -35,28 +35,6 @@ _State = Annotated[
         json_schema_extra={"enum": ["", *DELIVERY_STATES]},
     ),
 ]
-
-
-def add_status(router: APIRouter, services: Services) -> None:
-    """``/v1/status``: how everything stands."""
-
-    @router.get(
-        "/v1/status",
-        dependencies=[needs("admin")],
-        response_model=shapes.StatusBody,
-        response_description="How the gateway stands.",
-        responses=documented(*COMMON),
-        summary="The gateway, its turns, and each connector: also why one is not active",
-    )
-    async def status() -> Response:
-        _, health = await services.health.report()
-        running = services.turns.running
-        body = {name: health[name] for name in ("status", "version", "uptime")} | {
-            "model": list(services.models),
-            "turns": {"running": running, "queued": len(services.turns.live) - running},
-            "connectors": await services.connections.status(),
-        }
-        return JSONResponse(body, headers=NO_STORE)
 
 
 def add_connectors(router: APIRouter, services: Services) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torana.api.health import Health
+from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
 from torana.limits.spending import Spending
 from torana.memory import Memory
@@ -58,6 +59,7 @@ class Services:
     spending: Spending
     connections: Connections
     health: Health
+    metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
     #: Gives an entity tag and the records of the loaded skills.
