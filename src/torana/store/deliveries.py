@@ -68,11 +68,12 @@ def add(connection: Connection, turn: Turn) -> None:
     """Have the end of a turn told where its message was heard; called in the transaction that ends it.
 
     A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
+    The end of a turn that was run again is told beside that of its failure.
     """
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn)
-    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    preview = connection.execute(_PREVIEW, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
         connection.execute(_UPDATE, {"key": preview["number"]} | values)
@@ -240,6 +241,7 @@ def _delivery(row: RowMapping) -> Delivery:
 
 
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
+_PREVIEW = _OF_TURN.where(deliveries.c.state == "preview")
 _WAITING = sa.select(deliveries.c.number).where(
     undelivered,
     deliveries.c.account == sa.bindparam("account"),
