@@ -270,8 +270,8 @@ GOOD = "mx.test; dmarc=pass (p=reject) header.from=people.test"
 
 GMAIL = (
     'mx.test;\r\n dkim=pass header.i=@people.test header.s=2023 header.b="Ab/c=";\r\n spf=pass (mx.test: '
-    "domain of a@people.test designates 192.0.2.1 as permitted sender) smtp.mailfrom=a@people.test;\r\n dmarc=pass "
-    "(p=NONE sp=QUARANTINE dis=NONE) header.from=people.test"
+    "domain of a@people.test designates 192.0.2.1 as permitted sender) smtp.mailfrom=a@people.test;\r\n "
+    "dmarc=pass (p=NONE sp=QUARANTINE dis=NONE) header.from=people.test"
 )
 
 
