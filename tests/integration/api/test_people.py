@@ -329,7 +329,7 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     assert (today["messages"], today["costUsd"]) == ("3", "0.0")
     manifest = json.loads(files["manifest.json"])
     assert manifest["user"] == "ana"
-    assert manifest["counts"] == {"sessions": 1, "turns": 3, "memories": 2, "tokens": 1}
+    assert manifest["counts"] == {"sessions": 1, "turns": 3, "files": 0, "memories": 2, "tokens": 1}
     [entry] = await rows(app, audit)
     assert (entry["action"], entry["target"], json.loads(entry["detail"])) == (
         "user.export",
@@ -353,6 +353,7 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
     await say(client, "hi", "a", "ana")
     files = await export(client, "~" + "8J-NiA")
     assert {name: len(text.splitlines()) for name, text in files.items() if name != "manifest.json"} == {
+        "files.jsonl": 0,
         "memories.jsonl": 0,
         "tokens.jsonl": 0,
         "usage.csv": 1,
