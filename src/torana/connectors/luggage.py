@@ -16,7 +16,7 @@ from torana.messages import File, FileKind, file_kind
 #: Attachments that are named; what is beyond is counted.
 _NAMED = 20
 
-#: Seconds in which a file must be there; the platform waits for our word meanwhile.
+#: Seconds in which a file must be there: the platform waits meanwhile, and so do later messages.
 _FETCH = 15.0
 
 #: Files of one account that are fetched at once.
@@ -79,7 +79,15 @@ class Porter:
     That a file cannot be had is no error: it is named all the same.
     """
 
-    def __init__(self, *, account: str, settings: ConnectorSettings, takes: frozenset[FileKind]) -> None:
+    def __init__(
+        self,
+        *,
+        account: str,
+        settings: ConnectorSettings,
+        takes: frozenset[FileKind],
+        patience: float = _FETCH,
+    ) -> None:
+        self._patience = patience
         self._account = account
         self._number = settings.files
         self._limit = settings.file_bytes
@@ -103,7 +111,7 @@ class Porter:
 
     async def _try(self, piece: _Piece) -> None:
         try:
-            async with asyncio.timeout(_FETCH), self._slots:
+            async with asyncio.timeout(self._patience), self._slots:
                 body = await self._body(piece.attachment)
             piece.file = _file(piece.attachment, body)
         except _Left as reason:
