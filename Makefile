@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test chaos check format gen lock cov dist clean
+.PHONY: help setup run chat test chaos soak-connectors check format gen lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -41,6 +41,9 @@ test: $(VENV)/.dev ## every test; `make test T=tests/unit/api` for some
 
 chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600
+
+soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
+	TORANA_SOAK_SECONDS=$${TORANA_SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_connectors.py -rA --log-level=INFO --timeout=1800
 
 check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
 	$(BIN)/ruff format --check .

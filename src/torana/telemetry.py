@@ -42,6 +42,7 @@ _SECRET_TEXT = re.compile(
     rf"|\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"
     r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
     r"|\btorana_[\w-]{32,}"  # our own tokens, also one that was cut
+    r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # a Telegram bot's, which stands in the path of each of its addresses
     r"|\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"  # a JSON Web Token (RFC 7519)
     r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
     r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # a credential in its query
@@ -50,6 +51,18 @@ _SECRET_TEXT = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 #: Libraries that tell of each of their steps at INFO.
 _TALKATIVE = ("alembic", "anthropic", "httpcore", "httpx", "openai")
+#: Libraries of chat platforms log what people say and how we log in: at no level of ours is that told.
+_INDISCREET = (
+    "aioimaplib",
+    "aiosmtplib",
+    "discord",
+    "markdown_it",
+    "nio",
+    "slack_sdk",
+    "slixmpp",
+    "telegram",
+    "websockets",
+)
 #: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
 _TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: By this our handlers are known again when logging is configured once more.
@@ -110,6 +123,8 @@ def configure_logging(
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _install(handlers, threshold)
     _adopt_uvicorn()
+    for name in _INDISCREET:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
 

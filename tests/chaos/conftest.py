@@ -99,6 +99,8 @@ class Program:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port: int = listener.getsockname()[1]
         self.home = home
+        #: How often it was started.
+        self.starts = 0
         self.database = home / "data" / "torana.db"
         self.url = f"http://127.0.0.1:{port}/"
         self._command = [str(command), "serve", "--port", str(port)]
@@ -118,6 +120,7 @@ class Program:
 
     def start(self) -> None:
         """Start it, and do not wait."""
+        self.starts += 1
         with (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 self._command, cwd=self.home, env=self._environ, stdout=output, stderr=output

@@ -11,7 +11,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -412,7 +412,8 @@ class FeishuStandIn(Platform):
                 "seq": str(number),
                 "trace_id": "trace",
             }
-            await socket.send_bytes(write_frame(1, headers, piece))
+            with suppress(ConnectionError):  # the app is gone: it is told again
+                await socket.send_bytes(write_frame(1, headers, piece))
 
     async def _answered(self, socket: web.WebSocketResponse, raw: bytes) -> None:
         method, headers, payload = read_frame(raw)

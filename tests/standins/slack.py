@@ -11,6 +11,7 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html import unescape
 from itertools import count
@@ -77,7 +78,8 @@ class SlackStandIn(Platform):
         #: Whether pings of the client's are left without an answer, and whether a hello is said.
         self.deaf = False
         self.greets = True
-        #: Seconds after which an event is told again.
+        #: How often an event is told again, and after how many seconds.
+        self.repeats = 3
         self.patience = 3.0
         self.lose_answer = False
         self._answers: dict[str, deque[Callable[[], web.Response]]] = defaultdict(deque)
@@ -265,7 +267,7 @@ class SlackStandIn(Platform):
         self._put(payload, attempt)
 
     def _put(self, payload: Mapping[str, Any], attempt: int) -> None:
-        """Send an event, and again with another envelope until it is acknowledged, three times at most."""
+        """Send an event, and again with another envelope until it is acknowledged or was told often enough."""
         envelope = str(uuid4())
         timer = asyncio.get_running_loop().call_later(self.patience, self._again, envelope)
         self.pending[envelope] = Delivery(payload=payload, attempt=attempt, timer=timer)
@@ -288,7 +290,7 @@ class SlackStandIn(Platform):
         if delivery is None:
             return
         delivery.timer.cancel()
-        if delivery.attempt < 3:
+        if delivery.attempt < self.repeats:
             self._put(delivery.payload, delivery.attempt + 1)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
@@ -299,11 +301,8 @@ class SlackStandIn(Platform):
         socket = Socket(ws=ws, transport=cast("asyncio.Transport", request.transport))
         self.sockets.append(socket)
         self.connected += 1
-        await ws.ping(b"Ping from applink-1")
-        if self.greets:
-            info = {"host": "applink-1", "build_number": 1, "approximate_connection_time": 18060}
-            hello = {"type": "hello", "num_connections": len(self.sockets), "debug_info": info}
-            await ws.send_json(hello | {"connection_info": {"app_id": APP}})
+        with suppress(ConnectionError):  # the app is gone already
+            await self._greet(ws)
         for envelope in list(self.pending):
             self._again(envelope)
         self._stir()
@@ -458,6 +457,13 @@ class SlackStandIn(Platform):
             raise web.HTTPFound("/login")
         media_type, data = self.files[request.match_info["file"]]
         return web.Response(body=data, content_type=media_type)
+
+    async def _greet(self, ws: web.WebSocketResponse) -> None:
+        await ws.ping(b"Ping from applink-1")
+        if self.greets:
+            info = {"host": "applink-1", "build_number": 1, "approximate_connection_time": 18060}
+            hello = {"type": "hello", "num_connections": len(self.sockets), "debug_info": info}
+            await ws.send_json(hello | {"connection_info": {"app_id": APP}})
 
     def _stir(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 from torana import telemetry
 from torana.telemetry import bind, configure_logging, mask_secrets
 
-TOUCHED = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic")
+TOUCHED = (
+    *("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic"),
+    *("aioimaplib", "aiosmtplib", "discord", "markdown_it", "nio", "slack_sdk", "slixmpp", "telegram"),
+    "websockets",
+)
 
 
 class Terminal(io.StringIO):
@@ -191,6 +195,15 @@ def test_uvicorn_takes_part_without_its_access_log() -> None:
     assert (line["event"], "color_message" in line) == ("started", False)
 
 
+def test_a_library_that_logs_what_people_say_tells_of_trouble_alone() -> None:
+    stream = configure(level="debug")
+    logging.getLogger("slixmpp.xmlstream").debug("SEND: <body>a secret</body>")
+    logging.getLogger("telegram.Bot").info("https://api.telegram.org/bot1:token/getMe")
+    logging.getLogger("slixmpp").warning("trouble")
+
+    assert [line["event"] for line in lines(stream)] == ["trouble"]
+
+
 @pytest.mark.parametrize(
     ("level", "events"), [("info", ["slow"]), ("debug", ["request", "slow"]), ("error", [])]
 )
@@ -247,6 +260,10 @@ def test_an_absent_secret_stays_visibly_absent() -> None:
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl", "********"),
         ("/v1/tokens/torana_8xuFRPpxcR8n2dHaA_nNeIhHL-hu5whxrJAh6i_3Sis", "/v1/tokens/********"),
         ("torana_gateway_token and torana_limits_per_user", "torana_gateway_token and torana_limits_per_user"),
+        (
+            "https://api/bot123456789:AAE-abcdefghijklmnopqrstuvwxyz_12345/getMe",
+            "https://api/bot********/getMe",
+        ),
         ("https://token@host/v1", "https://********@host/v1"),
         ("GET https://host/v1?alt=sse&key=abcdefgh failed", "GET https://host/v1?alt=sse&key=******** failed"),
         (

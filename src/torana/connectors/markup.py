@@ -173,9 +173,17 @@ def _html_link(url: str, words: str) -> str:
 
 _PLAIN = Dialect()
 
+#: An ``@`` at which Telegram would find a name, be it in the next piece of text; addresses keep theirs.
+_CALL = re.compile(r"https?://[\w.-]+\.\w{2,}/\S*|(?<!\w)@")
+
+
+def _telegram_text(text: str) -> str:
+    return _html(_CALL.sub(lambda found: "@\u200b" if found[0] == "@" else found[0], text))
+
+
 #: Telegram's "HTML" style takes these tags alone.
 _TELEGRAM = Dialect(
-    text=_html,
+    text=_telegram_text,
     marks={
         "strong": ("<b>", "</b>"),
         "em": ("<i>", "</i>"),

@@ -88,13 +88,16 @@ def add_notice(connection: Connection, account: str, line: str, place: str, *, t
 
 def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> tuple[Delivery, bool] | None:
     """The row of a running turn's reply that is shown while it grows, and whether it is new; None where the
-    reply is not a preview any more. A new one is kept before it is shown.
+    reply is not a preview any more, or something else is still to be said there first. A new one is kept
+    before it is shown.
     """
     if turn.account is None or turn.place is None:
         return None
     row = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if row is not None:
         return (_delivery(row), False) if row["state"] == "preview" else None
+    if connection.execute(_WAITING, {"account": turn.account, "line": turn.channel}).first() is not None:
+        return None
     values = _new(turn.account, turn.channel, turn.place, text, at)
     values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1}
     return _delivery(connection.execute(_INSERT_RETURNING, values).mappings().one()), True
@@ -237,6 +240,11 @@ def _delivery(row: RowMapping) -> Delivery:
 
 
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
+_WAITING = sa.select(deliveries.c.number).where(
+    undelivered,
+    deliveries.c.account == sa.bindparam("account"),
+    deliveries.c.line == sa.bindparam("line"),
+)
 _INSERT = sa.insert(deliveries)
 _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))

@@ -118,3 +118,16 @@ def test_html_is_of_the_few_elements(text: str) -> None:
 
     known = {"all", "strong", "em", "del", "code", "pre", "a", "blockquote", "br"}
     assert elements <= known
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ask @ana or (@bob)", "ask @\u200bana or (@\u200bbob)"),
+        ("ask @**ana**", "ask @\u200b<b>ana</b>"),
+        ("write to ana@example.org", "write to ana@example.org"),
+        ("see https://example.org/@ana/1 and `@bob`", "see https://example.org/@ana/1 and <code>@bob</code>"),
+    ],
+)
+def test_telegram_finds_nobody_to_call(text: str, shown: str) -> None:
+    assert markup.telegram(text) == shown

@@ -377,6 +377,25 @@ async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gatewa
     assert [place.chat for place in chat.typing] == ["with ana"]
 
 
+async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway: Open) -> None:
+    able = Abilities(length=100, repeat="keyed", edits=True, edit_every=0, pace=10_000)
+    chat = Chat(able, allow=["*"])
+    chat.gate, gate = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel("one", ["tw", gate, "o"])
+    gateway = await open_gateway(chat, model)
+    await chat.say("first")
+    await chat.called(1)
+    await chat.say("second")
+    await model.asked(2)
+    gate.set()
+    await asyncio.gather(*(gateway.turns.ended(turn) for turn in gateway.turns.live))
+    chat.gate.set()
+
+    assert [one.text for one in await chat.shown(2)] == ["one", "two"]
+    texts = [part.text for part in chat.calls]
+    assert [text for text in texts if text.startswith("tw")] == ["two"]
+
+
 async def test_a_preview_that_was_deleted_is_followed_by_the_reply(open_gateway: Open) -> None:
     able = Abilities(length=100, repeat="blind", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])

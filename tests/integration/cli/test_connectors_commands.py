@@ -1,0 +1,55 @@
+"""``torana pair``, ``torana deliveries`` and ``torana connectors``, beside a gateway and without one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
+
+
+def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> None:
+    place.serve(**OPERATOR)
+
+    approved = place.run("pair", "approve", "telegram:12345", "--user", "ana", **OPERATOR)
+    assert approved == (0, "telegram:12345 may talk, as ana\n", "")
+    assert place.run("pair", "deny", "telegram:12345", **OPERATOR) == (0, "telegram:12345 may not talk\n", "")
+    code, out, err = place.run("pair", "list", "--json", **OPERATOR)
+    assert (code, err) == (0, "")
+    (item,) = json.loads(out)["items"]
+    assert (item["sender"], item["state"], item["user"]) == ("telegram:12345", "denied", None)
+    code, out, err = place.run("pair", "approve", "WRONGCDE", **OPERATOR)
+    assert (code, out) == (1, "")
+    assert err.startswith("there is no such code")
+
+
+def test_without_a_gateway_the_database_is_changed_itself(place: Place) -> None:
+    assert place.run("pair", "approve", "irc:~ana!a@b") == (0, "irc:~ana!a@b may talk, as irc:~ana!a@b\n", "")
+
+    code, out, _ = place.run("pair", "list")
+    assert code == 0
+    assert "irc:~ana!a@b" in out
+
+
+def test_where_nothing_is_it_is_said(place: Place) -> None:
+    place.serve(**OPERATOR)
+
+    code, out, _ = place.run("pair", "list", **OPERATOR)
+    assert (code, out.startswith("Nobody asked yet.")) == (0, True)
+    assert place.run("deliveries", "list", **OPERATOR)[:2] == (0, "There are none.\n")
+    code, _, err = place.run("deliveries", "retry", "dlv_none", **OPERATOR)
+    assert (code, err) == (1, "there is no delivery 'dlv_none'\n")
+
+
+def test_settings_of_a_connector_are_checked(place: Place) -> None:
+    accounts = json.dumps({"line": {"access_token": "$LINE_TOKEN"}})
+
+    code, _, err = place.run("config", "check", TORANA_CONNECTORS=accounts)
+    assert (code, err) == (2, "connectors.line.access_token: the environment variable LINE_TOKEN is not set\n")
+    code, _, err = place.run("config", "check", TORANA_CONNECTORS=accounts, LINE_TOKEN="hidden")
+    assert code == 2
+    assert "connectors.line.channel_secret: Field required" in err
+    assert "hidden" not in err

@@ -1,0 +1,648 @@
+"""Telegram, over a Bot API server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+from pydantic import ValidationError
+from tests.standins.telegram import DOWNLOAD_LIMIT, ME, NAME, ROOM, TOKEN, Fault, Json, TelegramStandIn, units
+
+from torana.connectors.base import Heard, Part, Place, Refused, TooLarge, TryLater, Unsure
+from torana.connectors.splitting import split
+from torana.connectors.telegram import Telegram, TelegramSettings
+from torana.testing.connectors import ConnectorContract, Line, listening, part
+
+ROOM_TEXT = str(ROOM)
+
+
+@pytest.fixture
+async def platform() -> AsyncGenerator[TelegramStandIn]:
+    async with TelegramStandIn() as platform:
+        yield platform
+
+
+@pytest.fixture
+async def line(platform: TelegramStandIn) -> AsyncGenerator[Line]:
+    async with listening(platform) as line:
+        yield line
+
+
+def to(chat: str | int, text: str = "hello", **more: Any) -> Part:
+    """A part for a chat, in Telegram's own markup."""
+    return part(text, Place(chat=str(chat), **more))
+
+
+class TestTelegram(ConnectorContract):
+    """What every connector promises."""
+
+
+class TestReceiving:
+    """Which updates are confirmed, and when."""
+
+    async def test_an_update_is_confirmed_when_it_was_taken(self, platform: TelegramStandIn) -> None:
+        taking, taken = asyncio.Event(), asyncio.Event()
+
+        class Slow(Line):
+            async def hear(self, heard: Heard) -> None:
+                taking.set()
+                await taken.wait()
+
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        await platform.say("one")
+        run = asyncio.create_task(connector.run(Slow(connector)))
+        await taking.wait()
+        assert platform.offset == 0
+        assert len(platform.updates) == 1
+        taken.set()
+        await platform.until(lambda: platform.offset > 0)
+        assert platform.updates == []
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    async def test_nothing_is_confirmed_when_a_later_one_was_not_taken(self, platform: TelegramStandIn) -> None:
+        await platform.say("one")
+        await platform.say("two")
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        line = Line(connector)
+        line.broken = True
+        with pytest.raises(OSError, match="the store cannot be written"):
+            await connector.run(line)
+        assert (await line.next()).text == "one"
+        assert line.heard.empty()
+        assert (platform.offset, len(platform.updates)) == (0, 2)
+
+    async def test_updates_out_of_order_are_put_in_order(self, platform: TelegramStandIn) -> None:
+        numbers = {"second": 902, "third": 903, "first": 901}
+        for text, number in numbers.items():
+            message = {
+                "message_id": number,
+                "date": 1,
+                "chat": {"id": 5, "type": "private"},
+                "from": platform.person("ana"),
+                "text": text,
+            }
+            await platform.push({"message": message}, update_id=number)
+        async with listening(platform) as line:
+            assert [(await line.next()).text for _ in numbers] == ["first", "second", "third"]
+            await platform.until(lambda: platform.offset == 904)
+
+    async def test_an_update_that_is_told_twice_has_one_id(self, platform: TelegramStandIn) -> None:
+        await platform.say("once")
+        platform.updates *= 2
+        async with listening(platform) as line:
+            assert (await line.next()).id == (await line.next()).id
+
+    async def test_an_update_that_cannot_be_read_holds_nothing_back(
+        self, platform: TelegramStandIn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await platform.push({"message": {"message_id": "what", "text": "secret words"}}, update_id=7)
+        await platform.say("after it")
+        async with listening(platform) as line:
+            assert (await line.next()).text == "after it"
+        (record,) = [record for record in caplog.records if record.msg == "telegram_update_unreadable"]
+        assert record.__dict__["update"] == 7
+        assert "secret words" not in caplog.text
+
+    async def test_changes_and_news_of_the_chat_are_no_messages(self, platform: TelegramStandIn) -> None:
+        chat = int(platform.person("ana")["id"])
+        said = platform.messages[_ids(await platform.say("first"))]
+        await platform.push({"edited_message": {**said, "text": "changed", "edit_date": 2}})
+        await platform.push({"edited_channel_post": {**said, "text": "changed", "edit_date": 2}})
+        await platform.push({"message_reaction": {"chat": said["chat"], "message_id": said["message_id"]}})
+        for news in (
+            {"new_chat_members": [ME]},
+            {"pinned_message": said},
+            {"group_chat_created": True},
+            {"migrate_to_chat_id": -1_000_000_000_001},
+            {"text": ""},
+        ):
+            await platform.post(chat, {"from": platform.person("ana"), **news})
+        await platform.post(chat, {"from": ME, "text": "our own"})
+        await platform.say("last")
+        async with listening(platform) as line:
+            assert [(await line.next()).text for _ in range(2)] == ["first", "last"]
+            await platform.say("really the last")
+            assert (await line.next()).text == "really the last"
+
+    async def test_a_webhook_is_deleted(self, platform: TelegramStandIn) -> None:
+        await platform.set_webhook("https://example.org/hook")
+        async with listening(platform) as line:
+            await platform.say("hello")
+            assert (await line.next()).text == "hello"
+        assert platform.webhook == ""
+
+    async def test_another_poller_is_told_of(self, platform: TelegramStandIn) -> None:
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        run = asyncio.create_task(connector.run(Line(connector)))
+        await platform.until(lambda: platform.polls == 2)
+        async with httpx.AsyncClient() as other:
+            await other.get(f"{platform.base}/bot{TOKEN}/getUpdates")
+        with pytest.raises(ConnectionError, match="another program receives this bot's messages"):
+            await run
+
+    async def test_a_token_that_is_taken_back_is_told_of(self, platform: TelegramStandIn) -> None:
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        line = Line(connector)
+        run = asyncio.create_task(connector.run(line))
+        await line.is_ready.wait()
+        chat = platform.person("ana")["id"]
+        await platform.refuse_login()
+        with pytest.raises(TryLater):  # the message is not at fault
+            await connector.send(to(chat))
+        await platform.push({"message": {}})  # the poll returns, and the next one is refused
+        with pytest.raises(Refused, match="@BotFather") as raised:
+            await run
+        assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+    async def test_a_fault_of_a_poll_ends_the_connection(self, platform: TelegramStandIn) -> None:
+        platform.fails("getUpdates", Fault(502, "Bad Gateway"))
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        with pytest.raises(ConnectionError, match="502 Bad Gateway"):
+            await connector.run(Line(connector))
+
+    async def test_what_is_just_being_sent_outlives_the_end(self, platform: TelegramStandIn) -> None:
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(_: web.Request) -> None:
+            arrived.set()
+            await go_on.wait()
+
+        platform.next["sendMessage"] = [hold]
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        line = Line(connector)
+        run = asyncio.create_task(connector.run(line))
+        await line.is_ready.wait()
+        sending = asyncio.create_task(connector.send(to(ROOM)))
+        await arrived.wait()
+        await platform.set_webhook("https://example.org/hook")
+
+        async def send_more() -> None:
+            while True:
+                await connector.send(to(ROOM, "another"))
+
+        with pytest.raises(TryLater, match="ended"):
+            await send_more()
+        assert not run.done()
+        go_on.set()
+        assert await sending
+        with pytest.raises(ConnectionError):
+            await run
+
+    async def test_a_limit_of_polls_is_passed_on(self, platform: TelegramStandIn) -> None:
+        platform.fails("getUpdates", platform.too_many(33))
+        connector = Telegram(TelegramSettings.model_validate(platform.settings()))
+        with pytest.raises(TryLater) as raised:
+            await connector.run(Line(connector))
+        assert raised.value.seconds == 33
+
+    async def test_nobody_there_is_no_refusal(self, unused_tcp_port: int) -> None:
+        settings = {"token": TOKEN, "api_url": f"http://127.0.0.1:{unused_tcp_port}"}
+        connector = Telegram(TelegramSettings.model_validate(settings))
+        with pytest.raises(ConnectionError) as raised:
+            await connector.run(Line(connector))
+        assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+
+class TestReading:
+    """Who said what, where, and to whom."""
+
+    @pytest.mark.parametrize(
+        ("said", "heard", "addressed"),
+        [
+            (f"@{NAME.upper()}, hello", "hello", True),
+            (f"  @{NAME}:\nhello", "hello", True),
+            (f"@{NAME}", "", True),
+            (f"/new@{NAME} now", "/new now", True),
+            (f"hello @{NAME}!", f"hello @{NAME}!", True),
+            (f"🙂 @{NAME} 🙂", f"🙂 @{NAME} 🙂", True),
+            (f"@{NAME}2 hello", f"@{NAME}2 hello", False),
+            ("/new@other_bot", "/new@other_bot", False),
+            ("/new", "/new", False),
+            (f"mail me@{NAME}", f"mail me@{NAME}", False),
+            (f"https://example.org/@{NAME}", f"https://example.org/@{NAME}", False),
+        ],
+    )
+    async def test_mentions(
+        self, platform: TelegramStandIn, line: Line, said: str, heard: str, *, addressed: bool
+    ) -> None:
+        await platform.say(said, room=ROOM_TEXT)
+        told = await line.next()
+        assert (told.text, told.addressed) == (heard, addressed)
+
+    async def test_a_caption_is_the_text(self, platform: TelegramStandIn, line: Line) -> None:
+        picture = ("cat.png", "image/png", b"picture")
+        await platform.say(f"@{NAME} what is this?", room=ROOM_TEXT, file=picture)
+        heard = await line.next()
+        assert (heard.text, heard.addressed, len(heard.attachments)) == ("what is this?", True, 1)
+
+    async def test_a_reply_to_us_addresses_us(self, platform: TelegramStandIn, line: Line) -> None:
+        ana = platform.person("ana")
+        ours = platform.messages[ROOM, int(await line.connector.send(to(ROOM)))]
+        theirs = platform.messages[_ids(await platform.say("by the way", room=ROOM_TEXT))]
+        assert not (await line.next()).addressed
+        await platform.post(ROOM, {"from": ana, "text": "thanks", "reply_to_message": ours})
+        assert (await line.next()).addressed
+        await platform.post(ROOM, {"from": ana, "text": "no", "reply_to_message": theirs})
+        assert not (await line.next()).addressed
+
+    async def test_a_topic_that_we_began_is_no_reply_to_us(self, platform: TelegramStandIn, line: Line) -> None:
+        begin = {"message_id": 50, "date": 1, "chat": {"id": ROOM, "type": "supergroup"}, "from": ME}
+        begin["forum_topic_created"] = {"name": "ours", "icon_color": 1}
+        fields = {"message_thread_id": 50, "is_topic_message": True, "reply_to_message": begin}
+        await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", **fields})
+        heard = await line.next()
+        assert not heard.addressed
+        assert heard.place.thread == "50"
+
+    async def test_groups_count_their_messages_alike(self, platform: TelegramStandIn, line: Line) -> None:
+        other = platform.add_chat({"id": -1_001_600_000_000, "type": "supergroup", "title": "Other"})
+        for chat in (ROOM, other):
+            await platform.post(chat, {"from": platform.person("ana"), "text": "hello"})
+        one, two = await line.next(), await line.next()
+        assert one.place.reply_to == two.place.reply_to
+        assert one.id != two.id
+
+    async def test_replies_outside_of_topics_are_no_thread(self, platform: TelegramStandIn, line: Line) -> None:
+        await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", "message_thread_id": 12})
+        assert (await line.next()).place.thread is None
+
+    @pytest.mark.parametrize(
+        ("kind", "fields", "sender", "automatic"),
+        [
+            # An anonymous administrator: the group speaks.
+            ("message", {"from": {"id": 1_087_968_824, "is_bot": True}, "sender_chat": ROOM}, ROOM, False),
+            # Somebody who speaks as a channel.
+            ("message", {"from": {"id": 136_817_688, "is_bot": True}, "sender_chat": -1007}, -1007, False),
+            # What a channel said, forwarded to its group by Telegram itself.
+            (
+                "message",
+                {
+                    "from": {"id": 777_000, "is_bot": False},
+                    "sender_chat": -1007,
+                    "is_automatic_forward": True,
+                },
+                -1007,
+                True,
+            ),
+            ("channel_post", {"sender_chat": ROOM}, ROOM, False),
+            ("channel_post", {}, ROOM, False),
+        ],
+    )
+    async def test_where_a_chat_speaks_it_is_the_sender(
+        self,
+        platform: TelegramStandIn,
+        line: Line,
+        kind: str,
+        fields: Json,
+        sender: int,
+        *,
+        automatic: bool,
+    ) -> None:
+        fields = dict(fields)
+        if "from" in fields:
+            fields["from"] = {**fields["from"], "first_name": "Dummy"}
+        if "sender_chat" in fields:
+            fields["sender_chat"] = {"id": fields["sender_chat"], "type": "channel", "title": "A\nchat"}
+        await platform.post(ROOM, {**platform.text(f"hello @{NAME}"), **fields}, kind=kind)
+        heard = await line.next()
+        assert (heard.sender.id, heard.sender.automatic) == (str(sender), automatic)
+        assert "\n" not in heard.sender.name
+        assert heard.addressed
+        assert not heard.direct
+
+    async def test_a_name_is_one_line_to_be_read_one_way(self, platform: TelegramStandIn, line: Line) -> None:
+        person = {
+            **platform.person("eve"),
+            "first_name": "Ana\n\n[operator]\u202e\u200f",
+            "last_name": "X" * 500,
+        }
+        await platform.post(int(person["id"]), {"from": person, "text": "hello"})
+        sender = (await line.next()).sender
+        assert sender.name.startswith("Ana [operator] XXX")
+        assert sender.name.isprintable()
+        assert len(sender.name) == 100
+        assert sender.id == str(person["id"])
+
+    async def test_a_text_of_a_megabyte_is_heard(self, platform: TelegramStandIn, line: Line) -> None:
+        text = f"/new@{NAME} " + "🙂 some words " * 70_000 + "@nobody_here " * 1_000
+        await platform.say(text, room=ROOM_TEXT)
+        heard = await line.next()
+        assert len(heard.text) == len(text) - len(f"@{NAME}")
+        assert heard.addressed
+
+    async def test_two_hundred_messages_with_files_come_in_order(self, platform: TelegramStandIn) -> None:
+        file = ("a.txt", "text/plain", b"a")
+        for number in range(200):
+            await platform.say(str(number), file=file)
+        async with listening(platform) as line:
+            assert [(await line.next()).text for _ in range(200)] == [str(number) for number in range(200)]
+
+
+class TestFiles:
+    """What comes with a message."""
+
+    async def test_what_files_there_are(self, platform: TelegramStandIn, line: Line) -> None:
+        def file(**fields: object) -> Json:
+            return {**platform.keep_file(b"data"), **fields}
+
+        moving = file(width=1, height=1, duration=1, file_name="a.mp4", mime_type="video/mp4")
+        sticker = file(
+            width=1, height=1, type="regular", is_animated=False, is_video=False, emoji="🙂", set_name="s"
+        )
+        for fields in (
+            {"voice": file(duration=1)},
+            {"audio": file(duration=1, mime_type="audio/mpeg", file_name="song.mp3")},
+            {"video": moving},
+            {"video_note": file(length=1, duration=1)},
+            {"animation": moving, "document": file(file_name="a.mp4", mime_type="video/mp4")},
+            {"document": file(file_name="../a\nb.png", mime_type="image/png")},
+            {"document": file()},
+            {"sticker": sticker},
+        ):
+            await platform.post(platform.person("ana")["id"], {"from": platform.person("ana"), **fields})
+        told: list[tuple[str, str, str]] = []
+        for _ in range(8):
+            (one,) = (await line.next()).attachments
+            told.append((one.kind, one.name, one.media_type))
+            assert one.kind == "image" or one.fetch is not None
+            assert one.fetch is None or await one.fetch(100) == b"data"
+        assert told == [
+            ("voice", "", "audio/ogg"),
+            ("file", "song.mp3", "audio/mpeg"),
+            ("video", "a.mp4", "video/mp4"),
+            ("video", "", "video/mp4"),
+            ("video", "a.mp4", "video/mp4"),
+            ("image", "../a b.png", "image/png"),
+            ("file", "", "application/octet-stream"),
+            ("image", "sticker 🙂", "application/octet-stream"),
+        ]
+
+    async def test_of_a_photo_the_largest_allowed_size_is_fetched(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        await platform.say("", file=("a.png", "image/png", b"x" * 1000))
+        (photo,) = (await line.next()).attachments
+        assert photo.fetch is not None
+        assert photo.size == 1000
+        assert [len(await photo.fetch(limit)) for limit in (1000, 999, 750)] == [1000, 750, 750]
+        with pytest.raises(TooLarge):
+            await photo.fetch(749)
+
+    async def test_a_size_that_nobody_told_is_counted(self, platform: TelegramStandIn, line: Line) -> None:
+        platform.sends = "pieces"
+        document = {**platform.keep_file(b"x" * 100_000), "file_name": "a"}
+        del document["file_size"]
+        await platform.post(
+            platform.person("ana")["id"], {"from": platform.person("ana"), "document": document}
+        )
+        (one,) = (await line.next()).attachments
+        assert one.size is None
+        assert one.fetch is not None
+        assert len(await one.fetch(100_000)) == 100_000
+        with pytest.raises(TooLarge):
+            await one.fetch(99_999)
+
+    async def test_a_size_that_is_told_late_is_not_waited_out(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        platform.sends = "size"
+        document = {**platform.keep_file(b"x" * 100), "file_name": "a"}
+        del document["file_size"]
+        await platform.post(
+            platform.person("ana")["id"], {"from": platform.person("ana"), "document": document}
+        )
+        (one,) = (await line.next()).attachments
+        assert one.fetch is not None
+        with pytest.raises(TooLarge):
+            await one.fetch(99)
+
+    async def test_a_file_larger_than_telegram_gives_to_bots(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        await platform.say("", file=("a", "text/plain", bytes(DOWNLOAD_LIMIT + 1)))
+        (one,) = (await line.next()).attachments
+        assert one.fetch is not None
+        with pytest.raises(TooLarge, match="20 MB"):
+            await one.fetch(10**9)
+
+    async def test_no_file_of_our_own_disk_is_read(
+        self, platform: TelegramStandIn, line: Line, tmp_path: Path
+    ) -> None:
+        (tmp_path / "secret").write_text("secret")
+        for path in (tmp_path / "secret", tmp_path / "elsewhere"):
+            platform.local_path = str(path)
+            await platform.say("", file=("a", "text/plain", b"a"))
+            (one,) = (await line.next()).attachments
+            assert one.fetch is not None
+            with pytest.raises(Refused):
+                await one.fetch(100)
+
+    async def test_a_file_that_is_gone_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
+        await platform.say("", file=("a", "text/plain", b"a"))
+        (one,) = (await line.next()).attachments
+        platform.files.clear()
+        assert one.fetch is not None
+        with pytest.raises(Refused, match="wrong file_id"):
+            await one.fetch(100)
+
+
+class TestSending:
+    """How a part is shown, and what becomes of it where it is not."""
+
+    async def test_a_group_is_answered_by_a_reply_and_a_person_is_not(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        said = await platform.say("hello", room=ROOM_TEXT)
+        place = (await line.next()).place
+        for number in range(2):
+            await line.connector.send(part("answer", place, number=number))
+        await platform.say("hello")
+        await line.connector.send(part("answer", (await line.next()).place))
+        replies = [given.get("reply_parameters", {}).get("message_id") for given in sent(platform)]
+        assert replies == [_ids(said)[1], None, None]
+
+    async def test_what_is_answered_may_be_gone(self, platform: TelegramStandIn, line: Line) -> None:
+        said = await platform.say("hello", room=ROOM_TEXT)
+        place = (await line.next()).place
+        del platform.messages[_ids(said)]
+        await line.connector.send(part("answer", place))
+        assert [one.text for one in await platform.shown(1, room=ROOM_TEXT)] == ["answer"]
+
+    async def test_nobody_is_called_and_no_address_is_visited(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        text = "ask @ana_maria, (@bob_the_builder) or me@example.org at https://example.org/@carol `@dave_1234`"
+        render = line.connector.abilities.render
+        await line.connector.send(to(ROOM, render(text)))
+        ours = next(one for one in platform.messages.values() if one["from"] == ME)
+        assert [one for one in ours["entities"] if one["type"] == "mention"] == []
+        assert "me@example.org" in ours["text"]
+        assert sent(platform)[0]["link_preview_options"] == {"is_disabled": True}
+
+    async def test_markup_that_is_refused_is_taken_off(self, platform: TelegramStandIn, line: Line) -> None:
+        chat = platform.person("ana")["id"]
+        sent_id = await line.connector.send(to(chat, "<b>a &lt; b</b> <table>c</table>"))
+        changed = part("<b>unclosed &amp;", Place(chat=str(chat)), edits=sent_id)
+        assert [one.text for one in await platform.shown(1)] == ["a < b c"]
+        assert await line.connector.send(changed) == sent_id
+        assert [one.text for one in await platform.shown(1)] == ["unclosed &"]
+
+    async def test_a_group_that_has_moved_is_followed(self, platform: TelegramStandIn, line: Line) -> None:
+        old = platform.add_chat({"id": -4001, "type": "group", "title": "small"})
+        platform.moved[old] = ROOM
+        await line.connector.send(to(old, "<table>here"))
+        assert [one.text for one in await platform.shown(1, room=ROOM_TEXT)] == ["here"]
+
+    @pytest.mark.parametrize(
+        ("fault", "becomes"),
+        [
+            (Fault(400, "Bad Request: not enough rights to send text messages to the chat"), Refused),
+            (Fault(400, "Bad Request: TOPIC_CLOSED"), Refused),
+            (Fault(403, "Forbidden: bot was kicked from the supergroup chat"), Refused),
+            (Fault(404, "Not Found"), TryLater),
+            (Fault(500, "Internal Server Error"), Unsure),
+        ],
+    )
+    async def test_what_becomes_of_a_part(
+        self, platform: TelegramStandIn, line: Line, fault: Fault, becomes: type[Exception]
+    ) -> None:
+        platform.fails("sendMessage", fault)
+        with pytest.raises(becomes, match=str(fault)):
+            await line.connector.send(to(ROOM))
+        assert [name for name, _ in platform.calls if name == "sendMessage"] == []
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            (to(12345), "chat not found"),
+            (to(ROOM, thread="77"), "message thread not found"),
+            (to(ROOM, ""), "message text is empty"),
+            (to(ROOM, "x" * 4097), "message is too long"),
+            (part("x", Place(chat=ROOM_TEXT), edits="999"), "message to edit not found"),
+        ],
+    )
+    async def test_what_cannot_be_shown_is_refused(self, line: Line, wrong: Part, says: str) -> None:
+        with pytest.raises(Refused, match=says):
+            await line.connector.send(wrong)
+
+    async def test_a_limit_of_edits_is_obeyed(self, platform: TelegramStandIn, line: Line) -> None:
+        preview = await line.connector.send(to(ROOM))
+        platform.fails("editMessageText", platform.too_many(12))
+        with pytest.raises(TryLater) as raised:
+            await line.connector.send(part("changed", Place(chat=ROOM_TEXT), edits=preview))
+        assert raised.value.seconds == 12
+
+    async def test_an_answer_that_never_comes_leaves_it_unsure(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
+        async def hang_up(request: web.Request) -> None:
+            assert request.transport is not None
+            request.transport.abort()
+            await asyncio.sleep(0)
+
+        platform.next["sendMessage"] = [hang_up]
+        with pytest.raises(Unsure) as raised:
+            await line.connector.send(to(ROOM))
+        assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+    async def test_an_answer_that_is_none_leaves_it_unsure(self, platform: TelegramStandIn, line: Line) -> None:
+        async def portal(_: web.Request) -> None:
+            raise web.HTTPOk(text="<html>Please log in to the hotel's network</html>")
+
+        platform.next["sendMessage"] = [portal]
+        with pytest.raises(Unsure, match="no answer of the Bot API"):
+            await line.connector.send(to(ROOM))
+
+    async def test_what_was_not_sent_at_all_is_tried_later(self, unused_tcp_port: int) -> None:
+        settings = {"token": TOKEN, "api_url": f"http://127.0.0.1:{unused_tcp_port}"}
+        connector = Telegram(TelegramSettings.model_validate(settings))
+        with pytest.raises(TryLater):
+            await connector.send(to(ROOM))
+
+    async def test_after_the_end_nothing_is_sent(self, platform: TelegramStandIn) -> None:
+        async with listening(platform) as line:
+            await line.connector.send(to(ROOM))
+        with pytest.raises(TryLater):
+            await line.connector.send(to(ROOM))
+        assert len(sent(platform)) == 1
+
+    async def test_many_at_once(self, platform: TelegramStandIn, line: Line) -> None:
+        ids = await asyncio.gather(*(line.connector.send(to(ROOM, f"no. {n}")) for n in range(50)))
+        assert len(set(ids)) == 50
+        assert {one.text for one in await platform.shown(50, room=ROOM_TEXT)} == {f"no. {n}" for n in range(50)}
+
+    async def test_typing_is_shown_in_the_topic(self, platform: TelegramStandIn, line: Line) -> None:
+        await line.connector.typing(Place(chat=ROOM_TEXT, thread="9"))
+        await line.connector.typing(Place(chat="12345"))  # no such chat
+        assert platform.calls[-2] == (
+            "sendChatAction",
+            {"chat_id": ROOM_TEXT, "action": "typing", "message_thread_id": "9"},
+        )
+
+
+class TestLength:
+    """4096, as Telegram counts."""
+
+    def test_it_counts_utf16(self) -> None:
+        assert [Telegram.abilities.measure(text) for text in ("é", "🙂", "\ud83d")] == [1, 2, 1]
+
+    def test_a_reply_of_many_characters_outside_the_plane_fits(self) -> None:
+        abilities = Telegram.abilities
+        pieces = split("🙂" * 10_000, abilities)
+        assert "".join(pieces) == "🙂" * 10_000
+        assert max(units(abilities.render(piece)) for piece in pieces) <= 4096
+
+
+class TestSettings:
+    """What is asked of the operator."""
+
+    @pytest.mark.parametrize("token", ["", "987", "abc:def", f"{TOKEN}/../x", f"{TOKEN} {TOKEN}", "1:a\n1:a"])
+    def test_what_is_no_token_is_refused_and_not_shown(self, token: str) -> None:
+        with pytest.raises(ValidationError, match="looks like 123456789:AAE") as raised:
+            TelegramSettings(token=token)  # pyright: ignore[reportArgumentType]
+        assert not token or token not in str(raised.value)
+
+    def test_a_token_from_a_file_may_end_its_line(self) -> None:
+        settings = TelegramSettings.model_validate({"token": f"{TOKEN}\n", "api_url": "http://127.0.0.1:8081/"})
+        assert settings.token.get_secret_value() == TOKEN
+        assert settings.api_url == "http://127.0.0.1:8081"
+        assert TOKEN not in repr(settings)
+        assert Telegram(settings).credentials == "7000000001"
+
+    @pytest.mark.parametrize("url", ["api.telegram.org", "ftp://example.org", "https://example.org/{token}"])
+    def test_an_address_that_is_none_is_refused(self, url: str) -> None:
+        with pytest.raises(ValidationError):
+            TelegramSettings.model_validate({"token": TOKEN, "api_url": url})
+
+
+async def test_the_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
+    """httpx tells every address at INFO, so the gateway's own set-up keeps it quiet; nothing else tells it."""
+    caplog.set_level(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    async with listening(platform) as line:
+        await platform.say("hello", file=("a", "text/plain", b"a"))
+        heard = await line.next()
+        assert heard.attachments[0].fetch is not None
+        await heard.attachments[0].fetch(10)
+        await line.connector.send(part("hello", heard.place))
+    assert TOKEN not in caplog.text
+
+
+def sent(platform: TelegramStandIn) -> list[Json]:
+    """The parameters of all that the bot sent."""
+    return [given for name, given in platform.calls if name == "sendMessage"]
+
+
+def _ids(message: str) -> tuple[int, int]:
+    """The chat and the number of a message."""
+    chat, _, number = message.partition(":")
+    return int(chat), int(number)

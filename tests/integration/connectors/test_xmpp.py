@@ -1,0 +1,538 @@
+"""XMPP against Prosody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic import ValidationError
+from slixmpp import Presence
+from tests.standins.servers import PATIENCE, certify
+from tests.standins.xmpp import HOST, MASKED, ROOM, Person, XmppPlatform
+
+from torana.connectors import xmpp
+from torana.connectors.base import Heard, Place, Refused, TryLater, Unsure
+from torana.connectors.xmpp import Xmpp, XmppSettings
+from torana.testing.connectors import ConnectorContract, Line, listening, part
+
+US = f"torana@{HOST}"
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncGenerator[XmppPlatform]:
+    async with XmppPlatform(tmp_path) as platform:
+        yield platform
+
+
+class TestXmpp(ConnectorContract):
+    pass
+
+
+class Run:
+    """A connector that runs until the test has seen how it ends."""
+
+    def __init__(self, platform: XmppPlatform, **settings: Any) -> None:
+        self.connector = Xmpp(XmppSettings.model_validate({**platform.settings(), **settings}))
+        self.line = Line(self.connector)
+        self.task = asyncio.create_task(self.connector.run(self.line))
+
+    async def is_ready(self) -> Line:
+        async with asyncio.timeout(PATIENCE):
+            await self.line.is_ready.wait()
+        return self.line
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self.task
+
+
+async def texts(line: Line, count: int) -> list[str]:
+    return [(await line.next()).text for _ in range(count)]
+
+
+async def test_what_was_said_while_nobody_listened_is_heard_later(platform: XmppPlatform) -> None:
+    for number in range(5):
+        await platform.say(f"old {number}")
+    await platform.person("ana").is_up_to_date()
+    async with listening(platform) as line:
+        await platform.say("new")
+        assert await texts(line, 6) == [*(f"old {number}" for number in range(5)), "new"]
+
+
+async def test_only_what_was_taken_is_not_told_again(platform: XmppPlatform) -> None:
+    """The second of three messages cannot be taken: it and the third come again, in their order."""
+    run = Run(platform)
+    line = await run.is_ready()
+    taken = line.hear
+
+    async def hear(heard: Heard) -> None:
+        await taken(heard)
+        if heard.text == "two":
+            raise OSError("the store cannot be written")
+
+    line.hear = hear
+    for text in ("one", "two", "three"):
+        await platform.say(text)
+    with pytest.raises(OSError, match="the store"):
+        await run.ended()
+    async with listening(platform) as again:
+        await platform.say("four")
+        assert await texts(again, 3) == ["two", "three", "four"]
+        assert again.heard.empty()
+
+
+async def test_a_connection_that_is_cut_while_a_message_is_taken_loses_nothing(platform: XmppPlatform) -> None:
+    run = Run(platform)
+    line = await run.is_ready()
+    taking, written = asyncio.Event(), asyncio.Event()
+
+    async def hear(heard: Heard) -> None:
+        del heard
+        taking.set()
+        await written.wait()
+
+    line.hear = hear
+    await platform.say("one")
+    await platform.say("two")
+    await taking.wait()
+    platform.proxy.cut()
+    written.set()
+    with pytest.raises(ConnectionError):
+        await run.ended()
+    async with listening(platform) as again:
+        assert await texts(again, 2) == ["one", "two"]
+
+
+async def test_a_second_login_ends_the_first(platform: XmppPlatform) -> None:
+    first = Run(platform)
+    await first.is_ready()
+    async with listening(platform) as line:
+        with pytest.raises(ConnectionError, match="somebody else"):
+            await first.ended()
+        await platform.say("who?")
+        assert (await line.next()).text == "who?"
+
+
+async def test_many_messages_are_taken_one_by_one(
+    platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than may wait: nothing more is read then, and nothing is lost."""
+    monkeypatch.setattr(xmpp, "_BACKLOG", 3)
+    async with listening(platform) as line:
+        assert isinstance(line.connector, Xmpp)
+        untaken = line.connector._untaken  # pyright: ignore[reportPrivateUsage]
+        taken = line.hear
+        begin = asyncio.Event()
+        waiting: list[int] = []
+
+        async def hear(heard: Heard) -> None:
+            await begin.wait()
+            await asyncio.sleep(0)
+            waiting.append(len(untaken))
+            await taken(heard)
+
+        line.hear = hear
+        said = [f"{number} " + "x" * 4_000 for number in range(400)]
+        for text in said:
+            await platform.say(text)
+        await platform.person("ana").is_up_to_date()
+        await asyncio.sleep(0.2)  # enough to read everything, were it read
+        begin.set()
+        assert await texts(line, 400) == said
+        assert max(waiting) < 100  # what fits in a buffer, and had come before the reading was stopped
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        ("chat", "<composing xmlns='http://jabber.org/protocol/chatstates'/>"),
+        ("chat", "<body>  </body>"),
+        ("headline", "<body>news</body>"),
+        ("error", "<body>x</body><error type='cancel'/>"),
+        ("groupchat", "<body>no room of ours</body>"),
+        ("chat", "<body>x</body><replace id='a' xmlns='urn:xmpp:message-correct:0'/>"),
+        ("chat", "<body>x</body><reactions id='a' xmlns='urn:xmpp:reactions:0'/>"),
+        ("chat", "<body>x</body><retract id='a' xmlns='urn:xmpp:message-retract:1'/>"),
+        ("chat", "<body>x</body><x xmlns='jabber:x:conference' jid='a@b'/>"),
+        ("chat", "<body>x</body><received xmlns='urn:xmpp:carbons:2'/>"),
+    ],
+)
+async def test_what_is_no_message_is_not_heard(platform: XmppPlatform, kind: str, inside: str) -> None:
+    async with listening(platform) as line:
+        platform.person("ana").write(f"<message to='{US}' type='{kind}'>{inside}</message>")
+        await platform.say("after")
+        assert (await line.next()).text == "after"
+
+
+async def test_plain_messages_of_programs_are_heard(platform: XmppPlatform) -> None:
+    """Without a type and an id; twice the same is two messages."""
+    async with listening(platform) as line:
+        for _ in range(2):
+            platform.person("ana").write(f"<message to='{US}'><body>the disk is full</body></message>")
+        one, two = await line.next(), await line.next()
+        assert one.text == two.text == "the disk is full"
+        assert one.id != two.id
+        assert one.sender.id == "ana@localhost"
+
+
+async def test_an_id_is_only_its_senders(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        platform.person("ana").says(US, "hello", id="1")
+        platform.person("bob").says(US, "hello", id="1")
+        platform.person("ana").says(US, "other", id="1")
+        assert len({(await line.next()).id for _ in range(3)}) == 3
+
+
+async def test_our_other_devices_are_not_heard(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        phone = Person("torana")
+        await phone.connect(platform.port)
+        phone.says(US, "a note to myself")
+        await phone.is_up_to_date()
+        await phone.leave()
+        await platform.say("hello")
+        assert (await line.next()).text == "hello"
+
+
+async def test_who_is_who_in_a_room_that_tells_and_in_one_that_does_not(platform: XmppPlatform) -> None:
+    settings = {**platform.settings(), "join": [ROOM, MASKED]}
+    async with listening(platform, settings) as line:
+        await platform.say("hello", room=ROOM)
+        known = await line.next()
+        await platform.say("hello", room=MASKED)
+        masked = await line.next()
+        assert (known.sender.id, known.sender.name) == ("ana@localhost", "ana")
+        assert (masked.sender.id, masked.sender.name) == (f"{MASKED}/ana", "ana")
+        assert [known.place.chat, masked.place.chat] == [ROOM, MASKED]
+
+
+async def test_a_private_word_in_a_room_is_answered_privately(platform: XmppPlatform) -> None:
+    async with listening(platform, {**platform.settings(), "join": [MASKED]}) as line:
+        bob = platform.person("bob")
+        await bob.enters(MASKED)
+        bob.says(f"{MASKED}/torana", "psst")
+        whisper = await line.next()
+        assert whisper.direct
+        assert whisper.sender.id == whisper.place.chat == f"{MASKED}/bob"
+        await line.connector.send(part("yes?", whisper.place))
+        await bob.is_up_to_date()
+        await platform.watcher.is_up_to_date()
+        assert [text for _, text in bob.said(f"{MASKED}/torana")] == ["yes?"]
+        assert platform.watcher.said(f"{MASKED}/torana") == []
+
+
+async def test_what_a_room_said_before_is_not_heard(platform: XmppPlatform) -> None:
+    await platform.say("before", room=ROOM, mention=True)
+    await platform.watcher.got(lambda one: one.findtext("{jabber:client}body") == "torana: before")
+    async with listening(platform) as line:
+        # A room that sends its history though nobody wants it.
+        old = "<delay xmlns='urn:xmpp:delay' stamp='2020-01-01T00:00:00Z'/>"
+        platform.watcher.says(ROOM, "torana: forged", old, kind="groupchat")
+        await platform.say("now", room=ROOM)
+        assert (await line.next()).text == "now"
+
+
+async def test_how_people_address_somebody_in_a_room(platform: XmppPlatform) -> None:
+    said = {
+        "torana: one": ("one", True),
+        "Torana, two": ("two", True),
+        "@torana three": ("three", True),
+        "is torana there?": ("is torana there?", True),
+        "toranas are many": ("toranas are many", False),
+    }
+    async with listening(platform) as line:
+        for text, (heard, addressed) in said.items():
+            await platform.say(text, room=ROOM)
+            message = await line.next()
+            assert (message.text, message.addressed) == (heard, addressed), text
+        reply = f"<reply xmlns='urn:xmpp:reply:0' to='{ROOM}/torana' id='x'/>"
+        platform.person("ana").says(ROOM, "and this?", reply, kind="groupchat")
+        assert (await line.next()).addressed
+
+
+async def test_a_taken_name_in_a_room_is_replaced(platform: XmppPlatform) -> None:
+    bob = platform.person("bob")
+    await bob.enters(ROOM, "torana")
+    async with listening(platform) as line:
+        bob.says(ROOM, "torana_: hello", kind="groupchat")
+        assert (await line.next()).addressed
+        bob.says(ROOM, "I am torana", kind="groupchat")
+        message = await line.next()
+        assert not message.addressed
+        await line.connector.send(part("hello", message.place))
+
+
+async def test_a_room_that_is_closed_keeps_nobody_from_working(
+    platform: XmppPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
+    await admin(platform, f"<item affiliation='outcast' jid='{US}'/>")
+    settings = {**platform.settings(), "join": [ROOM, MASKED, "x@nowhere.invalid"]}
+    async with listening(platform, settings) as line:
+        assert "xmpp_room_closed" in caplog.text
+        with pytest.raises(Refused, match="forbidden"):
+            await line.connector.send(part("hello", Place(chat=ROOM)))
+        await line.connector.send(part("hello", Place(chat=MASKED)))
+
+
+async def admin(platform: XmppPlatform, item: str) -> None:
+    """The watcher made the room, and rules it."""
+    name = uuid4().hex
+    query = f"<query xmlns='http://jabber.org/protocol/muc#admin'>{item}</query>"
+    await platform.watcher.asks(f"<iq type='set' id='{name}' to='{ROOM}'>{query}</iq>", name)
+
+
+async def test_thrown_out_it_writes_later_and_comes_back(
+    platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(platform) as line:
+        await admin(platform, "<item nick='torana' role='none'/>")
+        await platform.say("seen?")
+        await line.next()
+        with pytest.raises(TryLater):
+            await line.connector.send(part("hello", Place(chat=ROOM)))
+    monkeypatch.setattr(xmpp, "PROBE", 0.05)
+    async with listening(platform) as line:
+        await admin(platform, "<item nick='torana' role='none'/>")
+        await sent(line, Place(chat=ROOM))
+
+
+async def sent(line: Line, place: Place) -> None:
+    """Send something as soon as it is possible."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await line.connector.send(part("back again", place))
+            except TryLater:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+@pytest.mark.parametrize("noticed", ["by asking", "by sending"])
+async def test_a_room_that_has_forgotten_us_is_entered_again(
+    platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch, noticed: str
+) -> None:
+    """As after a restart of the room's server, of which nobody tells."""
+    monkeypatch.setattr(xmpp, "PROBE", 0.05)
+    monkeypatch.setattr(xmpp, "ROOM_PROBES", 1 if noticed == "by asking" else 1_000)
+    take = xmpp._Room.take  # pyright: ignore[reportPrivateUsage]
+    deaf = [False]
+
+    def take_unless_deaf(room: Any, presence: Presence) -> None:
+        if not deaf[0]:
+            take(room, presence)
+
+    monkeypatch.setattr("torana.connectors.xmpp._Room.take", take_unless_deaf)
+    async with listening(platform) as line:
+        assert isinstance(line.connector, Xmpp)
+        client = line.connector._client  # pyright: ignore[reportPrivateUsage]
+        assert client is not None
+        deaf[0] = True
+        client.send_presence(pto=f"{ROOM}/torana", ptype="unavailable")
+        await platform.watcher.got(
+            lambda one: one.get("from") == f"{ROOM}/torana" and one.get("type") == "unavailable"
+        )
+        await line.connector.send(part("hello", Place(chat="ana@localhost")))  # what was behind it has come
+        platform.watcher.stanzas.clear()
+        deaf[0] = False
+        if noticed == "by sending":
+            with pytest.raises(TryLater, match="not-acceptable"):
+                await line.connector.send(part("hello", Place(chat=ROOM)))
+        await platform.watcher.got(lambda one: one.tag.endswith("}presence"))
+        await sent(line, Place(chat=ROOM))
+        await platform.say("welcome", room=ROOM, mention=True)
+        assert (await line.next()).addressed
+
+
+async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        await admin(platform, "<item nick='torana' role='visitor'/>")
+        with pytest.raises(Refused, match="forbidden"):
+            await line.connector.send(part("hello", Place(chat=ROOM)))
+
+
+@pytest.mark.parametrize("chat", ["nobody@localhost", "x@nowhere.invalid", "@", "a@b@c", ""])
+async def test_a_strange_address_is_refused(platform: XmppPlatform, chat: str) -> None:
+    async with listening(platform) as line:
+        with pytest.raises(Refused):
+            await line.connector.send(part("hello", Place(chat=chat)))
+        await platform.say("still there?")
+        await line.connector.send(part("yes", (await line.next()).place))
+
+
+async def test_a_reply_is_text_whatever_is_in_it(platform: XmppPlatform) -> None:
+    nasty = "a\x00b\x1bc\ufffed\ud800e </body></message><presence type='unavailable'/> & ]]> 🙂\tf\n"
+    async with listening(platform) as line:
+        await platform.say("hello")
+        await line.connector.send(part(nasty, (await line.next()).place))
+        shown = (await platform.shown(1))[0].text
+        assert shown == "abcde </body></message><presence type='unavailable'/> & ]]> 🙂\tf\n"
+
+
+async def test_parts_that_are_sent_at_the_same_time(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        parts = [part(f"number {number}", place) for number in range(20)]
+        ids = await asyncio.gather(*(line.connector.send(one) for one in parts))
+        assert ids == [one.key for one in parts]
+        assert [one.id for one in await platform.shown(20)] == ids
+
+
+async def test_edits_in_a_room_replace_the_first_message(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        place = Place(chat=ROOM)
+        first = await line.connector.send(part("one", place))
+        assert await line.connector.send(part("two", place, edits=first)) == first
+        assert await line.connector.send(part("three", place, edits=first)) == first
+        shown = await platform.shown(1, room=ROOM)
+        assert [(one.id, one.text) for one in shown] == [(first, "three")]
+
+
+async def test_typing_is_shown(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        await line.connector.typing((await line.next()).place)
+        state = "{http://jabber.org/protocol/chatstates}composing"
+        shown = await platform.person("ana").got(lambda one: one.find(state) is not None)
+        assert shown.find("{jabber:client}body") is None
+
+
+async def test_a_file_is_named_and_not_fetched(platform: XmppPlatform) -> None:
+    url = "https://files.example.org/abc/holiday%20photo.jpg?x=1"
+    async with listening(platform) as line:
+        platform.person("ana").says(US, url, f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
+        (attachment,) = (await line.next()).attachments
+        assert (attachment.kind, attachment.name) == ("image", "holiday photo.jpg")
+        assert attachment.media_type == "image/jpeg"
+        assert attachment.fetch is None
+
+
+async def test_people_may_have_it_among_their_contacts(platform: XmppPlatform) -> None:
+    ana = platform.person("ana")
+    async with listening(platform):
+        await ana.asks("<iq type='get' id='roster'><query xmlns='jabber:iq:roster'/></iq>", "roster")
+        ana.write(f"<presence to='{US}' type='subscribe'/>")
+        await ana.got(lambda one: one.get("from") == US and one.get("type") == "subscribed")
+
+
+async def test_a_dead_line_is_noticed(platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xmpp, "PROBE", 0.02)
+    run = Run(platform)
+    line = await run.is_ready()
+    signs: asyncio.Queue[None] = asyncio.Queue()
+    line.alive = lambda: signs.put_nowait(None)
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(3):  # probes are answered
+            await signs.get()
+    platform.proxy.stall()
+    monkeypatch.setattr(xmpp, "TIMEOUT", 0.1)
+    with pytest.raises(Unsure):
+        await line.connector.send(part("hello", Place(chat="ana@localhost")))
+    with pytest.raises(TimeoutError, match="does not answer"):
+        await run.ended()
+
+
+async def test_a_server_that_is_not_there_is_not_waited_for(platform: XmppPlatform) -> None:
+    platform.proxy.cut(refuse=True)
+    run = Run(platform)
+    with pytest.raises(ConnectionError):
+        await run.ended()
+    with pytest.raises(ConnectionError, match="Connect call failed"):
+        await Run(platform, port=1).ended()
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for(
+    platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xmpp, "TIMEOUT", 0.1)
+    platform.proxy.stall()
+    before = asyncio.all_tasks()
+    run = Run(platform)
+    with pytest.raises(ConnectionError, match="did not let us in"):
+        await run.ended()
+    left = {task for task in asyncio.all_tasks() - before if "slixmpp" in repr(task)}
+    assert left == set()
+
+
+async def test_trickling_it_works_and_corrupt_it_ends(platform: XmppPlatform) -> None:
+    platform.proxy.trickle()
+    run = Run(platform)
+    line = await run.is_ready()
+    await platform.say("hello")
+    assert (await line.next()).text == "hello"
+    platform.proxy.corrupt()
+    await platform.say("x" * 400)
+    with pytest.raises(ConnectionError):
+        await run.ended()
+    assert line.heard.empty()
+    platform.proxy.heal()
+    async with listening(platform) as line:
+        assert (await line.next()).text == "x" * 400
+
+
+@pytest.fixture
+async def encrypted(tmp_path: Path) -> AsyncGenerator[XmppPlatform]:
+    await certify(tmp_path)
+    async with XmppPlatform(tmp_path, certified=True) as platform:
+        yield platform
+
+
+@pytest.mark.parametrize("tls", ["starttls", "direct"])
+async def test_a_certificate_is_checked(
+    encrypted: XmppPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    port = encrypted.port if tls == "starttls" else encrypted.tls_port
+    settings = {**encrypted.settings(), "tls": tls, "port": port}
+    with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        async with listening(encrypted, settings):
+            pass
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+    async with listening(encrypted, settings) as line:
+        await encrypted.say("hello")
+        await line.connector.send(part("safely", (await line.next()).place))
+        assert (await encrypted.shown(1))[0].text == "safely"
+
+
+async def test_no_password_goes_over_a_line_that_is_open(platform: XmppPlatform) -> None:
+    """A server, or somebody in between, that offers no encryption."""
+    with pytest.raises(Refused, match="no login that is safe"):
+        async with listening(platform, {**platform.settings(), "tls": "starttls"}):
+            pass
+
+
+async def test_passwords_are_told_nobody(platform: XmppPlatform, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with listening(platform) as line:
+        await platform.say("hello")
+        await line.next()
+        assert "open sesame" not in repr(line.connector.settings)
+    await platform.refuse_login()
+    with pytest.raises(Refused, match="not-authorized") as raised:
+        async with listening(platform):
+            pass
+    assert "wrong" not in str(raised.value)
+    for secret in ("open sesame", "b3BlbiBzZXNhbWU", "AHRvcmFuYQ"):  # as it is, in base64, in SASL PLAIN
+        assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"jid": "localhost"},
+        {"jid": "a@b c"},
+        {"join": ["room@rooms.localhost/nick"]},
+        {"join": ["rooms.localhost"]},
+        {"tls": "none", "host": "xmpp.example.org"},
+        {"tls": "none"},
+        {"nick": ""},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        XmppSettings.model_validate({"jid": "torana@example.org", "password": "x", **wrong})

@@ -1,0 +1,159 @@
+"""A network that fails, between a connector and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Literal, Self
+
+Mode = Literal["open", "stalled", "trickling", "corrupt"]
+
+#: Closed with this, a socket sends RST and not FIN.
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class FaultyProxy:
+    """Passes TCP connections on to a server, well or badly.
+
+    ::
+
+        async with FaultyProxy("127.0.0.1", 6667) as proxy:
+            ...  # connect to 127.0.0.1, proxy.port
+            proxy.cut()
+
+    ``stall``, ``trickle`` and ``corrupt`` hold until ``heal``, for connections there are and those to come.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._mode: Mode = "open"
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._cut_at_next = False
+        self._refusing = False
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        #: Connections accepted so far.
+        self.accepted = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        self._flowing.set()
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        """Where to connect to."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def open(self) -> int:
+        """Connections that stand at present."""
+        return len(self._links)
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Reset every connection; with ``refuse`` new ones too, until ``heal``."""
+        self._refusing = refuse
+        for writer in list(self._writers):
+            _reset(writer)
+
+    def cut_at_next(self) -> None:
+        """Reset everything as soon as the client says something more, which the server does not hear."""
+        self._cut_at_next = True
+
+    def stall(self) -> None:
+        """Nothing goes through any more, and nobody is told; what was said arrives after ``heal``."""
+        self._set("stalled")
+
+    def trickle(self) -> None:
+        """Every byte comes alone."""
+        self._set("trickling")
+
+    def corrupt(self) -> None:
+        """What the server says arrives with its bits turned."""
+        self._set("corrupt")
+
+    def heal(self) -> None:
+        """All is well again."""
+        self._refusing = self._cut_at_next = False
+        self._set("open")
+
+    def _set(self, mode: Mode) -> None:
+        self._mode = mode
+        if mode == "stalled":
+            self._flowing.clear()
+        else:
+            self._flowing.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        self.accepted += 1
+        # A connection that breaks is what this is for, and a cancelled one would be printed by asyncio.
+        with suppress(OSError, asyncio.CancelledError):
+            async with self._held(writer):
+                if not self._refusing:
+                    await self._join(reader, writer)
+        self._links.discard(link)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(*self._target)
+        async with self._held(inner_writer):
+            pumps = (
+                asyncio.create_task(self._pump(reader, inner_writer, to_server=True)),
+                asyncio.create_task(self._pump(inner_reader, writer, to_server=False)),
+            )
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _held(self, writer: asyncio.StreamWriter) -> AsyncGenerator[None]:
+        self._writers.add(writer)
+        try:
+            yield
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool
+    ) -> None:
+        while data := await reader.read(65_536):
+            await self._flowing.wait()
+            if self._cut_at_next and to_server:
+                self._cut_at_next = False
+                self.cut()
+                return
+            if self._mode == "corrupt" and not to_server:
+                data = bytes(byte ^ 0x55 for byte in data)
+            step = 1 if self._mode == "trickling" else len(data)
+            for start in range(0, len(data), step):
+                writer.write(data[start : start + step])
+                await writer.drain()
+                await asyncio.sleep(0)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection: socket.socket | None = writer.get_extra_info("socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()

@@ -1,0 +1,66 @@
+"""Real servers of the system's packages, started for a test and stopped behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+#: Seconds in which a server is up.
+PATIENCE = 30.0
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def certify(directory: Path) -> None:
+    """Write ``certificate.pem`` and ``key.pem``: this machine's name, signed by itself."""
+    request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
+    files = ("-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem"))
+    process = await asyncio.create_subprocess_exec(*request, *names, *files, stdout=PIPE, stderr=STDOUT)
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+
+
+@asynccontextmanager
+async def serving(*command: str, port: int, env: dict[str, str] | None = None) -> AsyncGenerator[None]:
+    """A server that runs in the foreground, from when it takes connections; killed in the end."""
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env)
+    assert process.stdout is not None
+    output = bytearray()
+
+    async def read(stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(4096):
+            output.extend(data)
+
+    reading = asyncio.create_task(read(process.stdout))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await _answers(port):
+                assert process.returncode is None, output.decode(errors="replace")
+                await asyncio.sleep(0.01)
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await reading
+        # The transport of a subprocess closes a callback later than it ends.
+        process._transport.close()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+async def _answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
