@@ -144,9 +144,12 @@ def shown_name(name: str) -> str:
 def _named(piece: _Piece) -> str:
     attachment = piece.attachment
     name = shown_name(attachment.name)
+    # Of a picture it is now known; of a text what was said tells more, such as text/csv.
+    found = piece.file.media_type if piece.file else ""
+    media_type = found if file_kind(found) == "image" else attachment.media_type
     said = [
         _SHOWN_AS[attachment.kind] + (f": {name}" if name else ""),
-        shown_name(attachment.media_type),
+        shown_name(media_type),
         "" if attachment.size is None else f"{attachment.size / 1000:.1f} kB",
         piece.left,
     ]

@@ -93,6 +93,7 @@ async def test_a_picture_without_a_media_type_is_looked_at_and_another_file_is_n
     picture, other = Sent(WEBP, unknown, kind="image"), Sent(WEBP, unknown)
     luggage = await fetched(porter(), picture, other)
     assert [file.media_type for file in luggage.files] == ["image/webp"]
+    assert luggage.lines == ["[image: a, image/webp]", "[file: a, application/octet-stream]"]
     assert other.fetched == 0
 
 
