@@ -19,6 +19,7 @@ from torana.agent.compaction import Compaction
 from torana.agent.instructions import Instructions
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
+from torana.api.metrics import Metrics
 from torana.api.services import Connections, People
 from torana.config import Loaded, Settings
 from torana.connectors.hooks import HooksListener
@@ -41,6 +42,7 @@ from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
+from torana.reload import Reload
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
@@ -77,6 +79,7 @@ class App:
     expiry: Expiry | None
     connectors: Connectors
     hooks: HooksListener | None
+    reload: Reload
     _open: AsyncExitStack
 
     async def start(self) -> None:
@@ -118,15 +121,12 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     own = load_tools(settings.tools)
     limits = limits_of(settings)
     prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
-    path = settings.data_dir / DATABASE_NAME
-    migrate(path)
-    database = Database(path=path)
+    database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    toolset = _toolset(memory, sessions, skills, own)
     takes = files_taken(model, settings.model_files)
-    agent = _agent(settings, model, toolset, skills, sessions, memory, prices, takes)
+    agent = _agent(settings, model, own, skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -135,7 +135,9 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
-    ended.append(connectors.turn_ended)
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    ended += [connectors.turn_ended, metrics.turn_ended]
+    reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
         turns=turns,
         sessions=sessions,
@@ -143,9 +145,10 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         memory=memory,
         people=_people(settings, database, turns),
         rates=rates,
-        connections=_connections(database, connectors, pairing),
+        connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
+        metrics=metrics,
         models=settings.model,
         skills=lambda: _skill_list(skills),
         wait=settings.wait,
@@ -162,14 +165,21 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         expiry=_expiry(settings, database, turns),
         connectors=connectors,
         hooks=_hooks(settings, connectors),
+        reload=reload,
         _open=AsyncExitStack(),
     )
+
+
+def _database(settings: Settings) -> Database:
+    path = settings.data_dir / DATABASE_NAME
+    migrate(path)
+    return Database(path=path)
 
 
 def _agent(
     settings: Settings,
     model: Model,
-    toolset: FunctionToolset[ToolContext],
+    own: Sequence[Callable[..., Any]],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -179,7 +189,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=toolset,
+        toolset=_toolset(memory, sessions, skills, own),
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -222,11 +232,12 @@ def _connectors(
     )
 
 
-def _connections(database: Database, connectors: Connectors, pairing: Pairing) -> Connections:
+def _connections(database: Database, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:
     return Connections(
         pairing=pairing,
         deliveries=Deliveries(database=database, wake=connectors.wake),
         status=connectors.status,
+        reload=reload.by_act,
     )
 
 

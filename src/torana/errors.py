@@ -7,7 +7,7 @@
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           NotHeld · MemoryFull · MemorySuperseded
+    │                           NotHeld · MemoryFull · MemorySuperseded · SettingsFaulty
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -271,6 +271,12 @@ class ChannelTaken(Conflict):
     """The channel has a session already; name another one, or leave `channelId` out for a new one."""
 
     code = "channel_taken"
+
+
+class SettingsFaulty(Conflict):
+    """The settings have faults, and nothing of them was taken on; `torana config check` names them."""
+
+    code = "settings_faulty"
 
 
 class KeyReused(GatewayError):

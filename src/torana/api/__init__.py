@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from torana import __version__
 from torana.api.auth import Authentication
-from torana.api.connections import add_deliveries, add_pairing, add_status
+from torana.api.connections import add_connectors, add_deliveries, add_pairing
 from torana.api.cors import Cors
 from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
 from torana.api.memories import add_memories, add_memory
@@ -26,6 +26,7 @@ from torana.api.routes import add_contract
 from torana.api.services import Services
 from torana.api.sessions import add_sessions
 from torana.api.site import OpenGateway
+from torana.api.status import add_metrics, add_status
 from torana.api.tokens import add_audit, add_tokens
 from torana.api.turns import add_turns
 from torana.api.usage import add_usage
@@ -85,6 +86,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_people(app.router, services)
     add_usage(app.router, services)
     add_status(app.router, services)
+    add_metrics(app.router, services)
+    add_connectors(app.router, services)
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)

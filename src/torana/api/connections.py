@@ -1,4 +1,4 @@
-"""Chat platforms: how they stand, what is to be said there, and who may talk. The operator's alone."""
+"""Chat platforms: their settings, what is to be said there, and who may talk. The operator's alone."""
 
 from __future__ import annotations
 
@@ -37,27 +37,20 @@ _State = Annotated[
 ]
 
 
-def add_status(router: APIRouter, services: Services) -> None:
-    """``/v1/status``: how everything stands."""
+def add_connectors(router: APIRouter, services: Services) -> None:
+    """``/v1/connectors/reload``: the settings of chat platforms, changed while the gateway runs."""
 
-    @router.get(
-        "/v1/status",
+    @router.post(
+        "/v1/connectors/reload",
         dependencies=[needs("admin")],
-        response_model=shapes.StatusBody,
-        response_description="How the gateway stands.",
-        responses=documented(*COMMON),
-        summary="The gateway, its turns, and each connector: also why one is not active",
+        response_model=shapes.ReloadBody,
+        response_description="The accounts that changed.",
+        responses=documented(*COMMON, Conflict),
+        summary="Read the settings again, and connect those accounts anew whose own have changed",
     )
-    async def status() -> Response:
-        _, health = await services.health.report()
-        live = services.turns.live
-        running = sum(turn.state == "running" for turn in live)
-        body = {name: health[name] for name in ("status", "version", "uptime")} | {
-            "model": list(services.models),
-            "turns": {"running": running, "queued": len(live) - running},
-            "connectors": await services.connections.status(),
-        }
-        return JSONResponse(body, headers=NO_STORE)
+    async def reload_connectors(request: Request) -> Response:
+        changed = await services.connections.reload(act(request))
+        return JSONResponse({"changed": list(changed)}, headers=NO_STORE)
 
 
 def add_deliveries(router: APIRouter, services: Services) -> None:

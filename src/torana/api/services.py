@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torana.api.health import Health
+from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
 from torana.limits.spending import Spending
 from torana.memory import Memory
@@ -16,6 +17,7 @@ from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.sessions import Sessions
+from torana.store.audit import Act
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -40,6 +42,8 @@ class Connections:
     deliveries: Deliveries
     #: How every account stands, and what is to be delivered there.
     status: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+    #: Takes on what the settings say of the accounts by now; gives the names of those that changed.
+    reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class Services:
     spending: Spending
     connections: Connections
     health: Health
+    metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
     #: Gives an entity tag and the records of the loaded skills.

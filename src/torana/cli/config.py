@@ -12,7 +12,7 @@ from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
 from torana.config import SECRETS, TABLES, Loaded
-from torana.connectors.registry import open_connector, read_accounts
+from torana.connectors.registry import check_accounts, read_accounts
 
 #: What stands for a secret that is set.
 HIDDEN = "********"
@@ -34,8 +34,7 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 def check(config: ConfigFlag = None) -> None:
     """Check the settings: each fault is a line on standard error, and the exit code is then 2."""
     loaded = settings_from(config=config)
-    for account in read_accounts(loaded.settings.connectors, loaded.provider_environ):
-        open_connector(account)
+    check_accounts(read_accounts(loaded.settings.connectors, loaded.provider_environ))
     typer.echo("The settings are right.")
 
 

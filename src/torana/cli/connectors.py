@@ -1,4 +1,4 @@
-"""``torana connectors``: how the chat platforms stand."""
+"""``torana connectors``: how the chat platforms stand, and their settings while the gateway runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_rows
 
-app = typer.Typer()
+app = typer.Typer(help="List chat platforms, and take on their changed settings.", no_args_is_help=True)
 
 
-@app.command()
-def connectors(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+@app.command("list")
+def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Show how each connector of the running gateway stands, and why one is not active."""
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     found = gateway.ask("GET", "/v1/status", read=_connectors)
@@ -29,8 +29,23 @@ def connectors(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json:
     print_rows(("account", "kind", "state", "since", "waiting", "next try", "reason"), map(_row, found))
 
 
+@app.command()
+def reload(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Have the running gateway read its settings again; accounts that did not change stay connected."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    changed = gateway.ask("POST", "/v1/connectors/reload", read=_changed)
+    if as_json:
+        typer.echo(json.dumps({"changed": changed}, indent=2))
+    else:
+        typer.echo(f"Changed: {', '.join(changed)}" if changed else "No connector changed.")
+
+
 def _connectors(document: Any) -> list[Mapping[str, Any]]:
     return list(cast("list[Mapping[str, Any]]", document["connectors"]))
+
+
+def _changed(document: Any) -> list[str]:
+    return [str(name) for name in document["changed"]]
 
 
 def _row(status: Mapping[str, Any]) -> tuple[str, ...]:

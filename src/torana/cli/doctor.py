@@ -16,6 +16,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.terminal import printable
 from torana.config import Loaded
+from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
 from torana.errors import DataDirUnusable, GatewayError, OperatorError
 from torana.models.providers import probe
 from torana.store.backup import DATABASE_NAME
@@ -38,7 +39,11 @@ class Finding:
 
 @app.command()
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """Check the settings, the data, the skills, your tools and the model, which gets one real call."""
+    """Check the settings, the data, the skills, your tools, the connectors and the model.
+
+    The model gets one real call. No chat platform is asked: `torana connectors list` tells how the running
+    gateway gets on with them.
+    """
     loaded = settings_from(config=config, data_dir=data_dir)
     findings = [Finding("settings", True, "right"), *(_found(name, check, loaded) for name, check in _CHECKS)]
     if as_json:
@@ -109,6 +114,19 @@ def _tools(loaded: Loaded) -> str:
     return ", ".join(names) or "none of your own"
 
 
+def _connectors(loaded: Loaded) -> str:
+    accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ)
+    check_accounts(accounts)
+    called = [account.name for account in accounts if is_called(account)]
+    if called and not loaded.settings.hooks_port:
+        raise OperatorError(f"platforms call the gateway for {', '.join(called)}; set TORANA_HOOKS_PORT")
+    return ", ".join(_named(account) for account in accounts) or "none"
+
+
+def _named(account: Account) -> str:
+    return account.name if account.name == account.kind else f"{account.name} ({account.kind})"
+
+
 def _model(loaded: Loaded) -> str:
     model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
     result = asyncio.run(probe(model))
@@ -121,5 +139,6 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("database", _database),
     ("skills", _skills),
     ("tools", _tools),
+    ("connectors", _connectors),
     ("model", _model),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
@@ -44,6 +47,7 @@ class Gateway:
 
     It listens and answers ``/health`` while ``build`` still works; every other request is held for ``hold``
     seconds at most. The first signal lets running turns end, the second one leaves them to the next start.
+    SIGHUP has the settings read again, unless it tells that the terminal is gone: that ends it like any other.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Gateway:
         self._app: App | None = None
         self._settled = asyncio.Event()
         self._error: BaseException | None = None
-        self._server = _Server(self._config(), on_signal=self._signalled)
+        self._server = _Server(self._config(), on_signal=self._signalled, on_hangup=self._hung_up)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -142,11 +146,21 @@ class Gateway:
         self._spawn(self._stop(grace=0 if self._stopping else self._loaded.settings.drain))
         self._stopping = True
 
+    def _hung_up(self) -> None:
+        self._spawn(self._reload())
+
+    async def _reload(self) -> None:
+        await self._settled.wait()
+        if self._app is not None and not self._stopping:
+            await self._app.reload.by_signal()
+
     async def _stop(self, *, grace: float) -> None:
         """Take no more messages, let running turns end, then close the doors."""
         _log.info("stopping; once more to hurry" if grace else "stopping at once")
         if self._app is not None:
             await self._app.turns.stop(grace=grace)
+            if grace:
+                await self._app.connectors.flush(within=_CONNECTION_GRACE)
         self._server.should_exit = True
         self._settled.set()  # nobody is held any longer
 
@@ -159,15 +173,40 @@ class Gateway:
 class _Server(uvicorn.Server):
     """Hands signals over to the loop instead of ending at once, and raises none of them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, *, on_signal: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, on_signal: Callable[[], None], on_hangup: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._on_signal = on_signal
+        self._on_hangup = on_hangup
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_terminal = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Remember the loop that signals are handed to."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Take SIGHUP too, where uvicorn takes the others."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGHUP, self._handle_hangup)
+        # Under nohup it was ignored: there the end of the terminal is of no matter.
+        self._on_terminal = before is not signal.SIG_IGN and _has_terminal()
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def _handle_hangup(self, sig: int, frame: Any) -> None:
+        if self._on_terminal and not _has_terminal():
+            self.handle_exit(sig, frame)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._on_hangup)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Called in the main thread, between any two of its instructions."""
@@ -191,6 +230,14 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --host or --port"
         ) from error
     return listener
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _asks_for_health(scope: Any) -> bool:

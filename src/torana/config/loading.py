@@ -40,6 +40,8 @@ class Loaded:
     warnings: tuple[str, ...]
     #: The process's environment over that of ``.env``, for the keys that providers look for. Never print it.
     provider_environ: Mapping[str, str] = field(repr=False)
+    #: Reads the same places once more: what they say now. Raises ``ConfigInvalid``.
+    again: Callable[[], Loaded] = field(repr=False, compare=False)
 
 
 def load(
@@ -82,6 +84,7 @@ def load(
             *_rereadings(settings, where),
         ),
         provider_environ=variables,
+        again=partial(load, flags=flags, environ=environ, cwd=cwd, user_dir=user_dir),
     )
 
 

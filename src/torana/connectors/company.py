@@ -93,7 +93,7 @@ class Company:
                 with suppress(Exception):
                     async with asyncio.timeout(_CALL):
                         await connector.typing(place)
-            await self._pause(every or 5.0)
+            await self._pause(every or (5.0 if connector else 0.5))
 
     async def _show(self, turn: Turn, place: Place, growing: _Growing) -> None:
         """Show the text as it is, again and again, until the turn has ended or something goes wrong."""

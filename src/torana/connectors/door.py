@@ -12,7 +12,7 @@ from functools import partial
 from torana.connectors.base import ConnectorSettings, Heard
 from torana.connectors.luggage import Luggage, Porter, shown_name
 from torana.connectors.places import channel_of, dump_place
-from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
+from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn
 from torana.people.pairing import Pairing
@@ -74,13 +74,16 @@ class Door:
     async def hear(self, heard: Heard) -> None:
         """Take a message in, or turn it away for good; what cannot be written down is tried again.
 
-        Raises ``Draining`` when the gateway stops: then the platform tells it again later.
+        When the gateway stops it does not return: the platform tells the message again after the next start,
+        and until the end replies still go out.
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
         while (hindrance := await self._hindrance(heard, luggage)) is not None:
+            if isinstance(hindrance, Draining):
+                await asyncio.Event().wait()
             _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
             await self._pause(next(pauses, _PAUSES[-1]))
 
@@ -88,7 +91,7 @@ class Door:
         """What keeps the message from being written down at this moment."""
         try:
             await self._hear(heard, luggage)
-        except (StoreUnavailable, Overloaded) as error:
+        except (Draining, Overloaded, StoreUnavailable) as error:
             return error
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -65,27 +66,45 @@ class Connectors:
         self._open = open_
         self._holder = holder
         self._running: dict[str, _Running] = {}
+        #: One thing after the other: starting, changing, stopping.
+        self._changing = asyncio.Lock()
+        self._stopped = False
 
     async def start(self) -> None:
         """Begin to connect all of them; nothing is waited for."""
-        for account in self._accounts:
-            self._start(account)
-        for turn in self._turns.live:
-            self._keep_company(turn)
+        async with self._changing:
+            self._start_all(self._accounts)
+
+    async def flush(self, *, within: float) -> None:
+        """Deliver what can be delivered at once, over the connections there are, for so many seconds."""
+        active = [running for running in self._running.values() if running.supervisor.connector is not None]
+        for running in active:
+            running.outbox.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await asyncio.gather(*(running.outbox.until_idle() for running in active))
 
     async def stop(self) -> None:
-        """End all connections."""
-        await asyncio.gather(*(self._stop(name) for name in list(self._running)))
+        """End all connections; nothing begins any more."""
+        async with self._changing:
+            self._stopped = True
+            await asyncio.gather(*(self._stop(name) for name in self._running.copy()))
+
+    def changes(self, accounts: Sequence[Account]) -> list[str]:
+        """The names of the accounts that are new with these settings, different, or gone."""
+        wanted = {account.name: account for account in accounts}
+        present = {name: running.account for name, running in self._running.items()}
+        return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
     async def apply(self, accounts: Sequence[Account]) -> list[str]:
         """Take on changed settings: only accounts that changed are connected anew. Returns their names."""
-        wanted = {account.name: account for account in accounts}
-        gone = [name for name, running in self._running.items() if wanted.get(name) != running.account]
-        await asyncio.gather(*(self._stop(name) for name in gone))
-        new = [account for name, account in wanted.items() if name not in self._running]
-        for account in new:
-            self._start(account)
-        return sorted({*gone, *(account.name for account in new)})
+        async with self._changing:
+            if self._stopped:
+                return []
+            changed = self.changes(accounts)
+            await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
+            self._start_all([account for account in accounts if account.name in changed])
+            return changed
 
     def active(self) -> list[str]:
         """The names of those that receive."""
@@ -126,6 +145,14 @@ class Connectors:
         """Say that there may be something to deliver on an account."""
         if account is not None and account in self._running:
             self._running[account].outbox.wake()
+
+    def _start_all(self, accounts: Sequence[Account]) -> None:
+        for account in accounts:
+            self._start(account)
+        names = {account.name for account in accounts}
+        for turn in self._turns.live:
+            if turn.account in names:
+                self._keep_company(turn)
 
     def _start(self, account: Account) -> None:
         company = Company(
@@ -175,10 +202,11 @@ class Connectors:
             self._running[turn.account].company.keep(turn)
 
     async def _stop(self, name: str) -> None:
-        running = self._running.pop(name)
+        running = self._running[name]
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)
         await running.company.stop()
+        del self._running[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -49,31 +49,71 @@ class Account:
 def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> list[Account]:
     """The accounts that the settings name and do not switch off.
 
-    Raises ``ConfigInvalid`` for a value such as ``"$BOT_TOKEN"`` whose variable is not set.
+    Raises ``ConfigInvalid`` with a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set.
     """
+    on = {name: values for name, values in tables.items() if values.get("enabled", True) is not False}
+    missing = [
+        f"connectors.{name}.{key}: the environment variable {variable} is not set"
+        for name, values in on.items()
+        for key, value in values.items()
+        for variable in _variables(value)
+        if variable not in environ
+    ]
+    if missing:
+        raise ConfigInvalid("\n".join(missing))
     return [
         Account(
             name=name,
             kind=str(values.get("kind", name)),
-            values={
-                key: _value(f"connectors.{name}.{key}", value, environ)
-                for key, value in values.items()
-                if key != "kind"
-            },
+            values={key: _filled(value, environ) for key, value in values.items() if key != "kind"},
         )
-        for name, values in tables.items()
-        if values.get("enabled", True) is not False
+        for name, values in on.items()
     ]
 
 
-def _value(where: str, value: Any, environ: Mapping[str, str]) -> Any:
+def check_accounts(accounts: Sequence[Account]) -> None:
+    """Import what the accounts need, and check their settings; nothing is connected. May take seconds.
+
+    Raises ``ConfigInvalid`` with the faults of all of them, a line for each.
+    """
+    faults = [line for account in accounts for line in _faults(account)]
+    if faults:
+        raise ConfigInvalid("\n".join(faults))
+
+
+def is_called(account: Account) -> bool:
+    """Whether the account's platform calls the gateway, instead of being asked by it."""
+    kind, base = cast("tuple[Any, Any]", (load(account.kind), Connector))
+    return kind.hook is not base.hook
+
+
+def _faults(account: Account) -> list[str]:
+    try:
+        read_settings(account, load(account.kind))
+    except ConfigInvalid as error:
+        return [_placed(account, line) for line in error.detail.splitlines()]
+    except Exception as error:  # noqa: BLE001 - a library that fails at its import is its connector's fault
+        return [_placed(account, f"{type(error).__name__}: {error}")]
+    return []
+
+
+def _placed(account: Account, line: str) -> str:
+    where = f"connectors.{account.name}"
+    return line if line.startswith((f"{where}:", f"{where}.")) else f"{where}: {line}"
+
+
+def _variables(value: Any) -> list[str]:
+    """The variables in whose place the value stands."""
     if isinstance(value, list):
-        return [_value(where, item, environ) for item in cast("list[Any]", value)]
-    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
-        return value
-    if value[1:] not in environ:
-        raise ConfigInvalid(f"{where}: the environment variable {value[1:]} is not set")
-    return environ[value[1:]]
+        return [name for item in cast("list[Any]", value) for name in _variables(item)]
+    return [value[1:]] if isinstance(value, str) and _VARIABLE.fullmatch(value) else []
+
+
+def _filled(value: Any, environ: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, environ) for item in cast("list[Any]", value)]
+    names = _variables(value)
+    return environ[names[0]] if names else value
 
 
 def load(kind: str) -> type[Connector[Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import audit as rows
-from torana.store.audit import Entry
+from torana.store.audit import Act, Entry
 from torana.store.database import Database
 
 
@@ -15,6 +16,10 @@ class AuditRecord:
 
     def __init__(self, *, database: Database) -> None:
         self._database = database
+
+    async def add(self, act: Act, action: str, target: str, **detail: Any) -> None:
+        """Write down an act that changes no row of its own, before it is done."""
+        await self._database.run(partial(rows.record, act=act, action=action, target=target, **detail))
 
     async def listed(self, *, limit: int, after: str | None) -> Page[Entry]:
         """What was done, the newest first."""

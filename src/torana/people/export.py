@@ -41,7 +41,7 @@ class Export:
 
         It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
         turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``memories.jsonl``,
-        ``tokens.jsonl`` and ``usage.csv``; nobody known has empty ones.
+        ``tokens.jsonl``, ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody known has empty ones.
         Raises ``OSError`` where there is no room.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
@@ -70,6 +70,7 @@ def _write(file: IO[bytes], holdings: Holdings, user: str, act: Act) -> dict[str
         counts["files"] = _write_files(out, holdings.sent())
         counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
         counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
+        counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
         _write_usage(out, holdings.spent())
         manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
         out.writestr("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
@@ -145,6 +146,16 @@ def _memory(row: _Row) -> dict[str, Any]:
         "createdAt": row["created_at"].isoformat(),
         "supersededAt": row["superseded_at"] and row["superseded_at"].isoformat(),
         "supersededBy": row["superseded_by"],
+    }
+
+
+def _account(row: _Row) -> dict[str, Any]:
+    return {
+        "sender": f"{row['kind']}:{row['sender']}",
+        "name": row["name"],
+        "state": row["state"],
+        "askedAt": row["asked_at"].isoformat(),
+        "decidedAt": row["decided_at"] and row["decided_at"].isoformat(),
     }
 
 

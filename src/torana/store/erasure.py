@@ -18,6 +18,7 @@ from torana.messages import owner_of
 from torana.store import audit, memory_words
 from torana.store.audit import Act
 from torana.store.deletion import delete_turns
+from torana.store.senders import of_user
 from torana.store.tables import history, memories, senders, sessions, tokens, tombstones, turns
 from torana.store.tables import unfinished as not_ended
 
@@ -83,7 +84,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
         tokens_revoked=tokens_revoked,
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
-    connection.execute(sa.delete(senders).where(senders.c.user == user))
+    connection.execute(sa.delete(senders).where(of_user(user)))
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
     if shared:

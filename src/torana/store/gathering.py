@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import owner_of
-from torana.store.tables import attachments, memories, sessions, tokens, turns, usage
+from torana.store.senders import of_user
+from torana.store.tables import attachments, memories, senders, sessions, tokens, turns, usage
 
 #: Rows that are in memory at once.
 _PAGE = 100
@@ -50,6 +51,13 @@ class Holdings:
         shown = [column for column in tokens.c if column.name != "digest"]
         bound = sa.select(*shown).where(tokens.c.user == self._user)
         return self._rows(bound.order_by(tokens.c.created_at, tokens.c.id))
+
+    def accounts(self) -> Iterator[RowMapping]:
+        """The user's accounts on chat platforms, as far as they were paired."""
+        shown = [column for column in senders.c if column.name != "code"]
+        return self._rows(
+            sa.select(*shown).where(of_user(self._user)).order_by(senders.c.kind, senders.c.sender)
+        )
 
     def _is_own(self) -> sa.ColumnElement[bool]:
         """The condition for the user's turns."""

@@ -114,6 +114,11 @@ def listed(connection: Connection, *, state: SenderState | None, limit: int) -> 
     return [_paired(row) for row in rows.mappings()]
 
 
+def of_user(user: str) -> sa.ColumnElement[bool]:
+    """The condition for the rows of a user: those that are the user by the operator's word, or by their id."""
+    return (senders.c.user == user) | (senders.c.kind + ":" + senders.c.sender == user)
+
+
 def _key(kind: str, sender: str) -> dict[str, Any]:
     return {"kind": kind, "sender": sender}
 

@@ -189,6 +189,11 @@ class Turns:
         """The turns that have not ended, as they were when they were accepted or taken up."""
         return list(self._runner.live.values())
 
+    def counts(self) -> dict[str, int]:
+        """How many turns run at this moment, and how many wait."""
+        running = self._runner.running
+        return {"running": running, "queued": len(self._runner.live) - running}
+
     async def get(self, owner: str, turn_id: str) -> Turn:
         """The owner's turn as its row says.
 

@@ -84,6 +84,11 @@ class Runner:
         """The turns that have not ended, as they were when they were accepted or taken up."""
         return self._live
 
+    @property
+    def running(self) -> int:
+        """How many turns run at this moment."""
+        return len(self._live.keys() & self._tasks.keys())
+
     def ending(self, turn_id: str) -> asyncio.Future[Turn] | None:
         """The end of a turn that has not ended; do not cancel it."""
         return self._endings.get(turn_id)

@@ -309,6 +309,8 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
         await say(client, content, "a", "ana")
     await insert(app, usage, **USAGE)
     await insert(app, tokens, **TOKEN)
+    paired = {"who": "telegram:12345", "user": "ana"}
+    (await client.post("/v1/pairing/approve", json=paired)).raise_for_status()
 
     files = await export(client, "ana")
 
@@ -325,13 +327,22 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     assert (old["text"], old["supersededBy"], new["supersededAt"]) == ("Ana likes figs", new["id"], None)
     [token] = lines(files["tokens.jsonl"])
     assert (token["label"], "digest" in token) == ("ana's phone", False)
+    [account] = lines(files["accounts.jsonl"])
+    assert (account["sender"], account["state"], "code" in account) == ("telegram:12345", "approved", False)
     spent, today = csv.DictReader(io.StringIO(files["usage.csv"]))
     assert (spent["period"], spent["messages"], spent["costUsd"]) == ("2026-01-02", "3", "1.5")
     assert (today["messages"], today["costUsd"]) == ("3", "0.0")
     manifest = json.loads(files["manifest.json"])
     assert manifest["user"] == "ana"
-    assert manifest["counts"] == {"sessions": 1, "turns": 3, "files": 0, "memories": 2, "tokens": 1}
-    [entry] = await rows(app, audit)
+    assert manifest["counts"] == {
+        "sessions": 1,
+        "turns": 3,
+        "files": 0,
+        "memories": 2,
+        "tokens": 1,
+        "accounts": 1,
+    }
+    _, entry = await rows(app, audit)
     assert (entry["action"], entry["target"], json.loads(entry["detail"])) == (
         "user.export",
         "ana",
@@ -383,6 +394,7 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
         "files.jsonl": 0,
         "memories.jsonl": 0,
         "tokens.jsonl": 0,
+        "accounts.jsonl": 0,
         "usage.csv": 1,
     }
     assert json.loads(files["manifest.json"])["user"] == "🍈"

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,6 +18,9 @@ from torana.cli.gateway import listen
 from torana.store.lock import DataDirLock
 from torana.store.migrate import migrate
 from torana.testing import OpenAIStandIn
+
+#: What signs webhooks.
+KEY = b64encode(b"k" * 32).decode()
 
 Command = Callable[..., tuple[int, str, str]]
 AddSkill = Callable[[str, str], Path]
@@ -48,7 +52,8 @@ def test_before_the_first_start_all_is_right(command: Command, place: Path, port
     code, out, err = command("doctor")
     assert (code, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [
-        ["ok", check] for check in ("settings", "data", "gateway", "database", "skills", "tools", "model")
+        ["ok", check]
+        for check in ("settings", "data", "gateway", "database", "skills", "tools", "connectors", "model")
     ]
     assert f"{place / 'data'} is made at the first start" in out
     assert f"not running; 127.0.0.1:{port} is free" in out
@@ -161,6 +166,65 @@ def test_a_tool_that_is_not_there_is_found(
 def test_ones_own_tools_are_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_TOOLS", "torana.tools.arithmetic:calculate")
     assert "ok    tools      calculate\n" in command("doctor")[1]
+
+
+@pytest.fixture
+def connect(place: Path) -> Callable[..., None]:
+    """Writes a settings file with these lines."""
+
+    def write(*lines: str) -> None:
+        (place / "torana.toml").write_text("\n".join(lines))
+
+    return write
+
+
+def test_right_connectors_are_named_and_nobody_is_called(
+    command: Command, connect: Callable[..., None], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_KEY", KEY)
+    connect(
+        "hooks_port = 1024",
+        "[connectors.webhook]",
+        'secrets = ["$HOOK_KEY"]',
+        f'reply_url = "http://127.0.0.1:{port}"',  # where nobody listens
+        "[connectors.shop]",
+        'kind = "webhook"',
+        f'secrets = "{KEY}"',
+        "[connectors.slack]",
+        "enabled = false",
+    )
+    assert "ok    connectors webhook, shop (webhook)\n" in command("doctor")[1]
+
+
+def test_faults_of_connectors_are_found_and_no_secret_is_told(
+    findings: Callable[[], dict[str, str]], connect: Callable[..., None]
+) -> None:
+    connect("[connectors.webhook]", 'secrets = "hush-hush"', "[connectors.gull]", "x = 1", "[connectors.slack]")
+    found = findings()
+    assert found.keys() == {"connectors"}
+    assert [line.partition(": ")[0] for line in found["connectors"].splitlines()] == [
+        "connectors.webhook",
+        "connectors.gull",
+        "connectors.slack.bot_token",
+        "connectors.slack.app_token",
+    ]
+    assert "hush" not in found["connectors"]
+
+
+def test_a_variable_of_a_connector_that_is_not_set_is_found(
+    findings: Callable[[], dict[str, str]], connect: Callable[..., None]
+) -> None:
+    connect("[connectors.webhook]", 'secrets = "$NOT_SET_ANYWHERE"')
+    assert findings() == {
+        "connectors": "connectors.webhook.secrets: the environment variable NOT_SET_ANYWHERE is not set"
+    }
+
+
+def test_a_platform_that_would_call_in_vain_is_found(
+    findings: Callable[[], dict[str, str]], connect: Callable[..., None]
+) -> None:
+    connect("[connectors.webhook]", f'secrets = "{KEY}"')
+    assert findings() == {"connectors": "platforms call the gateway for webhook; set TORANA_HOOKS_PORT"}
 
 
 def test_a_provider_that_answers_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.base import Connector, HookRequest
+from torana.connectors.base import Abilities, Connector, HookRequest, Place
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.limits.rates import MessageRates
@@ -29,13 +29,18 @@ class Running:
 
     hub: Connectors
     chats: dict[str, Chat]
+    #: The model does not answer while it is not set.
+    gate: asyncio.Event
     until_active: Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
 async def running(database: Database, open_turns: Callable[..., Turns]) -> AsyncGenerator[Running]:
     """A hub with the accounts ``one`` and ``two``, and the chat of each."""
-    chats = {name: Chat(allow=["*"]) for name in ("one", "two", "three")}
+    able = Abilities(length=200, repeat="keyed", typing_every=0.01, pace=10_000)
+    chats = {name: Chat(able, allow=["*"]) for name in ("one", "two", "three")}
+    gate = asyncio.Event()
+    gate.set()
 
     def connect(account: Account) -> Connector[Any]:
         kind = chats[account.name].connector
@@ -49,7 +54,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
 
     changed = asyncio.Event()
     turns = open_turns(
-        ScriptedModel("first", "second", "third"),
+        ScriptedModel([gate, "first"], "second", "third"),
         clock=utc_now,
         ended=tell,
     )
@@ -72,7 +77,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
 
     listeners.append(hub.turn_ended)
     await hub.start()
-    yield Running(hub=hub, chats=chats, until_active=until_active)
+    yield Running(hub=hub, chats=chats, gate=gate, until_active=until_active)
     await hub.stop()
 
 
@@ -111,6 +116,36 @@ async def test_changed_settings_touch_their_own_connection_alone(
 
     assert await connectors.apply([account("one")]) == ["three", "two"]
     assert connectors.active() == ["one"]
+
+
+async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connectors, chats = running.hub, running.chats
+    shown: asyncio.Queue[int] = asyncio.Queue()
+
+    async def typing(connector: Connector[Any], _place: Place) -> None:
+        shown.put_nowait(connector.settings.per_minute)
+
+    monkeypatch.setattr(chats["one"].connector, "typing", typing)
+    running.gate.clear()
+    await chats["one"].say("hello")
+    async with asyncio.timeout(20):
+        assert await shown.get() == 20
+        await connectors.apply([account("one", per_minute=7), account("two")])
+        while await shown.get() != 7:
+            pass
+    running.gate.set()
+    assert [one.text for one in await chats["one"].shown(1)] == ["first"]
+
+
+async def test_nothing_begins_after_the_end(running: Running) -> None:
+    connectors = running.hub
+    await running.until_active("one", "two")
+    await connectors.stop()
+    assert connectors.changes([account("one")]) == ["one"]
+    assert await connectors.apply([account("one")]) == []
+    assert connectors.statuses() == []
 
 
 async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -536,3 +537,41 @@ async def test_while_the_gateway_is_full_a_file_is_fetched_once(
     assert [one.text for one in await chat.shown(1)] == ["two"]
     assert fetch.begun == 1
     assert shown_to(model, 1)[-1] == PNG
+
+
+async def test_when_the_gateway_stops_replies_go_out_and_messages_wait(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel([gate, "at last"]))
+    await chat.until_taken(await chat.say("hello"))
+    stopping = asyncio.create_task(gateway.turns.stop(grace=20))
+    await asyncio.sleep(0)  # its first step
+    assert gateway.turns.draining
+    later = await chat.say("too late", sender="bob")
+    gate.set()
+    await stopping
+    await gateway.hub.flush(within=20)
+
+    assert [one.text for one in await chat.shown(0)] == ["at last"]
+    assert gateway.hub.active() == ["home"]
+    await gateway.hub.stop()
+
+    await open_gateway(chat, ScriptedModel("to bob"))
+    await chat.until_taken(later)
+    assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
+
+
+async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None:
+    chat = Chat(Abilities(length=400, repeat="blind", pace=10_000), allow=["*"])
+    failing = [ModelHTTPError(400, "m", {"error": "bad"})]
+    gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 200))
+    said = await chat.say("hello")
+    failed = await chat.shown(1)
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+
+    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+
+    parts = split("word " * 200, replace(chat.connector.abilities, length=400 - len(REPEATED)))
+    shown = await chat.shown(len(failed) + len(parts))
+    assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200

@@ -47,6 +47,24 @@ async def test_it_is_durable_before_it_is_acknowledged(open_turns: OpenTurns, me
     assert (await turns.ended(accepted)).reply == "at last"
 
 
+async def test_what_runs_and_what_waits_is_counted_as_it_is_now(
+    open_turns: OpenTurns, message: Message
+) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    turns = open_turns(ScriptedModel([first, "one"], [second, "two"]))
+    accepted = [await turns.accept(message()), await turns.accept(message())]
+    assert turns.counts() == {"running": 1, "queued": 1}
+
+    first.set()
+    await turns.ended(accepted[0])
+    await asyncio.sleep(0)
+    assert turns.counts() == {"running": 1, "queued": 0}
+
+    second.set()
+    await turns.ended(accepted[1])
+    assert turns.counts() == {"running": 0, "queued": 0}
+
+
 async def test_second_message_waits_for_the_running_turn(open_turns: OpenTurns, message: Message) -> None:
     gate = asyncio.Event()
     model = ScriptedModel([gate, "one"], "two", "three")

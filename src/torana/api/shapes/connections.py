@@ -27,6 +27,15 @@ class ConnectorBody(Wire):
     ]
 
 
+class ReloadBody(Wire):
+    """What other settings changed."""
+
+    changed: Annotated[
+        list[str],
+        Field(description="The accounts that are connected anew, for the first time, or not any more."),
+    ]
+
+
 class TurnCounts(Wire):
     """Turns that have not ended."""
 

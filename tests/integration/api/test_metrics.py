@@ -1,0 +1,89 @@
+"""What Prometheus is told."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from torana.app import App
+from torana.testing import ScriptedModel
+
+Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
+
+KEY = b64encode(b"k" * 32).decode()
+CONNECTORS = f'{{"shop": {{"kind": "webhook", "secrets": "{KEY}"}}, "odd": {{"kind": "pigeons"}}}}'
+
+
+async def scraped(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+    """The samples: name and values of the labels, and the value."""
+    answer = await client.get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+async def until(client: httpx.AsyncClient, *sample: str, is_: float) -> dict[tuple[str, ...], float]:
+    async with asyncio.timeout(20):
+        while (found := await scraped(client)).get(sample) != is_:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def test_turns_are_counted_by_how_they_stand_and_how_they_ended(start: Start):
+    gate = asyncio.Event()
+    _, client = await start(ScriptedModel([gate, "one"], [ValueError("no")]))
+    before = await scraped(client)
+    assert [value for name, value in before.items() if name[0].startswith("torana_turns")] == [0, 0, 0, 0, 0]
+
+    later = {"Prefer": "respond-async"}
+    for content in ("first", "second"):
+        await client.post("/message", json={"content": content, "channelId": "a"}, headers=later)
+    found = await scraped(client)
+    assert (found["torana_turns", "running"], found["torana_turns", "queued"]) == (1, 1)
+
+    gate.set()
+    found = await until(client, "torana_turns_ended_total", "failed", is_=1)
+    assert found["torana_turns_ended_total", "completed"] == 1
+    assert found["torana_turns_ended_total", "cancelled"] == 0
+    assert found["torana_turns", "queued"] == 0
+
+
+async def test_connectors_and_their_deliveries_are_told_by_account(start: Start):
+    _, client = await start(connectors=CONNECTORS)
+    found = await until(client, "torana_connector_up", "shop", "webhook", is_=1)
+
+    assert found["torana_connector_up", "odd", "pigeons"] == 0
+    assert found["torana_connector_connections_total", "shop"] == 1
+    assert found["torana_connector_connections_total", "odd"] == 0
+    states = {name[2] for name in found if name[:2] == ("torana_deliveries", "shop")}
+    assert states == {"preview", "pending", "sending", "ambiguous", "refused", "stale"}
+
+
+async def test_gateways_in_one_process_count_apart_and_share_its_memory(start: Start, tmp_path: Path):
+    _, client = await start()
+    _, other = await start(data_dir=tmp_path / "other")
+    await client.post("/message", json={"content": "hello"})
+    counts, others = [await scraped(one) for one in (client, other)]
+    assert counts["torana_turns_ended_total", "completed"] == 1
+    assert others["torana_turns_ended_total", "completed"] == 0
+    assert others[("process_resident_memory_bytes",)] > 1_000_000
+
+
+async def test_nothing_that_a_user_chose_is_in_them(start: Start):
+    _, client = await start()
+    body = {"content": "my secret wish", "userId": "user-of-mine", "channelId": "channel-of-mine"}
+    await client.post("/message", json=body)
+    text = (await client.get("/metrics")).text
+    assert not [word for word in ("secret", "mine", "yes") if word in text]

@@ -1,0 +1,208 @@
+"""What a running gateway takes on of changed settings, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.integration.cli.conftest import eventually
+
+from torana.store.lock import read_address
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+
+class Files:
+    """The settings file of a place, and what its gateway makes of it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def write(self, *lines: str, **accounts: str) -> None:
+        """Name these accounts, each with further lines of its own."""
+        for name, more in accounts.items():
+            secret = b64encode(name.encode() * 32).decode()
+            lines += (f"[connectors.{name}]", 'kind = "webhook"', f'secrets = "{secret}"', more)
+        (self._place.path / "torana.toml").write_text("\n".join(lines))
+
+    def active(self, *names: str) -> Mapping[str, Mapping[str, Any]]:
+        """How the accounts stand, once just these are active."""
+
+        def look() -> list[Mapping[str, Mapping[str, Any]]]:
+            address = read_address(self._place.data_dir)
+            status = httpx.get(f"{address}/v1/status", timeout=30, trust_env=False).json()
+            found = {one["account"]: one for one in status["connectors"] if one["state"] == "active"}
+            return [found] if found.keys() == set(names) else []
+
+        return eventually(look)[0]
+
+    def logged(self, event: str, count: int = 1) -> Mapping[str, Any]:
+        """The last of so many lines of the log with that event."""
+
+        def look() -> Mapping[str, Any] | None:
+            log = self._place.data_dir / "logs" / "torana.log"
+            lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+            found = [line for line in lines if line["event"] == event]
+            return found[count - 1] if len(found) >= count else None
+
+        return eventually(look)
+
+
+@pytest.fixture
+def files(place: Place) -> Files:
+    return Files(place)
+
+
+def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files: Files) -> None:
+    files.write(one="", two="", gone="")
+    gateway = place.serve()
+    before = files.active("one", "two", "gone")
+
+    files.write(one="", two="per_minute = 7", new="")
+    gateway.send_signal(signal.SIGHUP)
+
+    assert files.logged("connectors changed")["accounts"] == ["gone", "new", "two"]
+    after = files.active("one", "two", "new")
+    assert after["one"] == before["one"]
+    assert after["two"]["since"] > before["two"]["since"]
+    acts = json.loads(place.run("audit", "--json")[1])["items"]
+    assert [(act["action"], act["source"], act["detail"]) for act in acts] == [
+        ("connectors.reload", "signal", {"changed": ["gone", "new", "two"]})
+    ]
+
+
+def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, files: Files) -> None:
+    files.write(one="", two="")
+    gateway = place.serve()
+    before = files.active("one", "two")
+
+    files.write("drain = -1", one="")
+    gateway.send_signal(signal.SIGHUP)
+    (fault,) = files.logged("the settings are faulty; nothing changed")["faults"]
+    assert fault.startswith("torana.toml:1: drain: -1 is not ")
+
+    files.write(one='allow = 7\nsender = "no path"', two='chat = "$UNSET"')
+    gateway.send_signal(signal.SIGHUP)
+    faults = files.logged("the settings are faulty; nothing changed", 2)["faults"]
+    assert faults == ["connectors.two.chat: the environment variable UNSET is not set"]
+
+    files.write(one="allow = 7", two="nonsense = 1")
+    gateway.send_signal(signal.SIGHUP)
+    faults = files.logged("the settings are faulty; nothing changed", 3)["faults"]
+    assert [fault.partition(": ")[0] for fault in faults] == ["connectors.one.allow", "connectors.two.nonsense"]
+
+    assert files.active("one", "two") == before
+
+
+def test_what_wants_a_restart_is_named(place: Place, files: Files) -> None:
+    files.write(one="")
+    gateway = place.serve()
+    files.active("one")
+
+    files.write('persona = "A pirate."', "drain = 1", one="enabled = false")
+    gateway.send_signal(signal.SIGHUP)
+
+    assert files.logged("these settings want a restart")["settings"] == ["persona", "drain"]
+    assert files.active() == {}
+
+
+def test_the_command_and_the_variables_of_a_file(place: Place, files: Files) -> None:
+    environ = place.path / ".env"
+    environ.write_text("ROOM=$.a")
+    files.write(one='chat = "$ROOM"', two="")
+    place.serve()
+    files.active("one", "two")
+
+    assert place.run("connectors", "reload") == (0, "No connector changed.\n", "")
+    environ.write_text("ROOM=$.b")
+    assert place.run("connectors", "reload") == (0, "Changed: one\n", "")
+    code, out, _ = place.run("connectors", "list", "--json")
+    assert (code, sorted(one["account"] for one in json.loads(out)["items"])) == (0, ["one", "two"])
+    acts = json.loads(place.run("audit", "--json")[1])["items"]
+    assert [(act["source"], act["detail"]) for act in acts] == [
+        ("127.0.0.1", {"changed": ["one"]}),
+        ("127.0.0.1", {"changed": []}),
+    ]
+
+    address = read_address(place.data_dir)
+    files.write(one='chat = "$UNSET"', two="")
+    refused = httpx.post(f"{address}/v1/connectors/reload", timeout=30, trust_env=False)
+    assert (refused.status_code, refused.json()["code"]) == (409, "settings_faulty")
+    assert refused.json()["detail"] == "connectors.one.chat: the environment variable UNSET is not set"
+
+
+class Terminal:
+    """A terminal, and the gateway that was started in it."""
+
+    def __init__(self, place: Place, before: str) -> None:
+        """``before`` is what the shell does first."""
+        self._here, there = pty.openpty()
+        # Who leads a session and has no terminal takes the first that it opens.
+        line = f'exec < {os.ttyname(there)}; {before} exec "$@"'
+        serve = [sys.executable, "-m", "torana", "serve", "--port", str(place.free_port())]
+        self.gateway = subprocess.Popen(
+            ["/bin/sh", "-c", line, "sh", *serve],
+            cwd=place.path,
+            env=place.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        eventually(lambda: read_address(place.data_dir) or self.gateway.poll())
+        os.close(there)
+
+    def close(self) -> None:
+        """Close the window."""
+        os.close(self._here)
+
+
+@pytest.fixture
+def open_terminal(place: Place) -> Iterator[Callable[[str], Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(before: str = "") -> Terminal:
+        opened.append(Terminal(place, before))
+        return opened[-1]
+
+    yield open_one
+    for terminal in opened:
+        terminal.gateway.kill()
+        terminal.gateway.wait()
+
+
+def test_a_closed_terminal_ends_what_runs_in_it(files: Files, open_terminal: Callable[..., Terminal]) -> None:
+    files.write(one="")
+    terminal = open_terminal()
+    files.active("one")
+
+    files.write(one="", two="")
+    terminal.gateway.send_signal(signal.SIGHUP)  # the terminal is there: this is somebody's wish
+    assert files.logged("connectors changed")["accounts"] == ["two"]
+
+    terminal.close()
+    assert terminal.gateway.wait(30) == 0
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(
+    files: Files, open_terminal: Callable[..., Terminal]
+) -> None:
+    files.write(one="")
+    terminal = open_terminal("trap '' HUP;")
+    files.active("one")
+
+    files.write(one="", two="")
+    terminal.close()
+
+    assert files.logged("connectors changed")["accounts"] == ["two"]
+    files.active("one", "two")

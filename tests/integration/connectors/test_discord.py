@@ -1,0 +1,468 @@
+"""Discord, through discord.py, against a stand-in of its gateway and its HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, DiscordStandIn
+
+from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
+from torana.connectors.discord import Discord, DiscordSettings
+from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
+
+ROLE = "<@&4242>"
+
+
+@pytest.fixture
+async def platform() -> AsyncGenerator[DiscordStandIn]:
+    async with DiscordStandIn() as platform:
+        yield platform
+
+
+class TestDiscord(ConnectorContract):
+    """What every connector promises."""
+
+
+async def ended(line: Line, run: asyncio.Task[None]) -> None:
+    """Wait until a run ends, and raise what it raised."""
+    del line
+    async with asyncio.timeout(PATIENCE):
+        await run
+
+
+async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
+    """A connector of which a test wants to see the end."""
+    line = Line(Discord(DiscordSettings.model_validate(platform.settings())))
+    run = asyncio.create_task(line.connector.run(line))
+    ready = asyncio.create_task(line.is_ready.wait())
+    await asyncio.wait({run, ready}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    ready.cancel()
+    return line, run
+
+
+# What is heard
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<@{me}>, what is 2+2?", "what is 2+2?"),
+        (" <@!{me}>\n/new", "/new"),
+        ("what do you and <@{bob}> think, <@{me}>, of <@1>?", "what do you and @Bob think, @torana, of <@1>?"),
+    ],
+)
+async def test_a_mention_addresses_and_is_cut_or_made_readable(
+    platform: DiscordStandIn, content: str, text: str
+) -> None:
+    platform.people["bob"]["global_name"] = "Bob"
+    said = content.format(me=platform.me["id"], bob=platform.people["bob"]["id"])
+    async with listening(platform) as line:
+        await platform.say(said, room=platform.general)
+        heard = await line.next()
+        assert heard.addressed
+        assert heard.text == text
+
+
+@pytest.mark.parametrize("content", ["@everyone hello", f"{ROLE} hello", "Torana, hello"])
+async def test_nothing_else_addresses(platform: DiscordStandIn, content: str) -> None:
+    async with listening(platform) as line:
+        await platform.say(content, room=platform.general)
+        heard = await line.next()
+        assert not heard.addressed
+        assert heard.text == content
+
+
+async def test_a_reply_to_one_of_ours_addresses_even_where_nobody_is_pinged(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        for answered, addressed in ((platform.me, True), (platform.people["bob"], False)):
+            first = await platform.create(platform.general, answered, content="first")
+            reference = {"message_id": first["id"], "channel_id": platform.general}
+            reply = {"type": REPLY, "message_reference": reference, "referenced_message": first}
+            await platform.create(platform.general, platform.people["ana"], content="second", **reply)
+            heard = await line.next()
+            while heard.text != "second":
+                heard = await line.next()
+            assert heard.addressed is addressed
+
+
+async def test_what_nobody_says_is_not_heard(platform: DiscordStandIn) -> None:
+    ana = platform.people["ana"]
+    chat = platform.direct(ana)["id"]
+    async with listening(platform) as line:
+        said = await platform.say("first")
+        assert (await line.next()).text == "first"
+        await platform.edit(said, "first, edited")
+        await platform.create(chat, ana, type=6)  # a pin
+        await platform.create(platform.general, ana, content="a thread", type=THREAD_STARTED)
+        await platform.create(chat, ana, sticker_items=[{"id": "1", "name": "wave", "format_type": 1}])
+        await platform.say("last")
+        assert (await line.next()).text == "last"
+
+
+async def test_what_is_forwarded_is_heard(platform: DiscordStandIn) -> None:
+    ana = platform.people["ana"]
+    snapshot = {
+        "content": "the original", "type": DEFAULT, "mentions": [], "mention_roles": [], "embeds": [],
+        "attachments": [platform.attachment("a.txt", "text/plain", b"text")], "flags": 0,
+        "timestamp": "2026-01-01T00:00:00+00:00", "edited_timestamp": None,
+    }  # fmt: skip
+    reference = {"type": 1, "message_id": "1", "channel_id": platform.general}
+    async with listening(platform) as line:
+        chat = platform.direct(ana)["id"]
+        forwarded = {"message_snapshots": [{"message": snapshot}], "message_reference": reference}
+        await platform.create(chat, ana, **forwarded)
+        heard = await line.next()
+        assert heard.text == "the original"
+        assert [file.kind for file in heard.attachments] == ["file"]
+
+
+async def test_webhooks_are_machines_and_names_are_no_ids(platform: DiscordStandIn) -> None:
+    hook = platform.user("CI")
+    ana = platform.people["ana"]
+    ana["global_name"] = "ana\n\u202egnimaerts"
+    async with listening(platform) as line:
+        await platform.create(platform.general, hook, content="built", webhook_id=hook["id"])
+        assert (await line.next()).sender.automatic
+        await platform.say("hello")
+        sender = (await line.next()).sender
+        assert sender.id == ana["id"]
+        assert not sender.automatic
+
+
+async def test_a_huge_message_with_many_files_is_one_message(platform: DiscordStandIn) -> None:
+    ana = platform.people["ana"]
+    voice = platform.attachment("voice-message.ogg", "audio/ogg", b"opus")
+    voice |= {"duration_secs": 1.5, "waveform": "AAAA", "flags": 0}
+    files = [platform.attachment(f"{n}.mp4", "video/mp4", b"") for n in range(199)]
+    async with listening(platform) as line:
+        chat = platform.direct(ana)["id"]
+        await platform.create(chat, ana, content="x" * 1_000_000, attachments=[voice, *files])
+        heard = await line.next()
+        assert len(heard.text) == 1_000_000
+        assert [file.kind for file in heard.attachments] == ["voice", *["video"] * 199]
+
+
+async def test_a_file_is_bounded_whatever_is_told_of_it(platform: DiscordStandIn) -> None:
+    small = platform.attachment("a.bin", "application/x-thing", bytes(10_000), size=10)
+    large = platform.attachment("b.bin", "application/x-thing", b"never asked for", size=10_000)
+    del platform.files[large["id"]]
+    async with listening(platform) as line:
+        chat = platform.direct(platform.people["ana"])["id"]
+        await platform.create(chat, platform.people["ana"], attachments=[small, large])
+        fetches = [file.fetch for file in (await line.next()).attachments if file.fetch]
+        for fetch in fetches:
+            with pytest.raises(TooLarge):
+                await fetch(1_000)
+        with pytest.raises(ConnectionError) as raised:  # deleted meanwhile; its address opens files
+            await fetches[1](20_000)
+        assert "signature" not in str(raised.value)
+
+
+# What is said
+
+
+async def test_nobody_is_ever_called(platform: DiscordStandIn) -> None:
+    text = f"@everyone @here {ROLE} <@{platform.people['bob']['id']}>"
+    async with listening(platform) as line:
+        await platform.say("hello", room=platform.general, mention=True)
+        place = (await line.next()).place
+        shown = await line.connector.send(part(text, place))
+        await line.connector.send(part(text + "!", place, edits=shown))
+        assert platform.pinged == []
+        assert [one.text for one in await platform.shown(1, room=platform.general)] == [text + "!"]
+
+
+async def test_in_rooms_the_first_part_is_a_reply_where_that_is_allowed(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        said = await platform.say("hello", room=platform.general, mention=True)
+        place = (await line.next()).place
+        for number in range(2):
+            await line.connector.send(part(f"part {number}", place, number=number))
+        platform.answer(403, {"message": "Cannot reply without permission", "code": 160002})
+        await line.connector.send(part("no reply", place))
+        platform.delete(said)
+        await line.connector.send(part("to nothing", place))
+        await platform.shown(4, room=platform.general)
+        types = {m["content"]: m["type"] for m in platform.messages(platform.general)}
+        assert types == {"part 0": REPLY, "part 1": DEFAULT, "no reply": DEFAULT, "to nothing": REPLY}
+
+
+async def test_a_preview_that_is_gone_is_said_anew_and_once(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        preview = await line.connector.send(part("…", place, key="one key"))
+        platform.delete(preview)
+        final = part("the answer", place, key="one key", edits=preview)
+        shown = await line.connector.send(final)
+        assert shown != preview
+        assert await line.connector.send(final) == shown
+        assert [one.text for one in await platform.shown(1)] == ["the answer"]
+
+
+@pytest.mark.parametrize("text", ["x" * 2_001, " ", ""])
+async def test_what_cannot_be_shown_is_refused(platform: DiscordStandIn, text: str) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        with pytest.raises(Refused):
+            await line.connector.send(part(text, (await line.next()).place))
+
+
+async def test_a_chat_that_is_gone_is_refused_and_what_stands_before_discord_is_not(
+    platform: DiscordStandIn,
+) -> None:
+    async with listening(platform) as line:
+        with pytest.raises(Refused, match="10003"):
+            await line.connector.send(part("hello?", Place(chat="1")))
+        platform.answer(403, "<html>Sorry, you have been blocked</html>")
+        with pytest.raises(TryLater):
+            await line.connector.send(part("hello?", Place(chat=platform.general)))
+
+
+async def test_many_at_once_all_arrive_and_none_too_fast(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("hello")
+        place = (await line.next()).place
+        await asyncio.gather(*(line.connector.send(part(f"part {n}", place)) for n in range(12)))
+        shown = await platform.shown(12)
+        assert sorted(one.text for one in shown) == sorted(f"part {n}" for n in range(12))
+        assert platform.overrun == 0
+
+
+async def test_typing_is_shown_once_each_time(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        await line.connector.typing(Place(chat=platform.general))
+        assert platform.typings == 1
+        await line.connector.typing(Place(chat="1"))
+
+
+async def test_where_nobody_answers_a_message_may_have_arrived(
+    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(platform) as line:
+        platform.hang_up_on_a_message()
+        with pytest.raises(Unsure):
+            await line.connector.send(part("hello", Place(chat=platform.general)))
+        monkeypatch.setattr("discord.http.Route.BASE", "http://127.0.0.1:1/api/v10")  # where nobody is
+        with pytest.raises(TryLater):
+            await line.connector.send(part("hello", Place(chat=platform.general)))
+
+
+async def test_without_a_connection_it_is_later(platform: DiscordStandIn) -> None:
+    connector = Discord(DiscordSettings.model_validate(platform.settings()))
+    with pytest.raises(TryLater):
+        await connector.send(part("hello", Place(chat=platform.general)))
+    await connector.typing(Place(chat=platform.general))
+
+
+# What becomes of the connection
+
+
+async def test_a_cut_session_is_resumed_and_nothing_is_lost(platform: DiscordStandIn) -> None:
+    async with listening(platform) as line:
+        await platform.say("before")
+        await line.next()
+        await platform.cut()
+        for n in range(3):
+            await platform.say(f"missed {n}", sender="carol")  # who is in no settings
+        assert [(await line.next()).text for _ in range(3)] == ["missed 0", "missed 1", "missed 2"]
+        assert (platform.identified, platform.resumed) == (1, 1)
+
+
+async def test_a_session_that_cannot_be_resumed_is_followed_by_another_in_which_the_missed_is_asked_for(
+    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torana.connectors.discord._SESSION", 0.0)
+    async with listening(platform) as line:
+        await platform.say("before", sender="carol")
+        await line.next()
+        platform.forget_sessions()
+        await platform.cut()
+        await platform.say("missed", sender="carol")
+        await platform.say("missed too", room=platform.general)
+        assert {(await line.next()).text for _ in range(2)} == {"missed", "missed too"}
+        await platform.say("after", sender="carol")
+        assert (await line.next()).text == "after"
+        assert platform.identified == 2
+
+
+async def test_sessions_that_end_at_once_are_not_begun_for_ever(platform: DiscordStandIn) -> None:
+    line, run = await started(platform)
+    platform.invalidate = True
+    await platform.cut()
+    with pytest.raises(Exception, match="soon after"):
+        await ended(line, run)
+    assert platform.identified == 1
+
+
+async def test_a_gateway_that_hangs_up_again_and_again_is_left(platform: DiscordStandIn) -> None:
+    line, run = await started(platform)
+    platform.hang_up = True
+    await platform.cut()
+    with pytest.raises(ConnectionError, match="again and again"):
+        await ended(line, run)
+    assert platform.connected <= 15
+
+
+async def test_a_gateway_that_cannot_be_reached_at_first_is_called_that(platform: DiscordStandIn) -> None:
+    platform.hang_up = True
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        await ended(*await started(platform))
+
+
+async def test_answers_to_heartbeats_are_signs_of_life_but_only_in_a_session(platform: DiscordStandIn) -> None:
+    platform.heartbeat = 20
+    async with listening(platform) as line:
+        await platform.until(lambda: platform.heartbeats > 20)
+        assert line.signs > 10
+        platform.silent = True
+        await platform.cut()
+        await platform.until(lambda: platform.connected == 2 and platform.heartbeats > 25)
+        signs, beats = line.signs, platform.heartbeats
+        await platform.until(lambda: platform.heartbeats > beats + 10)
+        assert line.signs == signs
+    platform.heartbeats = 0
+    line = Line(Discord(DiscordSettings.model_validate(platform.settings())))
+    run = asyncio.create_task(line.connector.run(line))
+    await platform.until(lambda: platform.heartbeats > 20)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    assert line.signs == 0
+
+
+@pytest.mark.parametrize(("code", "told"), [(4004, "token"), (4011, "4011"), (4013, "4013")])
+async def test_what_another_try_does_not_mend_is_refused(
+    platform: DiscordStandIn, code: int, told: str
+) -> None:
+    line, run = await started(platform)
+    await platform.close(code)
+    with pytest.raises(Refused, match=told):
+        await ended(line, run)
+
+
+async def test_the_missing_intent_is_named_with_its_cure(platform: DiscordStandIn) -> None:
+    platform.content_intent = False
+    with pytest.raises(Refused, match="Privileged Gateway Intents"):
+        await ended(*await started(platform))
+
+
+async def test_a_token_that_is_taken_back_is_found_out_by_a_message(platform: DiscordStandIn) -> None:
+    line, run = await started(platform)
+    await platform.refuse_login()
+    with pytest.raises(TryLater):
+        await line.connector.send(part("hello", Place(chat=platform.general)))
+    with pytest.raises(Refused, match="token"):
+        await ended(line, run)
+
+
+async def test_a_limit_at_the_login_is_obeyed(platform: DiscordStandIn) -> None:
+    platform.answer(429, "<html>error 1015</html>", headers={"Retry-After": "1800"}, to="GET .*/users/@me$")
+    with pytest.raises(TryLater) as raised:
+        await ended(*await started(platform))
+    assert raised.value.seconds == 1800
+
+
+async def test_cancelled_it_says_farewell_so_that_the_bot_is_seen_to_go(platform: DiscordStandIn) -> None:
+    async with listening(platform):
+        assert len(platform.sessions) == 1
+    await platform.until(lambda: not platform.sessions)
+
+
+async def test_cancelled_before_the_gateway_says_hello_it_leaves_no_socket(platform: DiscordStandIn) -> None:
+    platform.mute = True
+    connector = Discord(DiscordSettings.model_validate(platform.settings()))
+    run = asyncio.create_task(connector.run(Line(connector)))
+    await platform.until(lambda: platform.connected == 1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gc.collect()  # now a socket that nobody closed would be warned of
+    await platform.until(lambda: not platform.connections)
+
+
+async def test_no_thread_is_left_behind(platform: DiscordStandIn) -> None:
+    async with listening(platform):
+        beating = [thread for thread in threading.enumerate() if thread.name.startswith("keep-alive")]
+        assert len(beating) == 1
+    await asyncio.to_thread(beating[0].join, PATIENCE)
+    assert not beating[0].is_alive()
+
+
+async def test_the_token_is_in_no_log(platform: DiscordStandIn, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with listening(platform) as line:
+        await platform.say("hello")
+        await line.connector.send(part("hello", (await line.next()).place))
+        await platform.cut()
+        await platform.say("again")
+        await line.next()
+    assert "hello" in caplog.text  # the library tells much at this level
+    assert TOKEN not in caplog.text
+
+
+# What was missed while nobody listened
+
+
+async def test_what_was_missed_in_rooms_and_threads_is_heard_in_its_order(platform: DiscordStandIn) -> None:
+    first = await platform.say("in the room", room=platform.general)
+    await platform.say("in the thread", room=platform.general, thread=first)
+    await platform.say("in the room too", room=platform.general)
+    async with listening(platform) as line:
+        heard = [await line.next() for _ in range(3)]
+    assert {(one.text, one.place.thread) for one in heard} == {
+        ("in the room", None),
+        ("in the thread", first),
+        ("in the room too", None),
+    }
+    texts = [one.text for one in heard]
+    assert texts.index("in the room") < texts.index("in the room too")
+
+
+async def asked(platform: DiscordStandIn) -> list[str]:
+    """Of which channels a connector asks for what was missed, besides the direct ones."""
+    async with listening(platform) as line:
+        assert (await line.next()).text == "missed"
+        await platform.say("now")
+        assert (await line.next()).text == "now"
+    return [channel for channel in platform.asked_for_history if channel in (platform.general, platform.side)]
+
+
+async def test_what_may_not_be_read_is_not_asked_for(platform: DiscordStandIn) -> None:
+    platform.hide_history(platform.side)
+    await platform.say("missed", room=platform.general)
+    await platform.say("hidden", room=platform.side)
+    assert await asked(platform) == [platform.general]
+
+
+async def test_what_is_old_is_not_asked_for(platform: DiscordStandIn) -> None:
+    platform.minutes = -20
+    await platform.say("long ago", room=platform.side)
+    await platform.say("long ago")
+    platform.minutes = 0
+    await platform.say("missed", room=platform.general)
+    assert await asked(platform) == [platform.general]
+
+
+async def test_nothing_is_asked_for_where_that_is_not_wanted(platform: DiscordStandIn) -> None:
+    await platform.say("missed", room=platform.general)
+    await platform.say("missed")
+    async with listening(platform, {**platform.settings(), "catch_up_minutes": 0}) as line:
+        await platform.say("now")
+        assert (await line.next()).text == "now"
+    assert platform.asked_for_history == []
+
+
+@pytest.mark.parametrize("status", [403, 429, 502])
+async def test_a_history_that_cannot_be_read_is_left(platform: DiscordStandIn, status: int) -> None:
+    await platform.say("missed", sender="bob")
+    platform.answer(status, {"message": "no", "code": 50001}, to="GET .*/messages")
+    platform.answer(status, {"message": "no", "code": 50007}, to="POST .*/users/@me/channels")
+    async with listening(platform) as line:
+        await platform.say("now")
+        assert (await line.next()).text == "now"
+        await platform.say("and then")
+        assert (await line.next()).text == "and then"

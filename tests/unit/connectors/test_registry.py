@@ -1,0 +1,79 @@
+"""What the settings say of connectors, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from torana.connectors.registry import Account, check_accounts, read_accounts
+from torana.errors import ConfigInvalid
+
+SECRET = b64encode(b"k" * 32).decode()
+
+
+def faults_of(*accounts: Account) -> list[str]:
+    with pytest.raises(ConfigInvalid) as caught:
+        check_accounts(accounts)
+    return caught.value.detail.splitlines()
+
+
+def hook(name: str, **values: Any) -> Account:
+    return Account(name=name, kind="webhook", values={"secrets": SECRET} | values)
+
+
+def test_variables_stand_for_whole_values_and_items() -> None:
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "in": {"kind": "webhook", "secrets": ["$ONE", "plain"], "chat": "$TWO", "thread": "$.two $TWO"},
+        "off": {"enabled": False, "token": "$UNSET"},
+    }
+    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [
+        Account(
+            name="in", kind="webhook", values={"secrets": ["1", "plain"], "chat": "", "thread": "$.two $TWO"}
+        )
+    ]
+
+
+def test_every_variable_that_is_not_set_is_named() -> None:
+    tables = {"a": {"token": "$ONE", "list": ["$TWO", "$SET"]}, "b": {"token": "$ONE"}}
+    with pytest.raises(ConfigInvalid) as caught:
+        read_accounts(tables, {"SET": "x"})
+    assert caught.value.detail.splitlines() == [
+        "connectors.a.token: the environment variable ONE is not set",
+        "connectors.a.list: the environment variable TWO is not set",
+        "connectors.b.token: the environment variable ONE is not set",
+    ]
+
+
+def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
+    check_accounts([hook("right")])
+    faults = faults_of(
+        hook("right"),
+        hook("short", secrets="too-short-a-secret"),
+        hook("wrong", per_minute=0, nonsense=1),
+        Account(name="odd", kind="pigeons", values={}),
+    )
+    assert [fault.partition(": ")[0] for fault in faults] == [
+        "connectors.short",
+        "connectors.wrong.per_minute",
+        "connectors.wrong.nonsense",
+        "connectors.odd",
+    ]
+    assert 'there is no connector "pigeons"' in faults[-1]
+    assert "too-short" not in "".join(faults)
+
+
+def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+    for name in [name for name in sys.modules if name.startswith("torana.connectors.slack")]:
+        monkeypatch.delitem(sys.modules, name)
+    (fault,) = faults_of(Account(name="work", kind="slack", values={}))
+    assert fault.startswith(
+        "connectors.work: the connector slack needs a library that is not installed (slack_sdk"
+    )
+    assert fault.endswith("pip install 'torana[slack]'")
