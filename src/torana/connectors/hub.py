@@ -17,7 +17,7 @@ from torana.connectors.outbox import Outbox
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
 from torana.limits.rates import MessageRates
-from torana.messages import Turn, utc_now
+from torana.messages import FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store.database import Database
@@ -48,11 +48,12 @@ class Connectors:
         database: Database,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
+        takes: frozenset[FileKind] = frozenset(),
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
     ) -> None:
-        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
-        change in how an account stands.
+        """``holder`` is whoever shares the database with nobody, across restarts; ``takes`` are the kinds of
+        files that the model can be handed; ``told`` hears of every change in how an account stands.
         """
         self._accounts = accounts
         self._turns = turns
@@ -60,6 +61,7 @@ class Connectors:
         self._pairing = pairing
         self._database = database
         self._clock = clock
+        self._takes = takes
         self._told = told
         self._open = open_
         self._holder = holder
@@ -185,6 +187,7 @@ class Connectors:
             database=self._database,
             clock=self._clock,
             taken=partial(self._taken, account.name),
+            takes=self._takes,
         )
         return _Surroundings(door=door, outbox=outbox)
 
