@@ -104,11 +104,11 @@ class Door:
         if user is None or await self._turns.heard(self._account, _id(heard.id)) is not None:
             return
         try:
-            self._from_senders.take(heard.sender.id)
-            await self._check_bounds(heard, luggage)
-            await self._porter.fetch(luggage)
-            with self._rates.counted(user) as standings:
-                submitted = await self._turns.submit(self._inbound(heard, user, luggage), rates=standings)
+            with self._from_senders.counted(heard.sender.id):
+                await self._check_bounds(heard, luggage)
+                await self._porter.fetch(luggage)
+                with self._rates.counted(user) as standings:
+                    submitted = await self._turns.submit(self._inbound(heard, user, luggage), rates=standings)
         except (RateLimited, _TurnedAway) as error:
             await self._tell(heard, str(error))
             return

@@ -515,7 +515,7 @@ async def test_while_the_gateway_is_full_a_file_is_fetched_once(
 ) -> None:
     chat = Chat(allow=["*"])
     fetch, gate, refused = Fetch(), asyncio.Event(), asyncio.Event()
-    model = ScriptedModel([gate, "one"], "two")
+    model = ScriptedModel([gate, "one"], "two", "three")
     gateway = await open_gateway(chat, model, takes=["image"], queue=Queue(overall=1))
     submit = gateway.turns.submit
 
@@ -575,3 +575,17 @@ async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None
     parts = split("word " * 200, replace(chat.connector.abilities, length=400 - len(REPEATED)))
     shown = await chat.shown(len(failed) + len(parts))
     assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200
+
+
+async def test_a_message_that_waits_for_room_is_counted_once(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"], per_minute=2)
+    gate = asyncio.Event()
+    model = ScriptedModel([gate, "one"], "two", "three")
+    await open_gateway(chat, model, queue=Queue(overall=1))
+    await chat.say("first")
+    await model.asked()
+    await chat.say("second", sender="bob")  # there is no room: it is tried again and again
+    await chat.say("third", sender="bob")
+    gate.set()
+
+    assert [one.text for one in await chat.shown(2, to="bob")] == ["two", "three"]
