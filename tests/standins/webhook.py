@@ -38,6 +38,8 @@ class Program(Calling):
         super().__init__()
         self.app.router.add_post("/replies", self._reply)
         self.app.router.add_post("/endless", self._endless)
+        #: What it was told of the ends of turns.
+        self.events: list[dict[str, Any]] = []
         self.keys: dict[str, dict[str, Any]] = {}
         self._told: dict[str, dict[str, Any]] = {}
 
@@ -93,12 +95,17 @@ class Program(Calling):
         if instead := self.takes():
             return instead
         event = json.loads(body)
-        assert (event["type"], event["id"]) == ("reply", name)
+        assert event["id"] == name
         assert abs(time.time() - int(moment)) < 60
-        if name not in self.keys:
+        if name in self.keys:
+            return web.Response(status=204)
+        if event["type"] == "reply":
             data = self.keys[name] = event["data"]
             shown = Shown(id=name, text=data["text"], thread=data["thread"])
             await self.show(shown, to=data["chat"], thread=data["thread"])
+        else:
+            self.keys[name] = event
+            self.events.append(event)
         return web.Response(status=204)
 
     async def _endless(self, request: web.Request) -> web.StreamResponse:

@@ -7,7 +7,7 @@ is answered, in how many parts and when something is tried again is decided arou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
@@ -255,6 +255,14 @@ class Connector(ABC, Generic[S]):
     @abstractmethod
     def credentials(self) -> str:
         """What makes the account this one and no other, such as a token. Two listeners never share it."""
+
+    @property
+    def events(self) -> Collection[str]:
+        """Events of all turns that the account is told: ``turn.completed`` and ``turn.failed``.
+
+        Each is a ``Part`` whose place has the event's name in ``reply_to``, and whose text is JSON.
+        """
+        return ()
 
     @abstractmethod
     async def run(self, ears: Ears) -> None:

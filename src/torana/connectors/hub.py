@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,6 +66,8 @@ class Connectors:
         self._open = open_
         self._holder = holder
         self._running: dict[str, _Running] = {}
+        #: Those that are told of the ends of all turns.
+        self._subscribed: set[str] = set()
         #: One thing after the other: starting, changing, stopping.
         self._changing = asyncio.Lock()
         self._stopped = False
@@ -73,6 +75,7 @@ class Connectors:
     async def start(self) -> None:
         """Begin to connect all of them; nothing is waited for."""
         async with self._changing:
+            await self._keep_subscriptions(self._accounts)
             self._start_all(self._accounts)
 
     async def flush(self, *, within: float) -> None:
@@ -103,8 +106,14 @@ class Connectors:
                 return []
             changed = self.changes(accounts)
             await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
+            await self._keep_subscriptions(accounts)
             self._start_all([account for account in accounts if account.name in changed])
             return changed
+
+    async def _keep_subscriptions(self, accounts: Sequence[Account]) -> None:
+        names = [account.name for account in accounts]
+        self._subscribed.intersection_update(names)
+        await self._database.run(partial(deliveries.keep_subscriptions, accounts=names))
 
     def active(self) -> list[str]:
         """The names of those that receive."""
@@ -138,8 +147,9 @@ class Connectors:
         return HookResponse(status=404) if running is None else await running.supervisor.hook(request)
 
     def turn_ended(self, turn: Turn) -> None:
-        """Have the end of a turn delivered."""
-        self.wake(turn.account)
+        """Have the end of a turn delivered, and told to those who asked for it."""
+        for account in {turn.account, *self._subscribed}:
+            self.wake(account)
 
     def wake(self, account: str | None) -> None:
         """Say that there may be something to deliver on an account."""
@@ -189,7 +199,12 @@ class Connectors:
             taken=partial(self._taken, account.name),
             takes=self._takes,
         )
-        return _Surroundings(door=door, outbox=outbox)
+        subscribe = partial(self._subscribe, account.name, connector.events)
+        return _Surroundings(door=door, outbox=outbox, subscribe=subscribe)
+
+    async def _subscribe(self, account: str, events: Collection[str]) -> None:
+        await self._database.run(partial(deliveries.subscribe, account=account, events=events))
+        (self._subscribed.add if events else self._subscribed.discard)(account)
 
     def _taken(self, account: str, turn: Turn | None) -> None:
         if turn is None or turn.ended:
@@ -215,9 +230,11 @@ class _Surroundings:
 
     door: Door
     outbox: Outbox
+    subscribe: Callable[[], Awaitable[None]]
 
     async def hear(self, heard: Heard) -> None:
         await self.door.hear(heard)
 
     async def deliver(self, connector: Connector[Any]) -> None:
+        await self.subscribe()
         await self.outbox.deliver(connector)

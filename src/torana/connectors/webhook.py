@@ -13,11 +13,11 @@ import hmac
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -114,6 +114,10 @@ class WebhookSettings(ConnectorSettings):
         default=None, description="Where replies are posted: `https://`, or `http://` of this machine."
     )
 
+    events: tuple[Literal["turn.completed", "turn.failed"], ...] = Field(
+        default=(), description="Ends of turns, of all users and channels, that are posted to `reply_url` too."
+    )
+
     @model_validator(mode="after")
     def _check_secrets(self) -> WebhookSettings:
         if not all(_key(secret, self.scheme) for secret in self.secrets):
@@ -138,6 +142,11 @@ class Webhook(Connector[WebhookSettings]):
     def credentials(self) -> str:
         """The key that signs."""
         return self.settings.secrets[0].get_secret_value()
+
+    @property
+    def events(self) -> Collection[str]:
+        """Those that the settings name."""
+        return self.settings.events
 
     async def run(self, ears: Ears) -> None:
         """Be there for calls: there is nothing to connect to."""
@@ -279,14 +288,17 @@ def _first(path: str, body: jsonpath.JSONValue) -> str | None:
 
 def _reply(part: Part) -> bytes:
     place = part.place
-    data = {
+    data: dict[str, Any] = {
         "chat": place.chat,
         "thread": place.thread,
         "in_reply_to": place.reply_to.get("message"),
         "number": part.number,
         "text": part.text,
     }
-    event = {"type": "reply", "id": part.key, "timestamp": datetime.now(UTC).isoformat(), "data": data}
+    kind = "reply"
+    if name := place.reply_to.get("event"):
+        kind, data = name, json.loads(part.text)
+    event = {"type": kind, "id": part.key, "timestamp": datetime.now(UTC).isoformat(), "data": data}
     return json.dumps(event).encode()
 
 

@@ -10,7 +10,8 @@ of a text stand in the place of the first one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, Turn, new_id
-from torana.store.tables import deliveries, owned, undelivered
+from torana.store.tables import deliveries, owned, subscriptions, undelivered
 
 DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
@@ -70,6 +71,7 @@ def add(connection: Connection, turn: Turn) -> None:
     A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
     A turn that was run again is told anew.
     """
+    _announce(connection, turn)
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn)
@@ -79,10 +81,56 @@ def add(connection: Connection, turn: Turn) -> None:
         connection.execute(_UPDATE, {"key": told["number"]} | values)
         return
     if told is not None:
-        connection.execute(sa.delete(deliveries).where(deliveries.c.turn_id == turn.id))
+        parts = (deliveries.c.turn_id == turn.id) & (deliveries.c.part >= 0)
+        connection.execute(sa.delete(deliveries).where(parts))
     if text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
+
+
+def subscribe(connection: Connection, account: str, events: Collection[str]) -> None:
+    """Tell the account of these events of all turns from now on, and of no others."""
+    connection.execute(sa.delete(subscriptions).where(subscriptions.c.account == account))
+    if events:
+        rows = [{"account": account, "event": event} for event in events]
+        connection.execute(sa.insert(subscriptions), rows)
+
+
+def keep_subscriptions(connection: Connection, accounts: Collection[str]) -> None:
+    """Tell no other accounts of anything any more."""
+    connection.execute(sa.delete(subscriptions).where(subscriptions.c.account.not_in(accounts)))
+
+
+def _announce(connection: Connection, turn: Turn) -> None:
+    """Have the end of a turn told to those who asked for it, behind all that they were told before."""
+    event = "turn.completed" if turn.failure is None else "turn.failed"
+    accounts = connection.execute(_SUBSCRIBED, {"event": event}).scalars().all()
+    if not accounts or turn.ended_at is None:
+        return
+    told = (deliveries.c.turn_id == turn.id) & (deliveries.c.part < 0)  # before it was run again
+    connection.execute(sa.delete(deliveries).where(told))
+    place = json.dumps({"chat": "events", "thread": None, "reply_to": {"event": event}})
+    for number, account in enumerate(accounts, start=1):
+        values = _new(account, f"{account}/events", place, _told_of(turn), turn.ended_at)
+        values |= {"owner": turn.owner, "turn_id": turn.id, "part": -number, "is_cut": True}
+        connection.execute(_INSERT, values)
+
+
+def _told_of(turn: Turn) -> str:
+    failure = turn.failure and {"code": turn.failure.code, "detail": turn.failure.detail}
+    told = {
+        "id": turn.id,
+        "sessionId": turn.session_id,
+        "channelId": turn.channel,
+        "userId": turn.user,
+        "status": turn.state,
+        "content": turn.content,
+        "reply": turn.reply,
+        "error": failure,
+        "createdAt": turn.created_at.isoformat(),
+        "endedAt": turn.ended_at and turn.ended_at.isoformat(),
+    }
+    return json.dumps(told, ensure_ascii=False)
 
 
 def add_notice(connection: Connection, account: str, line: str, place: str, *, text: str, at: datetime) -> None:
@@ -243,6 +291,11 @@ def _delivery(row: RowMapping) -> Delivery:
     return Delivery(**row)
 
 
+_SUBSCRIBED = (
+    sa.select(subscriptions.c.account)
+    .where(subscriptions.c.event == sa.bindparam("event"))
+    .order_by(subscriptions.c.account)
+)
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
 _WAITING = sa.select(deliveries.c.number).where(
     undelivered,

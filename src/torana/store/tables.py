@@ -147,7 +147,8 @@ deliveries = sa.Table(
     sa.Column("line", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
-    # The turn's parts count from 0, behind the row ``root``; one that is not cut yet holds the whole text.
+    # The turn's parts count from 0 (what tells others of its end, from -1 downwards), behind the row ``root``;
+    # one that is not cut yet holds the whole text.
     sa.Column("root", sa.Integer),
     sa.Column("part", sa.Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),
@@ -177,6 +178,14 @@ attachments = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("media_type", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+#: Which accounts are told of the ends of all turns: ``turn.completed`` or ``turn.failed``.
+subscriptions = sa.Table(
+    "subscriptions",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("event", sa.Text, primary_key=True),
 )
 
 #: Who asked to talk on a platform, by the kind of connector and the platform's id of the sender: of the pairing

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic_ai.exceptions import ModelHTTPError
 from tests.standins.webhook import SECRET, Program
 
 from torana.app import App
@@ -53,7 +54,7 @@ async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[R
     """``await open_running(allow=[…])``: the account ``home`` with these settings."""
     async with Program() as program:
 
-        async def make(*answers: str, **settings: Any) -> Running:
+        async def make(*answers: Any, **settings: Any) -> Running:
             with closing(create_server(("127.0.0.1", 0))) as free:
                 port = free.getsockname()[1]
             account = {"kind": "webhook"} | dict(program.settings()) | settings
@@ -84,6 +85,27 @@ async def test_a_call_is_answered_and_its_delivery_listed(
     assert [one.text for one in await running.program.shown(1)] == ["It is 4."]
     (status,) = (await running.get("/v1/status"))["connectors"]
     assert (status["account"], status["kind"], status["state"]) == ("home", "webhook", "active")
+
+
+async def test_a_program_is_told_of_the_ends_of_all_turns_in_their_order(
+    open_running: Callable[..., Awaitable[Running]],
+) -> None:
+    model = ("one", [ModelHTTPError(400, "m", {"error": "bad"})])
+    running = await open_running(*model, events=["turn.completed", "turn.failed"])
+    await running.program.limit(0.1)
+
+    first = await running.client.post("/message", json={"content": "hello", "channelId": "a", "userId": "ana"})
+    await running.client.post("/message", json={"content": "hello again", "channelId": "a"})
+
+    await running.deliveries("sent", "sent")
+    completed, failed = running.program.events
+    assert (completed["type"], failed["type"]) == ("turn.completed", "turn.failed")
+    told = completed["data"]
+    assert (told["id"], told["channelId"], told["userId"]) == (first.json()["id"], "a", "ana")
+    assert (told["content"], told["reply"], told["error"]) == ("hello", "one", None)
+    assert failed["data"]["error"]["code"] == "model_failed"
+    (await running.client.delete("/v1/users/ana")).raise_for_status()
+    assert len((await running.get("/v1/deliveries"))["items"]) == 1
 
 
 async def test_the_hooks_port_serves_hooks_alone_and_the_contracts_port_none(

@@ -60,7 +60,9 @@ class DeliveryBody(Wire):
     id: str
     account: str
     turn_id: str | None
-    part: Annotated[int, Field(description="Counts the parts of a reply from 0.")]
+    part: Annotated[
+        int, Field(description="Counts the parts of a reply from 0; below, it tells a program of a turn's end.")
+    ]
     state: DeliveryState
     text: Annotated[str, Field(description="What is to be said; empty once it was sent.")]
     tries: int

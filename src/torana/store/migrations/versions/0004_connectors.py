@@ -35,6 +35,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_senders_code", "senders", ["code"])
     op.create_table(
+        "subscriptions",
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("event", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("account", "event", name="pk_subscriptions"),
+    )
+    op.create_table(
         "leases",
         sa.Column("account", sa.Text(), nullable=False),
         sa.Column("holder", sa.Text(), nullable=False),
