@@ -34,6 +34,10 @@ FRESH = timedelta(hours=24)
 _KEPT = timedelta(days=30)
 
 
+#: Added to the numbers of a turn's parts when it is run again: more than a reply has parts.
+_ASIDE = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A part of a reply, or a text that is not cut into parts yet, and how its delivery stands.
@@ -81,6 +85,11 @@ def add(connection: Connection, turn: Turn) -> None:
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 
 
+def set_aside(connection: Connection, turn_id: str) -> None:
+    """Make room for the reply of a turn that is run again; what is said of its failure stays as it is."""
+    connection.execute(_SET_ASIDE, {"of_turn": turn_id})
+
+
 def add_notice(connection: Connection, account: str, line: str, place: str, *, text: str, at: datetime) -> None:
     """Have something said that is no turn's."""
     connection.execute(_INSERT, _new(account, line, place, text, at))
@@ -118,7 +127,8 @@ def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]
 def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery:
     """Put a row per part in the place of one whole text; returns the first."""
     connection.execute(_UPDATE, {"key": delivery.number, "text": pieces[0], "is_cut": True})
-    for part, text in enumerate(pieces[1:], start=1):
+    first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
+    for part, text in enumerate(pieces[1:], start=first + 1):
         values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
         values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "is_cut": True}
         values["root"] = delivery.number
@@ -236,7 +246,7 @@ def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[s
 
 
 def _delivery(row: RowMapping) -> Delivery:
-    return Delivery(**row)
+    return Delivery(**{**row, "part": row["part"] % _ASIDE})
 
 
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
@@ -249,6 +259,11 @@ _INSERT = sa.insert(deliveries)
 _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UPDATE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_SET_ASIDE = (
+    sa.update(deliveries)
+    .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
+    .values(part=deliveries.c.part + _ASIDE)
+)
 _BEGIN = _UPDATE.values(state="sending", tries=deliveries.c.tries + 1)
 _STALE = (
     sa.update(deliveries)

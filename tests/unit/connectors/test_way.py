@@ -97,6 +97,27 @@ async def test_a_room_is_answered_in_its_thread_and_strangers_in_it_are_not(open
     assert await chat.shown(0, room="lobby") == []
 
 
+async def test_what_is_run_again_is_said_anew_behind_what_was_said_of_its_failure(open_gateway: Open) -> None:
+    chat = Chat(Abilities(length=150, repeat="keyed", pace=10_000), allow=["*"])
+    long = " ".join(f"number {number}" for number in range(40))
+    gateway = await open_gateway(chat, ScriptedModel([ValueError("no")], "meanwhile", long))
+    said = await chat.say("hello")
+    await chat.shown(1)
+    await chat.say("and this?")
+    await chat.shown(2)
+
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+    await gateway.turns.retry(GATEWAY_OWNER, turn.id)
+
+    texts = [one.text for one in await chat.shown(5)]
+    assert texts[0].startswith("This message could not be answered: ")
+    assert texts[1] == "meanwhile"
+    assert " ".join(texts[2:]) == long
+    assert {part.edits for part in chat.calls} == {None}
+    assert len({part.key for part in chat.calls}) == len(texts)
+
+
 async def test_bots_are_not_answered_unless_they_may_talk(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
