@@ -8,7 +8,7 @@ import site
 import subprocess
 import sys
 import venv
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from torana.agent import Bounds, TurnAgent
 from torana.agent.instructions import Instructions
 from torana.limits.budgets import Budgets
 from torana.memory import Memory
-from torana.messages import GATEWAY_OWNER, Inbound, OnBusy, Turn
+from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
@@ -95,6 +95,7 @@ def open_agent(
         database: Database = database,
         history_messages: int = 40,
         recall_in_rooms: bool = False,
+        takes: Sequence[FileKind] = ("text", "image", "pdf"),
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -115,6 +116,7 @@ def open_agent(
             recall_in_rooms=recall_in_rooms,
             bounds=Bounds(),
             clock=clock,
+            takes=frozenset(takes),
         )
 
     return make
@@ -171,6 +173,7 @@ def message() -> Callable[..., Inbound]:
         on_busy: OnBusy = "queue",
         key: str | None = None,
         token: str | None = None,
+        files: Sequence[File] = (),
     ) -> Inbound:
         return Inbound(
             owner=owner,
@@ -181,6 +184,7 @@ def message() -> Callable[..., Inbound]:
             on_busy=on_busy,
             key=key,
             token=token,
+            files=tuple(files),
         )
 
     return make

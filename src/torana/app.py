@@ -31,10 +31,11 @@ from torana.limits.prices import Prices, parse_price
 from torana.limits.rates import MessageRates
 from torana.limits.spending import Spending
 from torana.memory import Memory
-from torana.messages import Turn, utc_now
+from torana.messages import FileKind, Turn, utc_now
 from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import Embedder
+from torana.models.files import files_taken
 from torana.models.providers import open_embedder, open_model, without_builtin
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
@@ -124,7 +125,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    agent = _agent(settings, model, own, skills, sessions, memory, prices)
+    takes = files_taken(model, settings.model_files)
+    agent = _agent(settings, model, own, skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -132,7 +134,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
-    connectors = _connectors(loaded, database, turns, rates, pairing)
+    connectors = _connectors(loaded, database, turns, rates, pairing, takes)
     metrics = Metrics(turns=turns.counts, connectors=connectors.status)
     ended += [connectors.turn_ended, metrics.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
@@ -182,6 +184,7 @@ def _agent(
     sessions: Sessions,
     memory: Memory,
     prices: Prices,
+    takes: frozenset[FileKind],
 ) -> TurnAgent:
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
@@ -195,6 +198,7 @@ def _agent(
         bounds=_bounds(settings, limits_of(settings)),
         clock=utc_now,
         prices=prices,
+        takes=takes,
     )
 
 
@@ -210,7 +214,12 @@ def _toolset(
 
 
 def _connectors(
-    loaded: Loaded, database: Database, turns: Turns, rates: MessageRates, pairing: Pairing
+    loaded: Loaded,
+    database: Database,
+    turns: Turns,
+    rates: MessageRates,
+    pairing: Pairing,
+    takes: frozenset[FileKind],
 ) -> Connectors:
     return Connectors(
         accounts=read_accounts(loaded.settings.connectors, loaded.provider_environ),
@@ -219,6 +228,7 @@ def _connectors(
         pairing=pairing,
         database=database,
         holder=str(loaded.settings.data_dir),
+        takes=takes,
     )
 
 

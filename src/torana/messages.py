@@ -18,6 +18,9 @@ EVERYONE = "*"
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256
 
+#: Characters that a model is shown of the text files that came with one message.
+FILE_TEXT_LIMIT = 20_000
+
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 #: What becomes of a message whose session is busy: see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]
@@ -25,6 +28,8 @@ OnBusy = Literal["queue", "steer", "interrupt", "reject"]
 #: user's memory; everything, for everyone; name the user it speaks for.
 Scope = Literal["message", "read", "skills", "memory", "admin", "impersonate"]
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+#: What a file is to a model: read as text, looked at, or read page by page.
+FileKind = Literal["text", "image", "pdf"]
 EventType = Literal[
     "turn.accepted",
     "message.delta",
@@ -57,6 +62,15 @@ def owner_of(user: str) -> str:
     return f"user:{user}"
 
 
+def file_kind(media_type: str) -> FileKind | None:
+    """The kind of a file of that media type, which is in lower case and without parameters."""
+    if media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
+        return "image"
+    if media_type == "application/pdf":
+        return "pdf"
+    return "text" if media_type.startswith("text/") else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
     """Who holds the credential, and what it lets them do.
@@ -79,6 +93,15 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file that came with a message. ``media_type`` is what its bytes are, whatever was said of them."""
+
+    name: str
+    media_type: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inbound:
     """A message at the gateway's door, already parsed and checked by its edge."""
 
@@ -98,6 +121,8 @@ class Inbound:
     account: str | None = None
     message: str | None = None
     place: str | None = None
+    #: What came with it and a model may be handed.
+    files: tuple[File, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +177,8 @@ class Turn:
     account: str | None = None
     message: str | None = None
     place: str | None = None
+    #: How many files came with it that a model may be handed; they are kept until it has completed.
+    files: int = 0
 
     @property
     def ended(self) -> bool:

@@ -15,6 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
 
+from torana.agent.files import Prompts
 from torana.agent.guard import ToolGuard
 from torana.agent.instructions import Instructions, Knowledge
 from torana.agent.journal import Journal, Journaled, Run, responses_of, settled_messages
@@ -22,7 +23,7 @@ from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.memory import Memory
-from torana.messages import Reply, Turn
+from torana.messages import FileKind, Reply, Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import Sessions, history
 from torana.tools import ToolContext
@@ -73,7 +74,9 @@ class TurnAgent:
         bounds: Bounds,
         clock: Callable[[], datetime],
         prices: Prices | None = None,
+        takes: frozenset[FileKind] = frozenset(),
     ) -> None:
+        """``takes`` are the kinds of files that the model can be handed."""
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
@@ -85,6 +88,7 @@ class TurnAgent:
         )
         self._instructions = instructions
         self._sessions = sessions
+        self._prompts = Prompts(sessions=sessions, takes=takes)
         self._memory = memory
         self._timezone = timezone
         self._recall_in_rooms = recall_in_rooms
@@ -109,12 +113,19 @@ class TurnAgent:
         knowledge = Knowledge(shared=shared, memories=memories, before=window.before)
         settled = settled_messages(journal)
         watch = Watch(emit, said=text_of(settled))
-        run = Run(turn=turn, may_recall=may_recall, timezone=self._timezone, clock=self._clock, journal=journal)
+        run = Run(
+            turn=turn,
+            may_recall=may_recall,
+            timezone=self._timezone,
+            clock=self._clock,
+            journal=journal,
+            prompt=self._prompts.of,
+        )
         try:
             result = await self._agent.run(
-                None if settled else turn.content,
+                None if settled else await self._prompts.of(turn),
                 deps=run,
-                message_history=[*window.messages, *settled],
+                message_history=[*window.messages, *await self._prompts.restored(settled, turn.owner)],
                 instructions=self._instructions.render(turn, knowledge, now=self._clock()),
                 usage_limits=self._limits,
                 event_stream_handler=watch.follow,

@@ -51,6 +51,7 @@ class Instructions:
             today=f"{now.astimezone(self._timezone):%A, %-d %B %Y}",
             timezone=self._timezone.key,
             skills=self._shown_skills(),
+            platform=turn.account is not None,
             room=knowledge.shared,
             speaker=one_line(turn.user) if turn.user else "someone without a name",
             memories=_fitting(knowledge.memories, _MEMORY_TOKENS),

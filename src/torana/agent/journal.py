@@ -9,7 +9,7 @@ result, an idempotent one that was cut off runs again, and any other is not star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
@@ -29,12 +29,14 @@ from pydantic_ai.messages import (
     TextPart,
     ToolCallPart,
     ToolReturn,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.watch import whole
+from torana.messages import Turn
 from torana.tools import ToolContext
 
 CallState = Literal["started", "completed", "failed"]
@@ -82,8 +84,8 @@ class Journal(Protocol):
         """What earlier attempts wrote of a call."""
         ...
 
-    async def steers(self, step: int) -> Sequence[str]:
-        """What the user added for the request of this step; asked again, the same."""
+    async def steers(self, step: int) -> Sequence[Turn]:
+        """The messages that the user added for the request of this step; asked again, the same."""
         ...
 
     async def settle(self, step: Step) -> None:
@@ -118,6 +120,8 @@ class Run(ToolContext):
     """What a run of the agent has at hand: what tools may know, and the turn's journal."""
 
     journal: Journal
+    #: Makes the prompt of a message.
+    prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
     #: The tasks in which the model is being asked.
     _asking: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
 
@@ -163,7 +167,8 @@ class Journaled(AbstractCapability[Run]):
         added = await ctx.deps.journal.steers(_number(ctx))
         last = request_context.messages[-1]
         if added and isinstance(last, ModelRequest):
-            request = replace(last, parts=[*last.parts, *(UserPromptPart(text) for text in added)])
+            prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
+            request = replace(last, parts=[*last.parts, *prompts])
             request_context.messages[-1] = request
             ctx.messages[-1] = request
         return request_context

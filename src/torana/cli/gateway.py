@@ -159,6 +159,8 @@ class Gateway:
         _log.info("stopping; once more to hurry" if grace else "stopping at once")
         if self._app is not None:
             await self._app.turns.stop(grace=grace)
+            if grace:
+                await self._app.connectors.flush(within=_CONNECTION_GRACE)
         self._server.should_exit = True
         self._settled.set()  # nobody is held any longer
 

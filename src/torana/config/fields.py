@@ -18,6 +18,7 @@ from pydantic_settings import NoDecode
 
 from torana.limits.policies import parse_limit
 from torana.limits.prices import parse_price
+from torana.messages import FileKind
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
@@ -178,6 +179,7 @@ Models = Annotated[
     Field(min_length=1, max_length=10),
     Allowed("a model name such as builtin or openai-chat:gpt-5"),
 ]
+FileKinds = Annotated[ListOf[Annotated[FileKind, BeforeValidator(lower)]], Allowed("text, image or pdf")]
 EmbeddingModel = Annotated[
     Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None,
     Allowed("an embedding model's name such as openai:text-embedding-3-small"),

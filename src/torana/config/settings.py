@@ -13,6 +13,7 @@ from torana.config.fields import (
     ConnectorTables,
     Directory,
     EmbeddingModel,
+    FileKinds,
     Functions,
     Host,
     Hosts,
@@ -100,6 +101,12 @@ class Settings(BaseModel):
         default=None,
         description="The key for the model's provider; without it the provider's own variable is used, such "
         "as `OPENAI_API_KEY`.",
+    )
+    model_files: FileKinds = Field(
+        default=("text",),
+        description="What of the files that come with messages from chat platforms the model is handed: "
+        "`text`, and of a model that can look at them `image` and `pdf`. Everything else is only named to it; "
+        "to `builtin` everything is.",
     )
     embedding_model: EmbeddingModel = Field(
         default=None,

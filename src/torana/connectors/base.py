@@ -215,6 +215,19 @@ class ConnectorSettings(BaseModel):
     previews: bool = Field(
         default=True, description="Whether a reply is shown while it grows, where the platform has edits."
     )
+    files: int = Field(
+        default=5,
+        ge=0,
+        le=20,
+        description="How many files of a message are fetched for the model, where it takes such files "
+        "(`model_files`); all are named.",
+    )
+    file_bytes: int = Field(
+        default=3_750_000,
+        ge=1,
+        le=50_000_000,
+        description="Bytes of a file above which it is only named.",
+    )
     on_ambiguous: Literal["resend", "hold"] = Field(
         default="resend",
         description="What becomes of a part that may have arrived, where the platform cannot be asked: sent "

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import re
-import unicodedata
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 
-from torana.connectors.base import Attachment, ConnectorSettings, Heard
+from torana.connectors.base import ConnectorSettings, Heard
+from torana.connectors.luggage import Luggage, Porter, shown_name
 from torana.connectors.places import channel_of, dump_place
-from torana.errors import GatewayError, Overloaded, RateLimited, StoreUnavailable
+from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
-from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, Inbound, Turn
+from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn
 from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store import sessions as session_rows
@@ -26,14 +25,8 @@ from torana.turns import Turns
 #: The time in which a session's turns are counted, to find out two machines that talk to each other.
 _LOOP = timedelta(minutes=10)
 
-#: Attachments that are named; what is beyond is counted.
-_NAMED = 20
-
 #: Seconds before a message is tried again that could not be written down; the platform waits meanwhile.
 _PAUSES = (0.2, 1.0, 5.0)
-
-#: Characters without a width or a place of their own, which make one name look like another.
-_UNSEEN = re.compile(r"[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +50,12 @@ class Door:
         database: Database,
         clock: Callable[[], datetime],
         taken: Callable[[Turn | None], None],
+        takes: frozenset[FileKind] = frozenset(),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``rates`` are those of the gateway; ``taken`` is told a new turn, or None of a notice."""
+        """``rates`` are those of the gateway; ``taken`` is told a new turn, or None of a notice; ``takes`` are
+        the kinds of files that the model can be handed.
+        """
         self._account = account
         self._kind = kind
         self._settings = settings
@@ -70,6 +66,7 @@ class Door:
         self._clock = clock
         self._taken = taken
         self._pause = pause
+        self._porter = Porter(account=account, settings=settings, takes=takes)
         self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
         #: What one sender is told by the gateway itself.
         self._notices = MessageRates(per_user=3, overall=60)
@@ -77,37 +74,41 @@ class Door:
     async def hear(self, heard: Heard) -> None:
         """Take a message in, or turn it away for good; what cannot be written down is tried again.
 
-        Raises ``Draining`` when the gateway stops: then the platform tells it again later.
+        When the gateway stops it does not return: the platform tells the message again after the next start,
+        and until the end replies still go out.
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
+        luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
-        while (hindrance := await self._hindrance(heard)) is not None:
+        while (hindrance := await self._hindrance(heard, luggage)) is not None:
+            if isinstance(hindrance, Draining):
+                await asyncio.Event().wait()
             _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
             await self._pause(next(pauses, _PAUSES[-1]))
 
-    async def _hindrance(self, heard: Heard) -> GatewayError | None:
+    async def _hindrance(self, heard: Heard, luggage: Luggage) -> GatewayError | None:
         """What keeps the message from being written down at this moment."""
         try:
-            await self._hear(heard)
-        except (StoreUnavailable, Overloaded) as error:
+            await self._hear(heard, luggage)
+        except (Draining, Overloaded, StoreUnavailable) as error:
             return error
         return None
 
-    async def _hear(self, heard: Heard) -> None:
+    async def _hear(self, heard: Heard, luggage: Luggage) -> None:
         if heard.sender.automatic and not self._settings.bots:
             return
-        content = _content(heard)
-        if not content:
+        if not _content(heard.text, luggage):
             return
         user = await self._user(heard)
         if user is None or await self._turns.heard(self._account, _id(heard.id)) is not None:
             return
         try:
-            self._from_senders.take(heard.sender.id)
-            await self._check_bounds(heard, content)
-            with self._rates.counted(user) as standings:
-                submitted = await self._turns.submit(self._inbound(heard, user, content), rates=standings)
+            with self._from_senders.counted(heard.sender.id):
+                await self._check_bounds(heard, luggage)
+                await self._porter.fetch(luggage)
+                with self._rates.counted(user) as standings:
+                    submitted = await self._turns.submit(self._inbound(heard, user, luggage), rates=standings)
         except (RateLimited, _TurnedAway) as error:
             await self._tell(heard, str(error))
             return
@@ -149,8 +150,8 @@ class Door:
                 f"hour:\n\n`{code}`\n\nThey let you in with `torana pair approve {code}`.",
             )
 
-    async def _check_bounds(self, heard: Heard, content: str) -> None:
-        if len(content) > CONTENT_LIMIT:
+    async def _check_bounds(self, heard: Heard, luggage: Luggage) -> None:
+        if len(_content(heard.text, luggage)) > CONTENT_LIMIT:
             raise _TurnedAway(f"A message may have at most {CONTENT_LIMIT:,} characters; yours is longer.")
         most = self._settings.per_session
         if not most:
@@ -165,17 +166,18 @@ class Door:
                 "a while."
             )
 
-    def _inbound(self, heard: Heard, user: str, content: str) -> Inbound:
+    def _inbound(self, heard: Heard, user: str, luggage: Luggage) -> Inbound:
         return Inbound(
             owner=GATEWAY_OWNER,
             principal=f"connector:{self._account}",
-            content=content,
+            content=_content(heard.text, luggage),
             channel=channel_of(self._account, heard.place),
             user=user[:ID_LIMIT],
             on_busy=self._settings.on_busy,
             account=self._account,
             message=_id(heard.id),
             place=dump_place(heard.place),
+            files=luggage.files,
         )
 
     async def _tell(self, heard: Heard, text: str) -> None:
@@ -192,11 +194,6 @@ class Door:
         self._taken(None)
 
 
-def shown_name(name: str) -> str:
-    """A name as it can be shown in a line: nothing unseen in it, and not long."""
-    return " ".join(_UNSEEN.sub(" ", unicodedata.normalize("NFC", name)).split())[:64]
-
-
 def _is_name(sender: str) -> bool:
     """Whether a sender's id can be part of a userId."""
     return 0 < len(sender) <= ID_LIMIT - 50 and "\0" not in sender and sender.isprintable()
@@ -209,17 +206,7 @@ def _id(message: str) -> str:
     return hashlib.sha256(message.encode("utf-8", "replace")).hexdigest()
 
 
-def _content(heard: Heard) -> str:
+def _content(text: str, luggage: Luggage) -> str:
     """The text, and the names of what came with it."""
-    text = heard.text.replace("\0", "").encode("utf-8", "replace").decode()
-    names = [_named(attachment) for attachment in heard.attachments[:_NAMED]]
-    if len(heard.attachments) > _NAMED:
-        names.append(f"[and {len(heard.attachments) - _NAMED} more]")
-    return "\n".join(line for line in [text.strip(), *names] if line)
-
-
-def _named(attachment: Attachment) -> str:
-    kinds = {"image": "image", "file": "file", "voice": "voice message", "video": "video"}
-    name = shown_name(attachment.name)
-    size = "" if attachment.size is None else f", {attachment.size / 1000:.1f} kB"
-    return f"[{kinds[attachment.kind]}{': ' + name if name else ''}, {attachment.media_type}{size}]"
+    text = text.replace("\0", "").encode("utf-8", "replace").decode()
+    return "\n".join(line for line in [text.strip(), *luggage.lines] if line)

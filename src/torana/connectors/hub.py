@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +18,7 @@ from torana.connectors.outbox import Outbox
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
 from torana.limits.rates import MessageRates
-from torana.messages import Turn, utc_now
+from torana.messages import FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store.database import Database
@@ -48,11 +49,12 @@ class Connectors:
         database: Database,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
+        takes: frozenset[FileKind] = frozenset(),
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
     ) -> None:
-        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
-        change in how an account stands.
+        """``holder`` is whoever shares the database with nobody, across restarts; ``takes`` are the kinds of
+        files that the model can be handed; ``told`` hears of every change in how an account stands.
         """
         self._accounts = accounts
         self._turns = turns
@@ -60,6 +62,7 @@ class Connectors:
         self._pairing = pairing
         self._database = database
         self._clock = clock
+        self._takes = takes
         self._told = told
         self._open = open_
         self._holder = holder
@@ -72,6 +75,15 @@ class Connectors:
         """Begin to connect all of them; nothing is waited for."""
         async with self._changing:
             self._start_all(self._accounts)
+
+    async def flush(self, *, within: float) -> None:
+        """Deliver what can be delivered at once, over the connections there are, for so many seconds."""
+        active = [running for running in self._running.values() if running.supervisor.connector is not None]
+        for running in active:
+            running.outbox.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await asyncio.gather(*(running.outbox.until_idle() for running in active))
 
     async def stop(self) -> None:
         """End all connections; nothing begins any more."""
@@ -177,6 +189,7 @@ class Connectors:
             database=self._database,
             clock=self._clock,
             taken=partial(self._taken, account.name),
+            takes=self._takes,
         )
         return _Surroundings(door=door, outbox=outbox)
 

@@ -55,13 +55,19 @@ class Outbox:
         self._settled = settled
         self._pause = pause
         self._woken = asyncio.Event()
+        self._idle = asyncio.Event()
         self._busy: set[str] = set()
         self._turnstile = asyncio.Lock()
         self._free_at = 0.0
 
     def wake(self) -> None:
         """Say that there may be something to deliver."""
+        self._idle.clear()
         self._woken.set()
+
+    async def until_idle(self) -> None:
+        """Wait until nothing more can be delivered at the moment."""
+        await self._idle.wait()
 
     async def deliver(self, connector: Connector[Any]) -> None:
         """Deliver over this connection until cancelled.
@@ -98,6 +104,8 @@ class Outbox:
         self._look_in = min([_LOOK, *later])
         due = [head for head in waiting if head.due_at <= now][: max(0, _ABREAST - len(self._busy))]
         self._busy.update(head.line for head in due)
+        if not self._busy:
+            self._idle.set()
         return due
 
     async def _until_woken(self) -> None:

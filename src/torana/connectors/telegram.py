@@ -246,7 +246,8 @@ class Telegram(Connector[TelegramSettings]):
         """Let what is under way come to its end, for a while: cut off, nobody would know what became of it."""
         self._ending = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), _SETTLE)
+            async with asyncio.timeout(_SETTLE):
+                await self._idle.wait()
 
     async def send(self, part: Part) -> str:
         """As ``Connector``."""

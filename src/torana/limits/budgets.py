@@ -18,8 +18,8 @@ from torana.errors import BudgetSpent
 from torana.limits.policies import MICRO, Limit, Limits, Whose, Window, day_of, minute_of, window_of
 from torana.limits.prices import Prices
 from torana.limits.standings import Policy, Standing, headers
-from torana.messages import Turn, Usage, utc_now
-from torana.store import journal, transcript, usage
+from torana.messages import FILE_TEXT_LIMIT, Turn, Usage, file_kind, utc_now
+from torana.store import attachments, journal, transcript, usage
 from torana.store.database import Connection
 from torana.store.usage import Amount, Held
 
@@ -38,6 +38,11 @@ _TURNS_RESET = 5
 #: Bytes of text that are a token at least; and of a history's JSON, of which much is no text.
 _BYTES = 3
 _HISTORY_BYTES = 4
+
+#: Tokens of a picture, and of a PDF, whose pages are read and looked at: one for so many of its bytes, no less
+#: than the second number and no more than the third.
+_PICTURE = 2_000
+_PDF = (10, 2_000, 100_000)
 
 _SETTINGS: dict[Whose, str] = {
     "user": "TORANA_LIMITS_PER_USER",
@@ -284,7 +289,8 @@ class Budgets:
         if turn.attempt > 1 or turn.state == "queued":
             said += journal.size(connection, turn.id)
         history = math.ceil(said / _HISTORY_BYTES)
-        return self._estimate.overhead + _most_tokens(turn.content) + history
+        files = _tokens_of_files(attachments.sizes(connection, turn.id)) if turn.files else 0
+        return self._estimate.overhead + _most_tokens(turn.content) + history + files
 
     def _reckoned(self, asked: Amount, request: int) -> Amount:
         output = self._estimate.output
@@ -387,6 +393,21 @@ def _most_tokens(text: str) -> int:
 def _tokens(size: int) -> int:
     """How many tokens so many bytes of text are, rather too many."""
     return math.ceil(size / _BYTES)
+
+
+def _tokens_of_files(sizes: Sequence[tuple[str, int]]) -> int:
+    """How many tokens files are for a model, by their media types and sizes, rather too many."""
+    text = tokens = 0
+    for media_type, size in sizes:
+        match file_kind(media_type):
+            case "image":
+                tokens += _PICTURE
+            case "pdf":
+                per_token, least, most = _PDF
+                tokens += min(max(size // per_token, least), most)
+            case _:
+                text += size
+    return tokens + _tokens(min(text, FILE_TEXT_LIMIT * _BYTES))
 
 
 def _warned(levels: Sequence[_Level], charged: Amount) -> list[Warned]:

@@ -40,8 +40,8 @@ class Export:
         """A zip file, to be read from its beginning and closed by the caller; recorded as an act.
 
         It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
-        turn a line), ``memories.jsonl``, ``tokens.jsonl``, ``accounts.jsonl`` (of chat platforms) and
-        ``usage.csv``; nobody known has empty ones.
+        turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``memories.jsonl``,
+        ``tokens.jsonl``, ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody known has empty ones.
         Raises ``OSError`` where there is no room.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
@@ -67,6 +67,7 @@ class Export:
 def _write(file: IO[bytes], holdings: Holdings, user: str, act: Act) -> dict[str, int]:
     with ZipFile(file, "w", ZIP_DEFLATED) as out:
         counts = _write_sessions(out, holdings.said())
+        counts["files"] = _write_files(out, holdings.sent())
         counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
         counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
         counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
@@ -82,6 +83,17 @@ def _write_sessions(out: ZipFile, said: Iterable[_Row]) -> dict[str, int]:
         counts["sessions"] += 1
         counts["turns"] += _write_lines(out, f"sessions/{session_id}.jsonl", map(_turn, turns))
     return counts
+
+
+def _write_files(out: ZipFile, sent: Iterable[_Row]) -> int:
+    """Write each file under a name of ours, and what it was called into a list; returns how many."""
+    records: list[dict[str, Any]] = []
+    for row in sent:
+        member = f"files/{row['turn_id']}/{row['number'] + 1}"
+        out.writestr(member, row["body"])
+        record = {"file": member, "turnId": row["turn_id"], "name": row["name"], "mediaType": row["media_type"]}
+        records.append(record)
+    return _write_lines(out, "files.jsonl", records)
 
 
 def _write_lines(out: ZipFile, name: str, records: Iterable[dict[str, Any]]) -> int:

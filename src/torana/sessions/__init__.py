@@ -11,12 +11,12 @@ from typing import Literal
 from pydantic_ai.messages import ModelMessage
 
 from torana.errors import NotFound
-from torana.messages import Turn
+from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
 from torana.sessions import history
 from torana.sessions.listing import Message, Session, messages_of, session_of
+from torana.store import attachments, transcript, turns
 from torana.store import sessions as session_rows
-from torana.store import transcript, turns
 from torana.store.database import Database
 
 #: How far back ``Sessions.earlier`` looks, in turns.
@@ -73,6 +73,10 @@ class Sessions:
     async def is_shared(self, turn: Turn) -> bool:
         """Whether more than one user has spoken in the turn's session."""
         return await self._database.run(partial(turns.is_shared, owner=turn.owner, session_id=turn.session_id))
+
+    async def files(self, owner: str, turn_id: str) -> list[File]:
+        """What came with the message of the owner's turn, in its order, as long as it is kept."""
+        return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
     async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> list[Said]:
         """What was said before this turn, from the newest or from the first; at most 500 turns of it."""

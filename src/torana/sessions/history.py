@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic_ai.messages import (
     ModelMessage,
@@ -11,17 +12,25 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
+    TextContent,
     TextPart,
+    UserContent,
     UserPromptPart,
 )
 
 _SPEAKER = "user"
+#: The turns whose files stood in a request, by the place of the part.
+_FILES = "files"
+
+#: What stands between a message and its files.
+_BEHIND = "What came with this message:"
 
 
 def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
     """The messages of one turn, serialised, and how many they are.
 
-    The instructions are left out: every run writes its own. The speaker is kept beside what the user said.
+    The instructions are left out: every run writes its own. The speaker is kept beside what the user said. So
+    is whose files were shown, but not the files: a message names what came with it.
     """
     kept = [_kept(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
     return ModelMessagesTypeAdapter.dump_json(kept), len(kept)
@@ -29,8 +38,31 @@ def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[byte
 
 def _kept(request: ModelRequest, speaker: str | None) -> ModelRequest:
     is_said = any(isinstance(part, UserPromptPart) for part in request.parts)
-    metadata = {_SPEAKER: speaker} if is_said and speaker is not None else None
-    return replace(request, instructions=None, metadata=metadata)
+    metadata: dict[str, Any] = {_SPEAKER: speaker} if is_said and speaker is not None else {}
+    parts, files = list(request.parts), dict[str, str]()
+    for place, part in enumerate(parts):
+        if isinstance(part, UserPromptPart) and (turn_id := _shown_of(part)) is not None:
+            parts[place] = replace(part, content=part.content[0])
+            files[str(place)] = turn_id
+    if files:
+        metadata[_FILES] = files
+    return replace(request, parts=parts, instructions=None, metadata=metadata or None)
+
+
+def with_files(content: str, turn_id: str, files: Sequence[UserContent]) -> list[UserContent]:
+    """A message together with its files, as they are shown to the model; the turn is that of the message."""
+    return [content, TextContent(_BEHIND, metadata={_FILES: turn_id}), *files]
+
+
+def shown_files(request: ModelRequest) -> Mapping[int, str]:
+    """The turns whose files stood in a request when it was kept, by the place of the part."""
+    return {int(place): turn for place, turn in (request.metadata or {}).get(_FILES, {}).items()}
+
+
+def _shown_of(part: UserPromptPart) -> str | None:
+    """The turn whose files are in a prompt, behind its message, as ``with_files`` put them there."""
+    mark = None if isinstance(part.content, str) or len(part.content) < 2 else part.content[1]
+    return mark.metadata[_FILES] if isinstance(mark, TextContent) and mark.content == _BEHIND else None
 
 
 def cut_off(content: str, text: str) -> list[ModelMessage]:

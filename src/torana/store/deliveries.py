@@ -72,15 +72,19 @@ def add(connection: Connection, turn: Turn) -> None:
     """Have the end of a turn told where its message was heard; called in the transaction that ends it.
 
     A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
+    A turn that was run again is told anew.
     """
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn)
-    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
-    if preview is not None:
+    told = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if told is not None and told["state"] == "preview":
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
-        connection.execute(_UPDATE, {"key": preview["number"]} | values)
-    elif text:
+        connection.execute(_UPDATE, {"key": told["number"]} | values)
+        return
+    if told is not None:
+        connection.execute(sa.delete(deliveries).where(deliveries.c.turn_id == turn.id))
+    if text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 

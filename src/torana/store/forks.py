@@ -42,7 +42,7 @@ def fork(
     The ended turns are copied with their history, under new ids and at no cost: they were paid for. The title
     comes along only with the message that gave it: what is erased of that later is erased here too. What the
     model is not shown any more stays so, unless the named turn itself is among it. Not copied are journals,
-    idempotency keys, deliveries, and where a message was heard. Raises ``NotFound``, ``NotEnded``,
+    idempotency keys, deliveries, files, and where a message was heard. Raises ``NotFound``, ``NotEnded``,
     ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns.
     """
     source = session_rows.get(connection, owner, session_id)
@@ -177,6 +177,7 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "account": sa.null(),
     "message": sa.null(),
     "place": sa.null(),
+    "files": sa.literal(0),
 }
 _COPY_TURN = sa.insert(turns).from_select(
     turns.c.keys(),

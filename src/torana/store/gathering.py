@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import owner_of
 from torana.store.senders import of_user
-from torana.store.tables import memories, senders, sessions, tokens, turns, usage
+from torana.store.tables import attachments, memories, senders, sessions, tokens, turns, usage
 
 #: Rows that are in memory at once.
 _PAGE = 100
@@ -24,12 +24,14 @@ class Holdings:
 
     def said(self) -> Iterator[RowMapping]:
         """The user's turns, session by session, in their order; of rooms nobody else's."""
-        own = sa.select(sessions.c.id).where(sessions.c.owner == owner_of(self._user))
-        return self._rows(
-            sa.select(turns)
-            .where((turns.c.user == self._user) | turns.c.session_id.in_(own))
-            .order_by(turns.c.session_id, turns.c.seq)
-        )
+        said = sa.select(turns).where(self._is_own())
+        return self._rows(said.order_by(turns.c.session_id, turns.c.seq))
+
+    def sent(self) -> Iterator[RowMapping]:
+        """The files that came with the user's messages and are kept."""
+        files = sa.select(attachments).join(turns, turns.c.id == attachments.c.turn_id).where(self._is_own())
+        in_order = files.order_by(turns.c.session_id, turns.c.seq, attachments.c.number)
+        return self._rows(in_order, at_once=1)  # each may be some megabytes
 
     def remembered(self) -> Iterator[RowMapping]:
         """All memories about the user, superseded ones too, the oldest first."""
@@ -57,5 +59,10 @@ class Holdings:
             sa.select(*shown).where(of_user(self._user)).order_by(senders.c.kind, senders.c.sender)
         )
 
-    def _rows(self, query: sa.Select[*tuple[object, ...]]) -> Iterator[RowMapping]:
-        return iter(self._connection.execute(query, execution_options={"yield_per": _PAGE}).mappings())
+    def _is_own(self) -> sa.ColumnElement[bool]:
+        """The condition for the user's turns."""
+        own = sa.select(sessions.c.id).where(sessions.c.owner == owner_of(self._user))
+        return (turns.c.user == self._user) | turns.c.session_id.in_(own)
+
+    def _rows(self, query: sa.Select[*tuple[object, ...]], *, at_once: int = _PAGE) -> Iterator[RowMapping]:
+        return iter(self._connection.execute(query, execution_options={"yield_per": at_once}).mappings())

@@ -106,6 +106,8 @@ turns = sa.Table(
     sa.Column("account", sa.Text),
     sa.Column("message", sa.Text),
     sa.Column("place", sa.Text),
+    # How many files came with it, so that nobody has to look for those of most turns.
+    sa.Column("files", sa.Integer, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("session_id", "seq"),
@@ -162,6 +164,19 @@ deliveries = sa.Table(
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("turn_id", "part"),
     sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered, postgresql_where=undelivered),
+)
+
+#: Files that came with a message, in their order, until its turn has completed or was cancelled.
+attachments = sa.Table(
+    "attachments",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 #: Who asked to talk on a platform, by the kind of connector and the platform's id of the sender: of the pairing

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
-from torana.store import deliveries, journal, usage
+from torana.store import attachments, deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 
 
@@ -85,8 +85,11 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
         account=inbound.account,
         message=inbound.message,
         place=inbound.place,
+        files=len(inbound.files),
     )
     connection.execute(_INSERT, _values(turn))
+    if inbound.files:
+        attachments.add(connection, turn, inbound.files)
     return Accepted(
         turn=turn,
         interrupts=own if turn.on_busy == "interrupt" else None,
@@ -213,7 +216,7 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
     return again
 
 
-def take_steers(connection: Connection, turn: Turn, step: int) -> list[str]:
+def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
     """What its speaker sent in order to steer a running turn, for the request of this step.
 
     Asked again for the same step it gives the same, and with it what was taken for a later one that was never
@@ -228,12 +231,12 @@ def take_steers(connection: Connection, turn: Turn, step: int) -> list[str]:
         .values(merged_into=turn.id, merged_step=step)
     )
     taken = connection.execute(
-        sa.select(turns.c.content)
+        sa.select(turns)
         .where(unfinished, turns.c.session_id == turn.session_id, turns.c.merged_into == turn.id)
         .where(turns.c.merged_step == step)
         .order_by(turns.c.seq)
     )
-    return list(taken.scalars())
+    return [_turn(row) for row in taken.mappings()]
 
 
 def requeue(connection: Connection) -> None:
@@ -307,7 +310,7 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
-    if ended.state != "failed":  # only those are run again
+    if ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]
 
@@ -317,6 +320,8 @@ def _end(connection: Connection, turn: Turn, ending: Ending) -> Turn:
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
     deliveries.add(connection, ended)
+    if turn.files and ended.state != "failed":  # only those are run again
+        attachments.clear(connection, turn.id)
     return ended
 
 
@@ -363,6 +368,7 @@ def _values(turn: Turn) -> dict[str, Any]:
         "account": turn.account,
         "message": turn.message,
         "place": turn.place,
+        "files": turn.files,
     } | _outcome(turn)
 
 

@@ -125,8 +125,9 @@ class Chat(Platform):
         mention: bool = False,
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> str:
-        """As ``Platform``."""
+        """As ``Platform``; besides a file there may be any ``attachments``."""
         heard = Heard(
             id=self._number() + self.id_suffix,
             sender=Sender(id=sender, name=sender.title(), automatic=bot),
@@ -134,7 +135,7 @@ class Chat(Platform):
             text=text,
             direct=room is None,
             addressed=room is None or mention,
-            attachments=() if file is None else (_attachment(*file),),
+            attachments=(*attachments, *([] if file is None else [_attachment(*file)])),
         )
         self._all[heard.id] = said = _Said(heard)
         await self._tell(said)

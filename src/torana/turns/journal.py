@@ -86,7 +86,7 @@ class TurnJournal:
         """See ``Journal``."""
         return self._calls.get((step, call_id))
 
-    async def steers(self, step: int) -> Sequence[str]:
+    async def steers(self, step: int) -> Sequence[Turn]:
         """See ``Journal``. The database is asked only where there may be something."""
         if not self._is_steered():
             return ()

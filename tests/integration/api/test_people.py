@@ -19,6 +19,7 @@ from pydantic_ai.messages import ToolCallPart
 
 from torana.app import App
 from torana.errors import ModelFailed
+from torana.messages import File, Inbound, Turn
 from torana.store.tables import audit, history, keys, memories, sessions, tokens, tombstones, turns, usage
 from torana.testing import ScriptedModel
 
@@ -333,13 +334,46 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     assert (today["messages"], today["costUsd"]) == ("3", "0.0")
     manifest = json.loads(files["manifest.json"])
     assert manifest["user"] == "ana"
-    assert manifest["counts"] == {"sessions": 1, "turns": 3, "memories": 2, "tokens": 1, "accounts": 1}
+    assert manifest["counts"] == {
+        "sessions": 1,
+        "turns": 3,
+        "files": 0,
+        "memories": 2,
+        "tokens": 1,
+        "accounts": 1,
+    }
     _, entry = await rows(app, audit)
     assert (entry["action"], entry["target"], json.loads(entry["detail"])) == (
         "user.export",
         "ana",
         manifest["counts"],
     )
+
+
+async def test_an_export_holds_the_files_that_are_kept(start: Start):
+    app, client = await start(ScriptedModel([ModelFailed("no")], "seen", [ModelFailed("no")]))
+    files = (
+        File(name='../../evil"é.txt', media_type="text/plain", body="hé".encode()),
+        File(name="cat.txt", media_type="text/plain", body=b"meow"),
+    )
+    ended: list[Turn] = []
+    for content, user in (("fail", "ana"), ("answered", "ana"), ("fail", "ben")):
+        said = Inbound(owner="gateway", principal="local", content=content, user=user, files=files)
+        ended.append(await app.turns.ended(await app.turns.accept(said)))
+
+    exported = await export(client, "ana")
+
+    failed = ended[0].id
+    assert lines(exported["files.jsonl"]) == [
+        {"file": f"files/{failed}/{n}", "turnId": failed, "name": file.name, "mediaType": "text/plain"}
+        for n, file in enumerate(files, start=1)
+    ]
+    assert [name for name in exported if name.startswith("files/")] == [
+        f"files/{failed}/1",
+        f"files/{failed}/2",
+    ]
+    assert (exported[f"files/{failed}/1"], exported[f"files/{failed}/2"]) == ("hé", "meow")
+    assert json.loads(exported["manifest.json"])["counts"]["files"] == 2
 
 
 async def test_of_a_shared_room_only_ones_own_part_is_handed_over(start: Start):
@@ -357,6 +391,7 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
     await say(client, "hi", "a", "ana")
     files = await export(client, "~" + "8J-NiA")
     assert {name: len(text.splitlines()) for name, text in files.items() if name != "manifest.json"} == {
+        "files.jsonl": 0,
         "memories.jsonl": 0,
         "tokens.jsonl": 0,
         "accounts.jsonl": 0,

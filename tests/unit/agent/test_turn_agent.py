@@ -60,7 +60,7 @@ class Unwritten:
     def call(self, step: int, call_id: str) -> Call | None:
         return None
 
-    async def steers(self, step: int) -> Sequence[str]:
+    async def steers(self, step: int) -> Sequence[Turn]:
         return ()
 
     async def settle(self, step: Step) -> None:

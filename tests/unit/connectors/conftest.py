@@ -16,7 +16,7 @@ from torana.connectors.base import Connector
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.limits.rates import MessageRates
-from torana.messages import EVERYONE, Turn, utc_now
+from torana.messages import EVERYONE, FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store import deliveries as rows
 from torana.store.audit import Act
@@ -63,6 +63,7 @@ async def open_gateway(
         clock: Callable[[], datetime] = utc_now,
         rates: MessageRates | None = None,
         queue: Queue | None = None,
+        takes: Sequence[FileKind] = (),
     ) -> Gateway:
         database = open_database()
         ended: list[Callable[[Turn], None]] = []
@@ -90,6 +91,7 @@ async def open_gateway(
             pairing=pairing,
             database=database,
             holder="here",
+            takes=frozenset(takes),
             clock=clock,
             open_=connect,
         )

@@ -69,7 +69,8 @@ def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
 def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+    for name in {"slack_sdk", *(name for name in sys.modules if name.startswith("slack_sdk."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     for name in [name for name in sys.modules if name.startswith("torana.connectors.slack")]:
         monkeypatch.delitem(sys.modules, name)
     (fault,) = faults_of(Account(name="work", kind="slack", values={}))

@@ -3,23 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import BinaryContent, TextContent, UserContent, UserPromptPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Abilities, Refused, TryLater, Unsure
+from torana.connectors.base import Abilities, Attachment, Refused, TryLater, Unsure
 from torana.connectors.outbox import REPEATED
 from torana.connectors.splitting import split
+from torana.errors import Overloaded
 from torana.limits.rates import MessageRates
-from torana.messages import EVERYONE, GATEWAY_OWNER, utc_now
+from torana.limits.standings import Standing
+from torana.messages import EVERYONE, GATEWAY_OWNER, Inbound, utc_now
 from torana.store.audit import Act
+from torana.store.tables import attachments
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
+from torana.turns import Queue
+from torana.turns.inbox import Submitted
 
 Open = Callable[..., Awaitable[Gateway]]
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+class Fetch:
+    """A picture whose platform lets it be waited for."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.has_begun = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.attachment = Attachment(kind="image", name="cat.png", media_type="image/png", fetch=self._fetch)
+
+    async def _fetch(self, _limit: int) -> bytes:
+        self.begun += 1
+        self.has_begun.set()
+        await self.gate.wait()
+        return PNG
+
+
+def shown_to(model: ScriptedModel, request: int) -> list[str | bytes]:
+    """The texts and files of the user's that a request showed, in order."""
+    shown: list[str | bytes] = []
+    for message in model.requests[request].messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart):
+                shown += [part.content] if isinstance(part.content, str) else map(_plain, part.content)
+    return shown
+
+
+def _plain(item: UserContent) -> str | bytes:
+    if isinstance(item, BinaryContent):
+        return item.data
+    return item.content if isinstance(item, TextContent) else str(item)
+
+
+async def kept_files(gateway: Gateway) -> list[bytes]:
+    """The files of all turns."""
+    return await gateway.database.run(lambda c: list(c.execute(sa.select(attachments.c.body)).scalars()))
 
 
 def blind(**settings: object) -> Chat:
@@ -421,3 +469,144 @@ async def test_a_sender_without_a_proper_id_is_not_heard(open_gateway: Open) -> 
 
     await chat.shown(1)
     assert len(await gateway.rows()) == 1
+
+
+async def test_a_picture_is_shown_to_the_model_and_gone_when_it_is_answered(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    model = ScriptedModel("a cat", "I only know its name")
+    gateway = await open_gateway(chat, model, takes=["image"])
+    said = await chat.say("look", file=("cat.png", "image/png", PNG))
+    await chat.shown(1)
+    await chat.say("what was it?")
+    await chat.shown(2)
+
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+    assert (turn.content, turn.files) == ("look\n[image: cat.png, image/png, 0.0 kB]", 1)
+    assert shown_to(model, 0) == [turn.content, "What came with this message:", "cat.png:", PNG]
+    assert shown_to(model, 1) == [turn.content, "what was it?"]
+    assert await kept_files(gateway) == []
+
+
+async def test_for_a_model_that_takes_none_no_file_is_fetched(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    fetch = Fetch()
+    gateway = await open_gateway(chat, ScriptedModel("seen"), takes=["text", "pdf"])
+    said = await chat.say("look", attachments=[fetch.attachment])
+    await chat.shown(1)
+
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+    assert (turn.content, turn.files, fetch.begun) == ("look\n[image: cat.png, image/png]", 0, 0)
+
+
+async def test_of_a_stranger_and_of_who_says_too_much_nothing_is_fetched(open_gateway: Open) -> None:
+    chat = Chat(allow=["ana"], per_minute=1)
+    fetch = Fetch()
+    await open_gateway(chat, ScriptedModel("seen"), takes=["image"])
+    await chat.until_taken(await chat.say("look", sender="eve", attachments=[fetch.attachment]))
+    await chat.until_taken(await chat.say("x" * 10_001, attachments=[fetch.attachment]))
+    await chat.until_taken(await chat.say("look", attachments=[fetch.attachment]))
+    assert fetch.begun == 0
+
+
+async def test_a_message_whose_file_hangs_is_not_acknowledged_and_told_again_after_a_stop(
+    open_gateway: Open, in_time: Callable[[], asyncio.Timeout]
+) -> None:
+    chat = Chat(allow=["*"])
+    fetch = Fetch()
+    fetch.gate.clear()
+    gateway = await open_gateway(chat, takes=["image"])
+    said = await chat.say("look", attachments=[fetch.attachment])
+    async with in_time():
+        await fetch.has_begun.wait()
+        await gateway.hub.stop()
+    assert await gateway.turns.heard("home", said) is None
+    fetch.gate.set()
+
+    await open_gateway(chat, ScriptedModel("a cat"), takes=["image"])
+
+    await chat.until_taken(said)
+    assert [one.text for one in await chat.shown(1)] == ["a cat"]
+    assert fetch.begun == 2
+
+
+async def test_while_the_gateway_is_full_a_file_is_fetched_once(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch, in_time: Callable[[], asyncio.Timeout]
+) -> None:
+    chat = Chat(allow=["*"])
+    fetch, gate, refused = Fetch(), asyncio.Event(), asyncio.Event()
+    model = ScriptedModel([gate, "one"], "two", "three")
+    gateway = await open_gateway(chat, model, takes=["image"], queue=Queue(overall=1))
+    submit = gateway.turns.submit
+
+    async def watched(inbound: Inbound, *, rates: Sequence[Standing]) -> Submitted:
+        try:
+            return await submit(inbound, rates=rates)
+        except Overloaded:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(gateway.turns, "submit", watched)
+    await chat.say("first", sender="bob")
+    said = await chat.say("look", attachments=[fetch.attachment])
+    async with in_time():
+        await refused.wait()
+    gate.set()
+
+    await chat.until_taken(said)
+    assert [one.text for one in await chat.shown(1)] == ["two"]
+    assert fetch.begun == 1
+    assert shown_to(model, 1)[-1] == PNG
+
+
+async def test_when_the_gateway_stops_replies_go_out_and_messages_wait(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel([gate, "at last"]))
+    await chat.until_taken(await chat.say("hello"))
+    stopping = asyncio.create_task(gateway.turns.stop(grace=20))
+    await asyncio.sleep(0)  # its first step
+    assert gateway.turns.draining
+    later = await chat.say("too late", sender="bob")
+    gate.set()
+    await stopping
+    await gateway.hub.flush(within=20)
+
+    assert [one.text for one in await chat.shown(0)] == ["at last"]
+    assert gateway.hub.active() == ["home"]
+    await gateway.hub.stop()
+
+    await open_gateway(chat, ScriptedModel("to bob"))
+    await chat.until_taken(later)
+    assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
+
+
+async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None:
+    chat = Chat(Abilities(length=400, repeat="blind", pace=10_000), allow=["*"])
+    failing = [ModelHTTPError(400, "m", {"error": "bad"})]
+    gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 200))
+    said = await chat.say("hello")
+    failed = await chat.shown(1)
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+
+    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+
+    parts = split("word " * 200, replace(chat.connector.abilities, length=400 - len(REPEATED)))
+    shown = await chat.shown(len(failed) + len(parts))
+    assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200
+
+
+async def test_a_message_that_waits_for_room_is_counted_once(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"], per_minute=2)
+    gate = asyncio.Event()
+    model = ScriptedModel([gate, "one"], "two", "three")
+    await open_gateway(chat, model, queue=Queue(overall=1))
+    await chat.say("first")
+    await model.asked()
+    await chat.say("second", sender="bob")  # there is no room: it is tried again and again
+    await chat.say("third", sender="bob")
+    gate.set()
+
+    assert [one.text for one in await chat.shown(2, to="bob")] == ["two", "three"]

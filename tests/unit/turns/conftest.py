@@ -39,7 +39,7 @@ class Obedient:
         self._tell()
         try:
             text = await self.running[content]
-            self.heard[content] = list(await journal.steers(1))
+            self.heard[content] = [turn.content for turn in await journal.steers(1)]
         finally:
             del self.running[content]
             self._tell()

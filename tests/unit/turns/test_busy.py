@@ -136,7 +136,7 @@ async def test_what_was_taken_ends_with_its_turn_however_that_ends(
     running = await gateway.turns.accept(message("1"))
     await gateway.agent.until("1")
     steer = await gateway.turns.accept(message("2", on_busy="steer"))
-    assert await gateway.agent.journals["1"].steers(0) == ["2"]
+    assert [turn.id for turn in await gateway.agent.journals["1"].steers(0)] == [steer.id]
 
     match end:
         case "cancel":

@@ -1,4 +1,4 @@
-"""Chat platforms: where a turn was said, what is to be delivered, who may talk, and who listens."""
+"""Chat platforms: where a turn was said and with which files, what is delivered, who may talk, who listens."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,8 +14,10 @@ def upgrade() -> None:
     op.add_column("turns", sa.Column("account", sa.Text()))
     op.add_column("turns", sa.Column("message", sa.Text()))
     op.add_column("turns", sa.Column("place", sa.Text()))
+    op.add_column("turns", sa.Column("files", sa.Integer(), nullable=False, server_default="0"))
     op.create_index("uq_turns_message", "turns", ["account", "message"], unique=True)
     _create_deliveries()
+    _create_attachments()
     op.create_table(
         "senders",
         sa.Column("kind", sa.Text(), nullable=False),
@@ -70,3 +72,19 @@ def _create_deliveries() -> None:
     )
     undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
     op.create_index("ix_deliveries_open", "deliveries", ["account", "number"], sqlite_where=undelivered)
+
+
+def _create_attachments() -> None:
+    op.create_table(
+        "attachments",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("turn_id", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("media_type", sa.Text(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name="fk_attachments_turn_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_attachments"),
+    )
+    op.create_index("ix_attachments_turn_id", "attachments", ["turn_id"])

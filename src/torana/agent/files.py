@@ -1,0 +1,65 @@
+"""What a model is handed of the files that came with a message: those of the kinds that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    TextContent,
+    UserContent,
+    UserPromptPart,
+)
+
+from torana.messages import FILE_TEXT_LIMIT, File, FileKind, Turn, file_kind
+from torana.sessions import Sessions, history
+
+
+class Prompts:
+    """Makes prompts of messages. Files are read for the run that shows them, and stand in no other row."""
+
+    def __init__(self, *, sessions: Sessions, takes: frozenset[FileKind]) -> None:
+        self._sessions = sessions
+        self._takes = takes
+
+    async def of(self, turn: Turn) -> str | Sequence[UserContent]:
+        """The turn's message, with the files that the model takes."""
+        shown = await self._shown(turn.owner, turn.id) if turn.files else []
+        return history.with_files(turn.content, turn.id, shown) if shown else turn.content
+
+    async def restored(self, messages: Sequence[ModelMessage], owner: str) -> list[ModelMessage]:
+        """Messages that were kept, with the files that stood in them."""
+        return [await self._with_files(m, owner) if isinstance(m, ModelRequest) else m for m in messages]
+
+    async def _with_files(self, request: ModelRequest, owner: str) -> ModelRequest:
+        parts = list(request.parts)
+        for place, turn_id in history.shown_files(request).items():
+            part, shown = parts[place], await self._shown(owner, turn_id)
+            if shown and isinstance(part, UserPromptPart) and isinstance(part.content, str):
+                parts[place] = replace(part, content=history.with_files(part.content, turn_id, shown))
+        return replace(request, parts=parts)
+
+    async def _shown(self, owner: str, turn_id: str) -> list[UserContent]:
+        if not self._takes:
+            return []
+        files = await self._sessions.files(owner, turn_id)
+        return list(_contents([file for file in files if file_kind(file.media_type) in self._takes]))
+
+
+def _contents(files: Sequence[File]) -> Iterator[UserContent]:
+    """The files, each behind its name; of all texts together so many characters as a model is shown."""
+    room = FILE_TEXT_LIMIT
+    for file in files:
+        name = file.name or "a file without a name"
+        if file_kind(file.media_type) != "text":
+            yield TextContent(f"{name}:")
+            yield BinaryContent(file.body, media_type=file.media_type)
+            continue
+        text = file.body.decode("utf-8", "replace")
+        shown = text[:room]
+        room -= len(shown)
+        cut = f" (its first {len(shown):,} of {len(text):,} characters)" if len(shown) < len(text) else ""
+        yield TextContent(f"{name}{cut}:\n{shown}\n[end of {name}]")

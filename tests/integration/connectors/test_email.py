@@ -1,0 +1,689 @@
+"""The email connector against Dovecot, and an SMTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, suppress
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+from aiosmtplib import SMTPException
+from pydantic import ValidationError
+from tests.standins.email import MX, PASSWORD, PEOPLE, Dovecot, MailServer
+
+from torana.connectors.base import Part, Place, Refused, TooLarge, TryLater, Unsure
+from torana.connectors.email import FILES_LIMIT, Email, EmailSettings
+from torana.connectors.letters import mailbox
+from torana.connectors.letters.mailbox import open_mailbox
+from torana.testing.connectors import ConnectorContract, Line, listening, part
+
+
+@pytest.fixture(scope="module")
+def dovecot() -> Generator[Dovecot]:
+    server = Dovecot()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def platform(dovecot: Dovecot) -> AsyncGenerator[MailServer]:
+    async with MailServer(dovecot) as platform:
+        yield platform
+
+
+class TestEmail(ConnectorContract):
+    """The contract; the platform is the module's."""
+
+
+@asynccontextmanager
+async def running(platform: MailServer, **settings: Any) -> AsyncGenerator[tuple[Line, asyncio.Task[None]]]:
+    """A connector, and its run, whose end is the test's to look at."""
+    connector = Email(EmailSettings.model_validate({**platform.settings(), **settings}))
+    line = Line(connector)
+    run = asyncio.create_task(connector.run(line))
+    ready = asyncio.create_task(line.is_ready.wait())
+    try:
+        await asyncio.wait({run, ready}, return_when=asyncio.FIRST_COMPLETED)
+        yield line, run
+    finally:
+        ready.cancel()
+        run.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await run
+
+
+def settings(platform: MailServer, **changed: Any) -> dict[str, Any]:
+    return {**platform.settings(), **changed}
+
+
+async def until_seen(platform: MailServer, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(platform.dovecot.seen(platform.user)) < count:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+def unseen(platform: MailServer) -> int:
+    folder = platform.dovecot.folder(platform.user)
+    return len([*(folder / "new").iterdir(), *(folder / "cur").iterdir()]) - len(
+        platform.dovecot.seen(platform.user)
+    )
+
+
+# What comes
+
+
+async def test_mail_is_marked_when_it_was_heard_and_not_before(platform: MailServer) -> None:
+    async with running(platform) as (line, run):
+        line.broken = True
+        await platform.say("one")
+        await line.next()
+        with pytest.raises(OSError, match="cannot be written"):
+            await run
+        assert platform.dovecot.seen(platform.user) == []
+    async with listening(platform) as line:
+        await line.next()
+        await until_seen(platform, 1)
+
+
+async def test_waiting_mail_is_told_by_the_server(platform: MailServer) -> None:
+    async with listening(platform, settings(platform, renew=500)) as line:
+        for number in range(2):
+            await platform.say(f"mail {number}")
+            assert (await line.next()).text == f"mail {number}"
+
+
+async def test_a_server_that_cannot_tell_is_asked(
+    platform: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "POLL", 0.05)
+    platform.imap.on_answer = lambda data: data.replace(b" IDLE", b"")
+    asked: list[bytes] = []
+
+    async def note(data: bytes) -> bytes:
+        asked.append(data)
+        return data
+
+    platform.imap.on_command = note
+    async with listening(platform, settings(platform, renew=500)) as line:
+        await platform.say("hello")
+        assert (await line.next()).text == "hello"
+    assert not any(b"IDLE" in data for data in asked)
+
+
+async def test_mail_that_comes_while_it_is_searched_for_is_found(platform: MailServer) -> None:
+    """The server tells of it with the search's answer, and then not again."""
+
+    searched = 0
+
+    async def deliver(data: bytes) -> bytes:
+        nonlocal searched
+        if b"SEARCH" in data:
+            searched += 1
+            if searched == 1:
+                await platform.say("just now")
+        if b"IDLE" in data:  # from now on the server tells nothing
+            platform.imap.open.clear()
+        return data
+
+    platform.imap.on_command = deliver
+    async with listening(platform, settings(platform, renew=500)) as line:
+        assert (await line.next()).text == "just now"
+
+
+async def test_what_cannot_be_marked_is_heard_once(platform: MailServer) -> None:
+    async def spoil(data: bytes) -> bytes:
+        return data.replace(rb"\Seen", rb"\Flagged")
+
+    platform.imap.on_command = spoil
+    async with listening(platform) as line:
+        for text in ("one", "two", "three"):
+            await platform.say(text)
+            assert (await line.next()).text == text
+    assert line.heard.empty()
+
+
+async def test_what_came_in_between_is_heard_and_what_is_old_is_not(platform: MailServer) -> None:
+    await platform.say("old")
+    (old,) = (platform.dovecot.folder(platform.user) / "new").iterdir()
+    os.utime(old, (0, time.time() - 3 * 86_400))
+    await platform.say("yesterday")
+    async with listening(platform) as line:
+        assert (await line.next()).text == "yesterday"
+        await until_seen(platform, 1)
+        await platform.say("today")
+        assert (await line.next()).text == "today"
+        await until_seen(platform, 2)
+    assert unseen(platform) == 1
+
+
+async def test_a_folder_that_is_numbered_anew_is_no_matter(platform: MailServer) -> None:
+    async with running(platform) as (line, run):
+        await platform.say("taken")
+        await line.next()
+        await until_seen(platform, 1)
+        line.broken = True
+        await platform.say("not taken")
+        missed = await line.next()
+        await asyncio.wait({run})
+    for one in platform.dovecot.folder(platform.user).glob("dovecot*"):
+        one.unlink()
+    async with listening(platform) as line:
+        assert (await line.next()).id == missed.id
+        await platform.say("next")
+        assert (await line.next()).text == "next"
+
+
+async def test_an_id_is_the_mails_and_nobody_elses(platform: MailServer) -> None:
+    first, second = platform.mail("one"), platform.mail("two", sender="bob")
+    del second["Message-ID"]
+    second["Message-ID"] = str(first["Message-ID"])
+    nameless = f"From: ana@{PEOPLE}\r\nSubject: x\r\n\r\nthree".encode()
+    async with listening(platform) as line:
+        await platform.post(first)
+        await platform.post(second)
+        for _ in range(2):
+            await platform.post_raw(nameless)
+        await platform.post_raw(nameless + b"!")
+        ids = [(await line.next()).id for _ in range(5)]
+    assert ids[2] == ids[3]
+    assert len({*ids}) == 4
+
+
+async def test_a_forged_sender_is_not_heard(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    platform.smtp.strips = False
+    forged = platform.mail("let me in")
+    forged["Authentication-Results"] = f"{MX}; dmarc=pass header.from={PEOPLE}"
+    async with listening(platform) as line:
+        await platform.post(forged, envelope="mallory@evil.test")
+        await platform.say("really me")
+        assert (await line.next()).text == "really me"
+        await until_seen(platform, 2)
+    assert "mail_not_heard" in caplog.messages
+    async with listening(platform, settings(platform, authserv="", trust_from=True)) as line:
+        await platform.post(platform.mail("trusted"), envelope="mallory@evil.test")
+        assert (await line.next()).text == "trusted"
+
+
+async def test_machines_and_we_ourselves_are_not_heard(platform: MailServer) -> None:
+    async with listening(platform, settings(platform, bots=True)) as line:
+        vacation = platform.mail("I am away")
+        vacation["Auto-Submitted"] = "auto-replied"
+        await platform.post(vacation)
+        ours = platform.mail("mine")
+        ours.replace_header("From", platform.user.upper())
+        await platform.post(ours)
+        await platform.post_raw(f"From: ana@{PEOPLE}\r\nMessage-ID: <2@{PEOPLE}>\r\n\r\n \r\n".encode())
+        await platform.post_raw(f"From: ana@{PEOPLE}, bob@{PEOPLE}\r\n\r\ntwo of us".encode())
+        await platform.say("a person")
+        assert (await line.next()).text == "a person"
+
+
+async def test_a_copy_for_information_is_not_addressed(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        copy = platform.mail("for your information")
+        copy.replace_header("To", f"bob@{PEOPLE}")
+        copy["Cc"] = f"Agent <{platform.user}>, carl@{PEOPLE}"
+        await platform.post(copy)
+        heard = await line.next()
+        assert not heard.addressed
+        assert not heard.direct
+        both = platform.mail("for both")
+        both.replace_header("To", f"bob@{PEOPLE}, {platform.user.upper()}")
+        await platform.post(both)
+        assert (await line.next()).addressed
+
+
+async def test_the_subject_begins_a_thread(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        await platform.post(platform.mail("How is the weather?", subject="Lisbon"))
+        assert (await line.next()).text == "Lisbon\n\nHow is the weather?"
+        await platform.post(platform.mail("And now?", subject="Lisbon", thread="<1@people.test>"))
+        heard = await line.next()
+        assert (heard.text, heard.place.thread) == ("And now?", "<1@people.test>")
+        await platform.post(platform.mail("/new", subject="whatever"))
+        assert (await line.next()).text == "/new"
+        await platform.post(platform.mail("", subject="call me"))
+        assert (await line.next()).text == "call me"
+
+
+async def test_large_mails_are_bounded(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(platform) as line:
+        await platform.say("word " * 200_000)
+        assert len((await line.next()).text) > 900_000
+        many = platform.mail("see")
+        for number in range(200):
+            many.add_attachment(b"x", "application", "x", filename=f"{number}\u202e.txt")
+        await platform.post(many)
+        heard = await line.next()
+        assert len(heard.attachments) == FILES_LIMIT
+        assert heard.attachments[1].name == "1.txt"
+        monkeypatch.setattr(mailbox, "MAIL_LIMIT", 50_000)
+        await platform.say("too much", file=("a.bin", "application/x", bytes(100_000)))
+        heard = await line.next()
+        assert heard.text == "too much"
+        assert heard.attachments[0].fetch is not None
+        with pytest.raises(TooLarge):
+            await heard.attachments[0].fetch(10**9)
+
+
+async def test_a_mail_that_cannot_be_read_stops_nobody(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        await platform.post_raw(b"X: y\r\n" * 100_000 + b"\r\nbad")
+        await platform.say("good")
+        assert (await line.next()).text == "good"
+        await until_seen(platform, 2)
+
+
+# What goes
+
+
+async def test_a_reply_is_a_reply_to_everyones_program(platform: MailServer) -> None:
+    first = platform.mail("hello", subject="=?utf-8?q?H=C3=A9llo=0D=0ABcc:_bob@people.test?=")
+    first["Reply-To"] = "mallory@evil.test"
+    async with listening(platform, settings(platform, name='The "Agent"\r\nBcc: x')) as line:
+        said = await platform.post(first)
+        heard = await line.next()
+        assert heard.place.chat == f"ana@{PEOPLE}"
+        message = part(Email.abilities.render("It is **4**.\n\n> Héllo\n\n- a & b"), heard.place)
+        sent = await line.connector.send(message)
+        await platform.shown(1)
+        await line.connector.send(part("wörd " * 500 + "\ud800", heard.place))
+        await platform.shown(2)
+    (_, long) = platform.smtp.kept.pop()
+    assert max(len(one) for one in str(next(long.iter_parts()).get_payload()).splitlines()) <= 78
+    (to, reply), *rest = platform.smtp.kept
+    assert rest == []
+    assert to == reply["To"] == f"ana@{PEOPLE}"
+    assert sent == reply["Message-ID"] == f"<{message.key}@mail.test>"
+    assert reply["From"].addresses[0].addr_spec == platform.user
+    assert reply["Subject"] == "Re: Héllo Bcc: bob@people.test"
+    assert reply["In-Reply-To"] == reply["References"] == said
+    assert reply["Auto-Submitted"] == "auto-replied"
+    assert reply["Bcc"] is None
+    plain, rich = reply.iter_parts()
+    assert isinstance(plain, EmailMessage)
+    assert isinstance(rich, EmailMessage)
+    assert plain.get_content().splitlines() == ["It is 4.", "", "> Héllo", "", "• a & b"]
+    assert "<strong>4</strong>" in rich.get_content()
+
+
+async def test_a_long_thread_is_named_as_it_is(platform: MailServer) -> None:
+    ids = [f"<{number}.{'x' * 200}@people.test>" for number in range(60)]
+    mail = platform.mail("hello", thread=ids[0])
+    mail.replace_header("References", " ".join(ids))
+    raw = re.sub(rb"References:.*?\r\n(?! )", b"", mail.as_bytes(), flags=re.DOTALL)
+    references = b"References: " + b"\r\n ".join(one.encode() for one in ids[:30]) + b"\r\n"
+    async with listening(platform) as line:
+        await platform.post_raw(references + raw)
+        heard = await line.next()
+        assert heard.place.thread == ids[0]
+        await line.connector.send(part("yes", heard.place))
+        await platform.shown(1)
+    reply = platform.smtp.kept[0][1]
+    assert reply["References"].split() == [ids[0], *ids[11:30], str(mail["Message-ID"])]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "error"),
+    [
+        ("mail", "452 4.3.1 full", TryLater),
+        ("mail", "553 5.7.1 not yours", TryLater),
+        ("mail", None, TryLater),
+        ("auth", "535 5.7.8 who?", TryLater),
+        ("auth", "454 4.7.0 later", TryLater),
+        ("rcpt", "421 4.3.2 closing", TryLater),
+        ("rcpt", None, TryLater),
+        ("data", "451 4.3.0 later", TryLater),
+        ("data", "550 5.4.5 daily limit", TryLater),
+        ("data", "554 5.7.1 spam", Refused),
+        ("data", None, Unsure),
+    ],
+)
+async def test_what_the_server_says_to_a_reply(
+    platform: MailServer, command: str, answer: str | None, error: type[Exception]
+) -> None:
+    async with listening(platform) as line:
+        # More than one way to log in is tried.
+        platform.smtp.answers[command] = [answer] * (2 if command == "auth" else 1)
+        place = Place(chat=f"ana@{PEOPLE}")
+        with pytest.raises(error) as raised:
+            await line.connector.send(part("hello", place))
+        assert PASSWORD not in str(raised.value)
+        await line.connector.send(part("again", place))
+        assert len(await platform.shown(1)) == 1
+
+
+async def test_without_a_server_it_is_tried_later(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        await platform.smtp.stop()
+        with pytest.raises(TryLater):
+            await line.connector.send(part("hello", Place(chat=f"ana@{PEOPLE}")))
+
+
+async def test_a_place_that_is_no_address_is_refused(platform: MailServer) -> None:
+    connector = Email(EmailSettings.model_validate(platform.settings()))
+    for chat in ("ana", f"ana@{PEOPLE}\r\nBcc: bob@{PEOPLE}", f"ana@{PEOPLE}, bob@{PEOPLE}", ""):
+        with pytest.raises(Refused):
+            await connector.send(part("hello", Place(chat=chat)))
+
+
+async def test_many_are_answered_at_once(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        places = [Place(chat=f"p{number}@{PEOPLE}") for number in range(10)]
+        await asyncio.gather(*(line.connector.send(part("hello", place)) for place in places))
+    assert {to for to, _ in platform.smtp.kept} == {place.chat for place in places}
+
+
+# Connections
+
+
+async def test_a_lost_connection_ends_the_run(platform: MailServer) -> None:
+    async with running(platform, renew=500) as (_, run):
+        await platform.cut()
+        with pytest.raises(ConnectionError, match="lost"):
+            await asyncio.wait_for(run, 20)
+
+
+async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def freeze(data: bytes) -> bytes:
+        if data.startswith(b"DONE"):
+            platform.imap.open.clear()
+        return data
+
+    async with running(platform) as (_, run):
+        monkeypatch.setattr(mailbox, "TIMEOUT", 0.1)
+        platform.imap.on_command = freeze
+        await asyncio.wait({run}, timeout=20)
+        with pytest.raises(TimeoutError):
+            run.result()
+
+
+async def test_a_cancellation_is_not_lost() -> None:
+    """As ``asyncio.wait_for`` does now and then before Python 3.12; mail libraries are full of it."""
+    begun = asyncio.Event()
+
+    async def lose() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "went on"
+        return ""
+
+    task = asyncio.create_task(mailbox.cancellable(lose()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_connection_that_is_only_begun_is_given_up(platform: MailServer) -> None:
+    connector = Email(EmailSettings.model_validate(platform.settings()))
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(open_mailbox(await connector.access()).__aenter__())
+    await asyncio.sleep(0)
+    ours = asyncio.all_tasks() - before
+    assert any("create_connection" in repr(one) for one in ours)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [one for one in ours if not one.done()] == []
+
+
+async def test_it_can_be_ended_at_any_moment(platform: MailServer) -> None:
+    for step in range(30):
+        before = asyncio.all_tasks()
+        connector = Email(EmailSettings.model_validate(settings(platform, renew=0.02)))
+        run = asyncio.create_task(connector.run(Line(connector)))
+        await asyncio.wait({run}, timeout=0.004 * step)
+        ours = asyncio.all_tasks() - before
+        run.cancel()
+        done, _ = await asyncio.wait({run}, timeout=20)
+        assert done
+        left = [task for task in ours if "aioimaplib" in repr(task) and not task.done()]
+        assert left == []
+
+
+async def test_a_connection_that_waits_shows_signs_of_life(platform: MailServer) -> None:
+    async with listening(platform) as line:
+        before = line.signs
+        async with asyncio.timeout(20):
+            while line.signs < before + 3:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("[AUTHENTICATIONFAILED]", Refused), ("[UNAVAILABLE]", TryLater), ("[ALERT] Too many logins:", TryLater)],
+)
+async def test_a_login_is_refused_for_good_or_for_now(
+    platform: MailServer, code: str, error: type[Exception]
+) -> None:
+    await platform.refuse_login()
+    platform.smtp.password = platform.password  # the other half of the server is asked first
+    platform.imap.on_answer = lambda data: data.replace(b"[AUTHENTICATIONFAILED]", code.encode())
+    with pytest.raises(error, match="IMAP") as raised:
+        async with listening(platform):
+            pass
+    assert "wrong" not in str(raised.value)
+
+
+async def test_a_login_refused_by_the_other_half_is_told(platform: MailServer) -> None:
+    platform.smtp.password = "another"
+    with pytest.raises(Refused, match="SMTP"):
+        async with listening(platform):
+            pass
+    assert platform.imap.connections == 0
+
+
+async def test_folders(platform: MailServer) -> None:
+    with pytest.raises(Refused, match="No such"):
+        async with listening(platform, settings(platform, folder="No such")):
+            pass
+    folder = platform.dovecot.folder(platform.user, ".For the agent")
+    platform.dovecot.deliver_to(folder, platform.mail("filed").as_bytes())
+    trusting = settings(platform, folder="For the agent", authserv="", trust_from=True)
+    async with listening(platform, trusting) as line:
+        assert (await line.next()).text == "filed"
+
+
+async def test_a_server_that_refuses_and_hangs_up_has_refused(platform: MailServer) -> None:
+    await platform.refuse_login()
+    platform.smtp.password = platform.password
+
+    def hang_up(data: bytes) -> bytes:
+        if b"AUTHENTICATIONFAILED" in data:
+            asyncio.get_running_loop().call_soon(platform.imap.cut)
+        return data
+
+    platform.imap.on_answer = hang_up
+    with pytest.raises(Refused):
+        async with listening(platform):
+            pass
+
+
+@pytest.mark.parametrize("end", [b"* BYE too many of you\r\n", b"* OK but not IMAP\r\n* \xff\r\n"])
+async def test_a_server_that_greets_with_a_farewell(platform: MailServer, end: bytes) -> None:
+    platform.imap.on_answer = lambda data: end if data.startswith(b"* OK") else b"* CAPABILITY POP3\r\n" + data
+    with pytest.raises(ConnectionError):
+        async with listening(platform):
+            pass
+
+
+async def test_what_cannot_be_read_ends_the_connection_and_is_not_logged(
+    platform: MailServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    platform.imap.on_answer = lambda data: b"ZZZZ9 OK Logged in\r\n" if b"Logged in" in data else data
+    with pytest.raises(ConnectionError):
+        async with listening(platform):
+            pass
+    assert PASSWORD not in caplog.text
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+async def test_the_password_is_in_no_log(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with listening(platform) as line:
+        await platform.say("hello")
+        await line.next()
+    assert " LOGIN " in caplog.text
+    assert PASSWORD not in caplog.text.replace("\\", "")
+
+
+async def test_an_endless_line_ends_the_connection(
+    platform: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "LINE_LIMIT", 1_000)
+    async with running(platform) as (_, run):
+        platform.imap.on_answer = lambda data: b"* " + b"x" * 2_000
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(run, 20)
+
+
+# Encryption
+
+
+def encrypted(platform: MailServer, mode: str, **changed: Any) -> dict[str, Any]:
+    return (
+        settings(
+            platform,
+            imap_host="localhost",
+            imap_port=platform.ports[0],
+            imap_tls=mode,
+            smtp_host="localhost",
+            smtp_port=platform.ports[1],
+            smtp_tls=mode,
+            ca_file=str(platform.dovecot.certificate),
+        )
+        | changed
+    )
+
+
+@pytest.fixture(params=["implicit", "starttls"])
+async def secure(
+    request: pytest.FixtureRequest, dovecot: Dovecot
+) -> AsyncGenerator[tuple[MailServer, dict[str, Any]]]:
+    async with MailServer(dovecot, tls=request.param) as platform:
+        yield platform, encrypted(platform, request.param)
+
+
+async def test_connections_are_encrypted(secure: tuple[MailServer, dict[str, Any]]) -> None:
+    platform, values = secure
+    async with listening(platform, values) as line:
+        platform.dovecot.deliver(
+            platform.user,
+            f"Authentication-Results: {MX}; spf=pass smtp.mailfrom={PEOPLE}\r\n".encode()
+            + platform.mail("secret").as_bytes(),
+        )
+        heard = await line.next()
+        await line.connector.send(part("yes", heard.place))
+        assert (await platform.shown(1))[0].text.strip() == "yes"
+
+
+@pytest.mark.parametrize("changed", [{"ca_file": None}, {"imap_host": "127.0.0.1", "smtp_host": "127.0.0.1"}])
+async def test_certificates_are_verified(
+    secure: tuple[MailServer, dict[str, Any]], changed: dict[str, Any]
+) -> None:
+    platform, values = secure
+    for half in ("imap", "smtp"):
+        mine = {key: value for key, value in changed.items() if key in ("ca_file", f"{half}_host")}
+        with pytest.raises(Exception, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            async with listening(platform, values | mine):
+                pass
+    assert platform.smtp.kept == []
+
+
+@pytest.mark.parametrize("answer", [b"OK Begin\r\n* OK and what else", b"NO not today\r\n"])
+async def test_without_encryption_nobody_logs_in(platform: MailServer, answer: bytes) -> None:
+    """Whether a server does not encrypt, or somebody in between would have it so."""
+    said: list[bytes] = []
+
+    async def note(data: bytes) -> bytes:
+        said.append(data)
+        return data
+
+    platform.imap.on_command = note
+    platform.imap.on_answer = lambda data: data.replace(b"OK Begin TLS negotiation now.\r\n", answer)
+    with pytest.raises(ConnectionError, match="encrypt"):
+        async with listening(platform, encrypted(platform, "starttls", smtp_tls="none")):
+            pass
+    with pytest.raises(SMTPException, match="STARTTLS"):
+        async with listening(platform, encrypted(platform, "starttls")):
+            pass
+    assert any(b"STARTTLS" in data for data in said)
+    assert not any(b"LOGIN" in data for data in said)
+    assert platform.smtp.logins == 1
+
+
+# Settings
+
+
+def test_whom_to_believe_has_to_be_said(platform_settings: dict[str, Any]) -> None:
+    for changed in ({"authserv": ""}, {"trust_from": True}):
+        with pytest.raises(ValidationError, match=r"authserv.*trust_from") as raised:
+            EmailSettings.model_validate(platform_settings | changed)
+        assert PASSWORD not in str(raised.value)
+    EmailSettings.model_validate(platform_settings | {"authserv": "", "trust_from": True})
+
+
+@pytest.mark.parametrize("half", ["imap", "smtp"])
+def test_only_this_machine_is_spoken_to_in_the_clear(platform_settings: dict[str, Any], half: str) -> None:
+    for host in ("mail.example.org", "192.0.2.1", "127.0.0.1.example.org"):
+        with pytest.raises(ValidationError, match="in the clear"):
+            EmailSettings.model_validate(platform_settings | {f"{half}_host": host})
+    for host in ("localhost", "127.0.0.2", "::1"):
+        EmailSettings.model_validate(platform_settings | {f"{half}_host": host})
+
+
+def test_settings_that_fit_and_that_do_not(platform_settings: dict[str, Any]) -> None:
+    whole = EmailSettings.model_validate(platform_settings)
+    assert (whole.pairing, whole.since_days, whole.imap_port, whole.folder) == (False, 1, 993, "INBOX")
+    assert PASSWORD not in repr(whole)
+    for wrong in ({"address": "agent"}, {"address": "a@b\r\nc"}, {"renew": 600}, {"folder": "a\nb"}, {"x": 1}):
+        with pytest.raises(ValidationError):
+            EmailSettings.model_validate(platform_settings | wrong)
+
+
+def test_a_mailbox_is_one_account(platform_settings: dict[str, Any]) -> None:
+    one, other = (
+        Email(EmailSettings.model_validate(platform_settings | changed)).credentials
+        for changed in ({}, {"address": "alias@mail.test", "user": "Agent@mail.test"})
+    )
+    assert one == other
+
+
+@pytest.fixture
+def platform_settings() -> dict[str, Any]:
+    return {
+        "address": "agent@mail.test",
+        "password": PASSWORD,
+        "imap_host": "localhost",
+        "imap_tls": "none",
+        "smtp_host": "localhost",
+        "smtp_tls": "none",
+        "authserv": MX,
+    }
+
+
+def test_a_reply_to_nothing_in_particular_is_a_mail() -> None:
+    connector = Email(
+        EmailSettings(
+            address="agent@mail.test",
+            password=PASSWORD,  # pyright: ignore[reportArgumentType]
+            imap_host="x",
+            smtp_host="y",
+            authserv=MX,
+        )
+    )
+    message = connector._reply(  # pyright: ignore[reportPrivateUsage]
+        Part(key="k", place=Place(chat="ana@people.test", thread="<1@people.test>"), text="hi")
+    )
+    assert message["Subject"] == "Re:"
+    assert message["In-Reply-To"] == message["References"] == "<1@people.test>"

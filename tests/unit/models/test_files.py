@@ -1,0 +1,60 @@
+"""Which files a model can be handed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.profiles import ModelProfile
+
+from torana.messages import FileKind
+from torana.models.builtin import BuiltinModel
+from torana.models.files import files_taken
+from torana.models.providers import open_model
+from torana.testing import ScriptedModel
+
+ALL: Sequence[FileKind] = ("text", "image", "pdf")
+
+
+def builtin() -> BuiltinModel:
+    return BuiltinModel(cards=lambda: ())
+
+
+def opened(*names: str) -> Model:
+    environ = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+    return open_model(names, environ=environ, base_url=None, api_key=None, builtin=builtin)
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (["builtin"], set[str]()),
+        (["openai:gpt-5"], {*ALL}),
+        (["openai-chat:gpt-5"], {*ALL}),
+        (["anthropic:claude-sonnet-4-5"], {*ALL}),
+        (["anthropic:claude-sonnet-4-5", "builtin"], {*ALL}),
+        (["vllm:llava"], {"text", "image"}),
+        (["openai:gpt-5", "vllm:llava"], {"text", "image"}),
+    ],
+)
+def test_what_an_interface_cannot_carry_is_not_sent(names: list[str], taken: set[str]) -> None:
+    assert files_taken(opened(*names), ALL) == taken
+
+
+def test_only_what_the_operator_named_is_handed_over() -> None:
+    assert files_taken(ScriptedModel(), ["image"]) == {"image"}
+    assert files_taken(ScriptedModel(), []) == set()
+
+
+def test_what_was_named_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    blind = ScriptedModel()
+    blind._profile = ModelProfile(supports_image_input=False)  # pyright: ignore[reportPrivateUsage]
+
+    assert files_taken(FallbackModel(ScriptedModel(), blind), ALL) == {"text", "pdf"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "image files are only named to the model: there is no way to send it any"
+    ]

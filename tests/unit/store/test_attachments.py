@@ -1,0 +1,118 @@
+"""Rows of files: with their turn they come, and with it they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from torana.errors import SessionBusy
+from torana.messages import EVERYONE, File, Inbound
+from torana.store import attachments as rows
+from torana.store import turns
+from torana.store.database import sqlite_engine
+from torana.store.deletion import delete
+from torana.store.forks import NewSession, fork
+from torana.store.gathering import Holdings
+from torana.store.tables import attachments
+from torana.store.turns import Ending, NewTurn
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+FILES = tuple(File(name=f"{n}.txt", media_type="text/plain", body=b"x" * n) for n in range(12))
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[Engine]:
+    engine = sqlite_engine(path)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def take(message: Callable[..., Inbound]) -> Callable[..., turns.Turn]:
+    """``take(connection, "t1", files=FILES)`` accepts a message of ana's."""
+
+    def accept(connection: Connection, turn_id: str, **said: object) -> turns.Turn:
+        inbound = message(user="ana", **said)
+        new = NewTurn(turn_id=turn_id, session_id="s", channel="home", at=AT)
+        return turns.accept(connection, inbound, new, hold=False).turn
+
+    return accept
+
+
+def kept(connection: Connection) -> int:
+    return connection.execute(sa.select(sa.func.count()).select_from(attachments)).scalar_one()
+
+
+def test_they_are_read_in_their_order_and_by_their_owner_alone(
+    engine: Engine, take: Callable[..., turns.Turn]
+) -> None:
+    with engine.begin() as connection:
+        turn = take(connection, "t1", files=FILES)
+        take(connection, "t2", files=FILES[:1])
+        assert turn.files == 12
+        assert turns.get(connection, "gateway", "t1") == turn
+        assert rows.of_turn(connection, "gateway", "t1") == list(FILES)
+        assert rows.of_turn(connection, EVERYONE, "t1") == list(FILES)
+        assert rows.of_turn(connection, "user:eve", "t1") == []
+        assert sorted(rows.sizes(connection, "t1")) == [("text/plain", n) for n in range(12)]
+
+
+def test_what_is_not_accepted_leaves_none(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+    with engine.begin() as connection:
+        take(connection, "t1")
+    with pytest.raises(SessionBusy), engine.begin() as connection:
+        take(connection, "t2", files=FILES, on_busy="reject")
+    with engine.begin() as connection:
+        assert kept(connection) == 0
+
+
+def test_a_deleted_session_takes_them_along(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+    with engine.begin() as connection:
+        turn = take(connection, "t1", files=FILES)
+        turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
+        assert kept(connection) == 12
+        delete(connection, "gateway", "s", at=AT)
+        assert kept(connection) == 0
+
+
+def test_a_copied_session_has_only_their_names(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+    numbers = count()
+    new = NewSession(
+        session_id="f", channel="copy", at=AT, turn_id=lambda: f"c{next(numbers)}", title_of=lambda _: None
+    )
+    with engine.begin() as connection:
+        turn = take(connection, "t1", content="look\n[file: 0.txt]", files=FILES)
+        turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
+        fork(connection, "gateway", "s", last=None, new=new)
+        copied = turns.get(connection, "gateway", "c0")
+        assert copied is not None
+        assert (copied.content, copied.files) == ("look\n[file: 0.txt]", 0)
+        assert rows.of_turn(connection, "gateway", "c0") == []
+        assert kept(connection) == 12
+
+
+def test_of_a_room_a_users_own_are_gathered(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+    with engine.begin() as connection:
+        take(connection, "t1", files=FILES[:2])
+        take(connection, "t2", files=FILES[2:4])
+        connection.execute(sa.update(turns.turns).where(turns.turns.c.id == "t2").values(user="ben"))
+        assert [row["name"] for row in Holdings(connection, "ana").sent()] == ["0.txt", "1.txt"]
+        assert [row["name"] for row in Holdings(connection, "ben").sent()] == ["2.txt", "3.txt"]
+
+
+def test_only_the_end_that_nobody_tries_again_drops_them(
+    engine: Engine, take: Callable[..., turns.Turn]
+) -> None:
+    with engine.begin() as connection:
+        turn = take(connection, "t1", files=FILES)
+        (failed,), _ = turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
+        assert kept(connection) == 12
+        turns.finish(connection, replace(failed, state="running"), Ending(at=AT), hold=True)
+        assert kept(connection) == 0
