@@ -72,25 +72,24 @@ def add(connection: Connection, turn: Turn) -> None:
     """Have the end of a turn told where its message was heard; called in the transaction that ends it.
 
     A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
-    A turn that was run again is told anew.
     """
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn)
-    told = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
-    if told is not None and told["state"] == "preview":
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
-        connection.execute(_UPDATE, {"key": told["number"]} | values)
-        return
-    if told is not None:
-        connection.execute(sa.delete(deliveries).where(deliveries.c.turn_id == turn.id))
-    if text:
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+    elif text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 
 
 def set_aside(connection: Connection, turn_id: str) -> None:
-    """Make room for the reply of a turn that is run again; what is said of its failure stays as it is."""
+    """Make room for the reply of a turn that is run again; what is said of its failure stays as it is.
+
+    A row of it may be just being sent, so none is deleted: its number would go to the reply.
+    """
     connection.execute(_SET_ASIDE, {"of_turn": turn_id})
 
 

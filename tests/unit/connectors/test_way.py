@@ -145,27 +145,6 @@ async def test_a_room_is_answered_in_its_thread_and_strangers_in_it_are_not(open
     assert await chat.shown(0, room="lobby") == []
 
 
-async def test_what_is_run_again_is_said_anew_behind_what_was_said_of_its_failure(open_gateway: Open) -> None:
-    chat = Chat(Abilities(length=150, repeat="keyed", pace=10_000), allow=["*"])
-    long = " ".join(f"number {number}" for number in range(40))
-    gateway = await open_gateway(chat, ScriptedModel([ValueError("no")], "meanwhile", long))
-    said = await chat.say("hello")
-    await chat.shown(1)
-    await chat.say("and this?")
-    await chat.shown(2)
-
-    turn = await gateway.turns.heard("home", said)
-    assert turn is not None
-    await gateway.turns.retry(GATEWAY_OWNER, turn.id)
-
-    texts = [one.text for one in await chat.shown(5)]
-    assert texts[0].startswith("This message could not be answered: ")
-    assert texts[1] == "meanwhile"
-    assert " ".join(texts[2:]) == long
-    assert {part.edits for part in chat.calls} == {None}
-    assert len({part.key for part in chat.calls}) == len(texts)
-
-
 async def test_bots_are_not_answered_unless_they_may_talk(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
@@ -596,6 +575,26 @@ async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None
     parts = split("word " * 200, replace(chat.connector.abilities, length=400 - len(REPEATED)))
     shown = await chat.shown(len(failed) + len(parts))
     assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200
+
+
+async def test_a_turn_is_run_again_while_its_failure_is_being_told(open_gateway: Open) -> None:
+    chat = blind()
+    chat.gate = asyncio.Event()
+    failing = [ModelHTTPError(400, "m", {"error": "bad"})]
+    gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 40))
+    said = await chat.say("hello")
+    await chat.called(1)
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+
+    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+    chat.gate.set()
+
+    shown = await chat.shown(1)
+    while sum(one.text.count("word") for one in shown) < 40:
+        shown = await chat.shown(len(shown) + 1)
+    assert shown[0].text.startswith("This message could not be answered: ")
+    assert "word" not in shown[0].text
 
 
 async def test_a_message_that_waits_for_room_is_counted_once(open_gateway: Open) -> None:
