@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -181,7 +182,8 @@ class Connectors:
             told=self._told,
             open_=self._open,
         )
-        task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}")
+        # In a context of its own: it outlives the request that may have asked for it.
+        task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}", context=Context())
         self._running[account.name] = _Running(
             account=account, supervisor=supervisor, outbox=outbox, company=company, task=task
         )

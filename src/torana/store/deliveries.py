@@ -35,6 +35,12 @@ FRESH = timedelta(hours=24)
 _KEPT = timedelta(days=30)
 
 
+#: Added to the numbers of a turn's parts when it is run again: more than a reply has parts.
+_ASIDE = 1_000_000
+#: Where the numbers of those parts begin that tell others of the turn's end.
+_EVENTS = 500_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A part of a reply, or a text that is not cut into parts yet, and how its delivery stands.
@@ -69,21 +75,16 @@ def add(connection: Connection, turn: Turn) -> None:
     """Have the end of a turn told where its message was heard; called in the transaction that ends it.
 
     A preview that is shown there becomes the reply. What was merged into another turn is told with that one.
-    A turn that was run again is told anew.
     """
     _announce(connection, turn)
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn)
-    told = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
-    if told is not None and told["state"] == "preview":
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
-        connection.execute(_UPDATE, {"key": told["number"]} | values)
-        return
-    if told is not None:
-        parts = (deliveries.c.turn_id == turn.id) & (deliveries.c.part >= 0)
-        connection.execute(sa.delete(deliveries).where(parts))
-    if text:
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+    elif text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 
@@ -107,12 +108,10 @@ def _announce(connection: Connection, turn: Turn) -> None:
     accounts = connection.execute(_SUBSCRIBED, {"event": event}).scalars().all()
     if not accounts or turn.ended_at is None:
         return
-    told = (deliveries.c.turn_id == turn.id) & (deliveries.c.part < 0)  # before it was run again
-    connection.execute(sa.delete(deliveries).where(told))
     place = json.dumps({"chat": "events", "thread": None, "reply_to": {"event": event}})
-    for number, account in enumerate(accounts, start=1):
+    for number, account in enumerate(accounts):
         values = _new(account, f"{account}/events", place, _told_of(turn), turn.ended_at)
-        values |= {"owner": turn.owner, "turn_id": turn.id, "part": -number, "is_cut": True}
+        values |= {"owner": turn.owner, "turn_id": turn.id, "part": _EVENTS + number, "is_cut": True}
         connection.execute(_INSERT, values)
 
 
@@ -131,6 +130,14 @@ def _told_of(turn: Turn) -> str:
         "endedAt": turn.ended_at and turn.ended_at.isoformat(),
     }
     return json.dumps(told, ensure_ascii=False)
+
+
+def set_aside(connection: Connection, turn_id: str) -> None:
+    """Make room for the reply of a turn that is run again; what is said of its failure stays as it is.
+
+    A row of it may be just being sent, so none is deleted: its number would go to the reply.
+    """
+    connection.execute(_SET_ASIDE, {"of_turn": turn_id})
 
 
 def add_notice(connection: Connection, account: str, line: str, place: str, *, text: str, at: datetime) -> None:
@@ -170,7 +177,8 @@ def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]
 def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery:
     """Put a row per part in the place of one whole text; returns the first."""
     connection.execute(_UPDATE, {"key": delivery.number, "text": pieces[0], "is_cut": True})
-    for part, text in enumerate(pieces[1:], start=1):
+    first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
+    for part, text in enumerate(pieces[1:], start=first + 1):
         values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
         values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "is_cut": True}
         values["root"] = delivery.number
@@ -288,7 +296,7 @@ def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[s
 
 
 def _delivery(row: RowMapping) -> Delivery:
-    return Delivery(**row)
+    return Delivery(**{**row, "part": row["part"] % _ASIDE})
 
 
 _SUBSCRIBED = (
@@ -306,6 +314,11 @@ _INSERT = sa.insert(deliveries)
 _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UPDATE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_SET_ASIDE = (
+    sa.update(deliveries)
+    .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
+    .values(part=deliveries.c.part + _ASIDE)
+)
 _BEGIN = _UPDATE.values(state="sending", tries=deliveries.c.tries + 1)
 _STALE = (
     sa.update(deliveries)

@@ -147,8 +147,8 @@ deliveries = sa.Table(
     sa.Column("line", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
-    # The turn's parts count from 0 (what tells others of its end, from -1 downwards), behind the row ``root``;
-    # one that is not cut yet holds the whole text.
+    # The turn's parts count from 0 (what tells others of its end, from 500,000), behind the row ``root``; one
+    # that is not cut yet holds the whole text.
     sa.Column("root", sa.Integer),
     sa.Column("part", sa.Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),

@@ -212,6 +212,7 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         ended_at=None,
     )
     connection.execute(_FINISH, {"key": turn.id} | _values(again))
+    deliveries.set_aside(connection, turn.id)
     return again
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
 from torana.connectors.hub import Connectors
@@ -16,6 +17,7 @@ from torana.limits.rates import MessageRates
 from torana.messages import Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store.database import Database
+from torana.telemetry import bind
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.turns import Turns
@@ -31,6 +33,8 @@ class Running:
     chats: dict[str, Chat]
     #: The model does not answer while it is not set.
     gate: asyncio.Event
+    #: The fields with which each connector was opened.
+    logged_with: list[dict[str, Any]]
     until_active: Callable[..., Awaitable[None]]
 
 
@@ -42,7 +46,10 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     gate = asyncio.Event()
     gate.set()
 
+    logged_with: list[dict[str, Any]] = []
+
     def connect(account: Account) -> Connector[Any]:
+        logged_with.append(structlog.contextvars.get_contextvars())
         kind = chats[account.name].connector
         return kind(kind.Settings.model_validate(dict(account.values)))
 
@@ -77,7 +84,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
 
     listeners.append(hub.turn_ended)
     await hub.start()
-    yield Running(hub=hub, chats=chats, gate=gate, until_active=until_active)
+    yield Running(hub=hub, chats=chats, gate=gate, logged_with=logged_with, until_active=until_active)
     await hub.stop()
 
 
@@ -137,6 +144,16 @@ async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
             pass
     running.gate.set()
     assert [one.text for one in await chats["one"].shown(1)] == ["first"]
+
+
+async def test_what_the_log_says_of_a_request_is_not_said_of_the_connections_it_changed(
+    running: Running,
+) -> None:
+    await running.until_active("one", "two")
+    with bind(request_id="r"):
+        await running.hub.apply([account("one", per_minute=7), account("two")])
+    await running.until_active("one", "two")
+    assert running.logged_with == [{}, {}, {}]
 
 
 async def test_nothing_begins_after_the_end(running: Running) -> None:

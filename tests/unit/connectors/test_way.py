@@ -577,6 +577,26 @@ async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None
     assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200
 
 
+async def test_a_turn_is_run_again_while_its_failure_is_being_told(open_gateway: Open) -> None:
+    chat = blind()
+    chat.gate = asyncio.Event()
+    failing = [ModelHTTPError(400, "m", {"error": "bad"})]
+    gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 40))
+    said = await chat.say("hello")
+    await chat.called(1)
+    turn = await gateway.turns.heard("home", said)
+    assert turn is not None
+
+    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+    chat.gate.set()
+
+    shown = await chat.shown(1)
+    while sum(one.text.count("word") for one in shown) < 40:
+        shown = await chat.shown(len(shown) + 1)
+    assert shown[0].text.startswith("This message could not be answered: ")
+    assert "word" not in shown[0].text
+
+
 async def test_a_message_that_waits_for_room_is_counted_once(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], per_minute=2)
     gate = asyncio.Event()

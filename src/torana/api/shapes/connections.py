@@ -61,7 +61,10 @@ class DeliveryBody(Wire):
     account: str
     turn_id: str | None
     part: Annotated[
-        int, Field(description="Counts the parts of a reply from 0; below, it tells a program of a turn's end.")
+        int,
+        Field(
+            description="Counts the parts of a reply from 0; from 500,000 on it tells a program of a turn's end."
+        ),
     ]
     state: DeliveryState
     text: Annotated[str, Field(description="What is to be said; empty once it was sent.")]
