@@ -247,6 +247,8 @@ class Connector(ABC, Generic[S]):
 
     Settings: ClassVar[type[ConnectorSettings]]
     abilities: ClassVar[Abilities]
+    #: Whether a sender's id means somebody only on this account's server; else it is the same on all of them.
+    local_ids: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

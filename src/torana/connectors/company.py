@@ -81,6 +81,9 @@ class Company:
         finally:
             typing.cancel()
             growing.end()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                showing.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(typing, return_exceptions=True)
             await asyncio.gather(showing, return_exceptions=True)
@@ -109,7 +112,7 @@ class Company:
                     return
                 row = await self._shown(connector, place, row, text)
             except TryLater as error:
-                await self._pause(error.seconds or connector.abilities.edit_every)
+                await growing.rest(error.seconds or connector.abilities.edit_every, self._pause)
             except Exception as error:  # noqa: BLE001 - the reply itself is delivered by others
                 _log.info("a preview ended", extra={"turn_id": turn.id, "reason": type(error).__name__})
                 return
@@ -126,7 +129,8 @@ class Company:
 
     async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> Delivery:
         abilities = connector.abilities
-        piece = split(text.rstrip() + _MORE, abilities)[0]
+        # Rendering all of a long text again and again would hold up everybody.
+        piece = split(text[: 4 * abilities.length].rstrip() + _MORE, abilities)[0]
         # Another key than the reply's: a platform that knows the key would not show the reply any more.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=abilities.render(piece), edits=row.shown_as)
@@ -162,16 +166,20 @@ class _Growing:
         self._ended.set()
         self._changed.set()
 
-    async def more(self, last: str, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
-        """The text, once it is another than ``last`` and some time has gone; empty when the turn has ended."""
+    async def rest(self, seconds: float, pause: Callable[[float], Awaitable[None]]) -> None:
+        """Let some time go, less where the turn ends."""
         ended = asyncio.create_task(self._ended.wait())
-        waited = asyncio.ensure_future(pause(every))
+        waited = asyncio.ensure_future(pause(seconds))
         try:
             await asyncio.wait({ended, waited}, return_when=asyncio.FIRST_COMPLETED)
-            while not self._ended.is_set() and self._text.strip() in ("", last.strip()):
-                self._changed.clear()
-                await self._changed.wait()
         finally:
             ended.cancel()
             waited.cancel()
+
+    async def more(self, last: str, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
+        """The text, once it is another than ``last`` and some time has gone; empty when the turn has ended."""
+        await self.rest(every, pause)
+        while not self._ended.is_set() and self._text.strip() in ("", last.strip()):
+            self._changed.clear()
+            await self._changed.wait()
         return "" if self._ended.is_set() else self._text

@@ -177,7 +177,7 @@ class Connectors:
             account=account,
             surround=partial(self._surround, account, outbox),
             database=self._database,
-            holder=self._holder,
+            holder=f"{self._holder}#{account.name}",
             clock=self._clock,
             told=self._told,
             open_=self._open,
@@ -191,7 +191,7 @@ class Connectors:
     def _surround(self, account: Account, outbox: Outbox, connector: Connector[Any]) -> _Surroundings:
         door = Door(
             account=account.name,
-            kind=account.kind,
+            kind=account.name if connector.local_ids else account.kind,
             settings=connector.settings,
             turns=self._turns,
             rates=self._rates,

@@ -20,7 +20,13 @@ _SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
 #: What Discord takes for marks.
 _SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
 
-_parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["strikethrough", "table"])
+#: Quotations and lists in each other, on one line, deeper than anybody reads.
+_LEVEL = r"[ \t]{0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])"
+_DEEP = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
+#: A line that begins a block of code, and says much behind that: it would not be shown.
+_LONG_INFO = re.compile(r"^( {0,3})(?=(?:`{3,}[^`\n]{41,}|~{3,}[^\n]{41,})$)", re.MULTILINE)
+
+_parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["strikethrough", "table"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +47,12 @@ class Dialect:
 
 def render(markdown: str, dialect: Dialect) -> str:
     """The text in a dialect, its blocks parted by empty lines."""
-    return _Renderer(dialect).blocks(_parser.parse(markdown)).strip("\n")
+    return _Renderer(dialect).blocks(_parser.parse(tame(markdown))).strip("\n")
+
+
+def tame(markdown: str) -> str:
+    """The text without what a parser of Markdown would drop silently; done again it changes nothing."""
+    return _LONG_INFO.sub(r"\1\\", _DEEP.sub(r"\1", markdown))
 
 
 class _Renderer:

@@ -119,11 +119,15 @@ class Outbox:
 
     async def _attempt(self, connector: Connector[Any], delivery: Delivery) -> None:
         try:
-            await self._send(connector, delivery)
+            if delivery.state == "sending":  # how an earlier try ended could not be written down
+                await self._unsure(connector, delivery, "nobody knows how it ended")
+            else:
+                await self._send(connector, delivery)
         except StoreUnavailable:
             await self._pause(1.0)  # the row says how it stands: at worst it is unsure
         except Exception:  # noqa: BLE001 - nobody else would see it
             _log.exception("a delivery could not be carried out", extra={"delivery": delivery.id})
+            await self._pause(_LOOK)
         finally:
             self._busy.discard(delivery.line)
             self.wake()
@@ -135,7 +139,8 @@ class Outbox:
             delivery = await self._cut(connector.abilities, delivery)
         part = _part(connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
-        await self._database.run(partial(deliveries.begin, number=delivery.number))
+        if not await self._database.run(partial(deliveries.begin, number=delivery.number)):
+            return  # it was dropped meanwhile
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
             async with asyncio.timeout(_CALL):
@@ -144,15 +149,30 @@ class Outbox:
             await self._refused(delivery, str(error))
         except TryLater as error:
             await self._later(delivery, str(error), error.seconds)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            await self._unsure(connector, delivery, "the call was cut off from within")
         except Exception as error:  # noqa: BLE001 - whatever it is, the part may have arrived
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
-            work = partial(deliveries.sent, number=delivery.number, shown_as=shown_as, at=self._clock())
-            await self._database.run(work)
+            await self._keep_sent(delivery, shown_as)
+
+    async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
+        """Write down that a part arrived, for however long that cannot be written."""
+        work = partial(deliveries.sent, number=delivery.number, shown_as=shown_as, at=self._clock())
+        while True:
+            try:
+                await self._database.run(work)
+            except StoreUnavailable:
+                await self._pause(1.0)
+            else:
+                return
 
     async def _cut(self, abilities: Abilities, delivery: Delivery) -> Delivery:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
-        pieces = split(delivery.text, replace(abilities, length=room)) or ["…"]
+        pieces = await asyncio.to_thread(split, delivery.text, replace(abilities, length=room)) or ["…"]
         return await self._database.run(partial(deliveries.cut, delivery=delivery, pieces=pieces))
 
     async def _shown(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:

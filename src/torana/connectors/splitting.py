@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from torana.connectors.base import Abilities
+from torana.connectors.markup import tame
 
 #: Where to cut, the best place first: between paragraphs, lines, sentences, words.
 _PLACES = (
@@ -14,7 +15,9 @@ _PLACES = (
     re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])"),
     re.compile(r"\s+"),
 )
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+#: A line that opens or closes a block of code (CommonMark 0.31, 4.5), and of what the first word says.
+_FENCE = re.compile(r"^ {0,3}(?:(`{3,})([^`]*)|(~{3,})(.*))$")
+_LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})?")
 
 
 def split(markdown: str, abilities: Abilities) -> list[str]:
@@ -24,14 +27,17 @@ def split(markdown: str, abilities: Abilities) -> list[str]:
     """
     fits = _fits(abilities)
     pieces: list[str] = []
-    rest = markdown.strip()
+    rest = tame(markdown.strip())
     while rest and not fits(rest):
         cut = _cut(rest, fits)
-        head, tail = rest[:cut].rstrip(), rest[cut:].lstrip("\n") if rest[cut : cut + 1] == "\n" else rest[cut:]
-        if opening := _open_fence(head):
-            head, tail = f"{head}\n{_closing(opening)}", f"{opening}\n{tail}"
+        head, tail = _whole(rest[:cut].rstrip()), rest[cut:].lstrip("\n")
+        opening = _open_fence(rest[:cut])
+        if opening and cut > len(opening) + 1:  # else it would never get shorter
+            tail = f"{opening}\n{tail}"
+        elif not opening:
+            tail = tail.lstrip()
         pieces.append(head)
-        rest = tail if _open_fence(tail) or tail.lstrip() != tail.lstrip(" ") else tail.lstrip()
+        rest = tail
     return [piece for piece in [*pieces, rest] if piece.strip()]
 
 
@@ -59,26 +65,38 @@ def _most(text: str, fits: Callable[[str], bool]) -> int:
     low, high = 0, len(text)
     while high - low > 1:
         middle = (low + high) // 2
-        opening = _open_fence(text[:middle])
-        closed = f"{text[:middle]}\n{_closing(opening)}" if opening else text[:middle]
-        low, high = (middle, high) if fits(closed) else (low, middle)
+        low, high = (middle, high) if fits(_whole(text[:middle])) else (low, middle)
     return low
 
 
+def _whole(text: str) -> str:
+    """A text's beginning as a text of its own: a cut block of code is closed, and half of a line begins none."""
+    if opening := _open_fence(text):
+        return f"{text}\n{_closing(opening)}"
+    before, newline, line = text.rpartition("\n")
+    found = _FENCE.match(line)
+    if found and (found[2] or found[4] or "").strip() and not _open_fence(f"{before}\n"):
+        return f"{before}{newline}\\{line.lstrip()}"
+    return text
+
+
 def _open_fence(text: str) -> str | None:
-    """The line that opens a block of code in which the text ends."""
+    """What opens the block of code again in which the text ends; a line that is cut itself opens none."""
     opening: str | None = None
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
         found = _FENCE.match(line)
         if found is None:
             continue
-        if opening is None:
-            opening = line
-        elif not found[2].strip() and found[1].startswith(_closing(opening)):
+        mark, info = found[1] or found[3], found[2] or found[4] or ""
+        if opening is None and number < len(lines):
+            language = _LANGUAGE.match(info)
+            opening = mark + ((language and language[1]) or "")
+        elif opening is not None and not info.strip() and mark.startswith(_closing(opening)):
             opening = None
     return opening
 
 
 def _closing(opening: str) -> str:
-    found = _FENCE.match(opening)
-    return found[1] if found else "```"
+    """The marks alone of what opens a block."""
+    return opening[0] * (len(opening) - len(opening.lstrip(opening[0])))

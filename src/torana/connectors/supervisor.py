@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from torana.connectors.base import Connector, Heard, HookRequest, HookResponse, Refused, TryLater
 from torana.connectors.registry import Account, open_connector
-from torana.errors import ConfigInvalid
+from torana.errors import ConfigInvalid, StoreUnavailable
 from torana.store import leases
 from torana.store.database import Database
 
@@ -132,6 +132,10 @@ class Supervisor:
         except TryLater as error:
             wait = max(error.seconds or 0, _backoff(failures))
             return "backing_off", wait, _masked(connector, str(error))
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            return "backing_off", _backoff(failures), "the connection was cut off from within"
         except (_Deaf, _Elsewhere) as error:
             return "backing_off", _backoff(failures), str(error)
         except Exception as error:  # noqa: BLE001 - whatever a platform or its library does, we come back
@@ -163,12 +167,15 @@ class Supervisor:
         now = self._clock()
         work = partial(leases.take, account=name, holder=self._holder, now=now, until=now + _LEASE)
         if not await self._database.run(work):
-            raise _Elsewhere("another process listens on this account")
+            raise _Elsewhere(
+                "another process, or another account of the settings, listens with these credentials"
+            )
 
     async def _renew(self, name: str) -> None:
         while True:
             await asyncio.sleep(_LEASE.total_seconds() / 3)
-            await self._take_lease(name)
+            with suppress(StoreUnavailable):  # nobody else can take it meanwhile
+                await self._take_lease(name)
 
     async def _listen(self, connector: Connector[Any]) -> None:
         """Run the connector, deliver over it, and watch that it receives."""
@@ -253,6 +260,12 @@ class _Ears:
             except TimeoutError:
                 if not self._listening:
                     raise _Deaf(f"nothing was received for {quiet:g} s") from None
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled this task, and not what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

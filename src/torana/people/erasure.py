@@ -22,6 +22,7 @@ from torana.turns import Turns
 KEPT = (
     "amounts of usage under the user's id, without a text",
     "the audit record: who did what to the user's id, and when",
+    "that the operator turned an account on a chat platform away",
     "the ids of the erased turns, so that they answer 410; digests of their Idempotency-Keys for a day",
     "what other speakers said in shared rooms and were answered, also where it repeats the user's words",
 )

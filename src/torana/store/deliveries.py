@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, Turn, new_id
-from torana.store.tables import deliveries, owned, subscriptions, undelivered
+from torana.store.tables import deliveries, owned, subscriptions, undelivered, unsent
 
 DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
@@ -186,9 +186,9 @@ def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> De
     return _delivery(connection.execute(_GET, {"key": delivery.number}).mappings().one())
 
 
-def begin(connection: Connection, number: int) -> None:
-    """Keep that a part is about to be sent."""
-    connection.execute(_BEGIN, {"key": number})
+def begin(connection: Connection, number: int) -> bool:
+    """Keep that a part is about to be sent; False where it is not to be sent any more."""
+    return connection.execute(_BEGIN, {"key": number}).rowcount > 0
 
 
 def cut_off(connection: Connection, account: str) -> list[Delivery]:
@@ -210,7 +210,8 @@ def sent(connection: Connection, number: int, shown_as: str, at: datetime) -> No
     """Keep that a part arrived; its text is not needed any more. What was sent long ago is forgotten."""
     values = {"state": "sent", "shown_as": shown_as, "reason": None, "ended_at": at, "text": ""}
     connection.execute(_UPDATE, {"key": number} | values)
-    connection.execute(sa.delete(deliveries).where(deliveries.c.ended_at < at - _KEPT))
+    is_done = deliveries.c.state.in_(("sent", "dropped"))
+    connection.execute(sa.delete(deliveries).where(deliveries.c.ended_at < at - _KEPT, is_done))
 
 
 def put_back(connection: Connection, delivery: Delivery, *, due_at: datetime, reason: str) -> None:
@@ -258,7 +259,7 @@ def waiting(connection: Connection) -> dict[str, dict[str, int]]:
     """How many deliveries of each account are open or held, by state."""
     counted = (
         sa.select(deliveries.c.account, deliveries.c.state, sa.func.count())
-        .where(deliveries.c.state.not_in(("sent", "dropped")))
+        .where(unsent)
         .group_by(deliveries.c.account, deliveries.c.state)
     )
     found: dict[str, dict[str, int]] = {}
@@ -319,7 +320,7 @@ _SET_ASIDE = (
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
     .values(part=deliveries.c.part + _ASIDE)
 )
-_BEGIN = _UPDATE.values(state="sending", tries=deliveries.c.tries + 1)
+_BEGIN = _UPDATE.where(deliveries.c.state == "pending").values(state="sending", tries=deliveries.c.tries + 1)
 _STALE = (
     sa.update(deliveries)
     .where(

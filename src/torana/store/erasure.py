@@ -84,7 +84,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
         tokens_revoked=tokens_revoked,
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
-    connection.execute(sa.delete(senders).where(of_user(user)))
+    _forget_senders(connection, user)
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
     if shared:
@@ -102,6 +102,14 @@ def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:
     while chunk := list(islice(remaining, 500)):
         erased.update(connection.execute(_ERASED, {"ids": chunk}).scalars())
     return erased
+
+
+def _forget_senders(connection: Connection, user: str) -> None:
+    """Of whom the operator turned away stays that, and nothing else."""
+    is_denied = senders.c.state == "denied"
+    connection.execute(sa.delete(senders).where(of_user(user), ~is_denied))
+    blank = {"name": "", "place": "", "account": ""}
+    connection.execute(sa.update(senders).where(of_user(user), is_denied).values(blank))
 
 
 def _of(user: str) -> sa.ColumnElement[bool]:

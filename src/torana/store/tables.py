@@ -135,6 +135,9 @@ history = sa.Table(
 #: The condition of deliveries that are not done with.
 undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
 
+#: And of those that are neither sent nor given up.
+unsent = sa.text("state NOT IN ('sent', 'dropped')")
+
 #: What is to be said on a platform: a turn's reply, a row per part once it is cut into parts, or a notice of
 #: the gateway's own. ``place`` is where (JSON), ``line`` what keeps its order: the account's chat and thread.
 deliveries = sa.Table(
@@ -165,6 +168,10 @@ deliveries = sa.Table(
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("turn_id", "part"),
     sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered, postgresql_where=undelivered),
+    sa.Index("ix_deliveries_unsent", "account", "state", sqlite_where=unsent, postgresql_where=unsent),
+    sa.Index("ix_deliveries_ended", "ended_at"),
+    # A number is never given again: what was being sent when its row went would be taken for another.
+    sqlite_autoincrement=True,
 )
 
 #: Files that came with a message, in their order, until its turn has completed or was cancelled.
@@ -184,8 +191,8 @@ attachments = sa.Table(
 subscriptions = sa.Table(
     "subscriptions",
     metadata,
-    sa.Column("account", sa.Text, primary_key=True),
     sa.Column("event", sa.Text, primary_key=True),
+    sa.Column("account", sa.Text, primary_key=True),
 )
 
 #: Who asked to talk on a platform, by the kind of connector and the platform's id of the sender: of the pairing

@@ -160,7 +160,7 @@ async def test_a_stranger_is_let_in_and_turned_away(open_running: Callable[..., 
     await running.call("hello", sender="eve")
     await running.deliveries("sent")
     (asked,) = (await running.get("/v1/pairing"))["items"]
-    assert (asked["sender"], asked["state"], asked["user"]) == ("webhook:eve", "pending", None)
+    assert (asked["sender"], asked["state"], asked["user"]) == ("home:eve", "pending", None)
     code = (await running.program.shown(1, to="eve"))[0].text.split("`")[1]
 
     body = {"who": code, "user": "eve@example.org"}
@@ -171,13 +171,13 @@ async def test_a_stranger_is_let_in_and_turned_away(open_running: Callable[..., 
 
     wrong = await running.client.post("/v1/pairing/approve", json={"who": code})
     assert wrong.status_code == 404
-    denied = await running.client.post("/v1/pairing/deny", json={"who": "webhook:eve"})
+    denied = await running.client.post("/v1/pairing/deny", json={"who": "home:eve"})
     assert denied.json()["state"] == "denied"
 
 
 async def test_an_erased_person_is_a_stranger_again(open_running: Callable[..., Awaitable[Running]]) -> None:
     running = await open_running("welcome")
-    body = {"who": "webhook:eve", "user": "eve"}
+    body = {"who": "home:eve", "user": "eve"}
     await running.client.post("/v1/pairing/approve", json=body)
     await running.call("hello", sender="eve")
     await running.deliveries("sent")

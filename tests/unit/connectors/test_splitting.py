@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,28 @@ def test_a_block_of_code_is_closed_and_opened_again() -> None:
     shown = "\n".join(re.sub("</?pre>", "", markup.telegram(part)) for part in parts)
     assert [line for line in code.split("\n") if line not in shown] == []
     assert "  line 11" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```sql SELECT " + "a, " * 400 + "```",
+        "~~~ " + "word " * 400,
+        "`" * 1000,
+        "~" * 1000 + "\n" + "x" * 300,
+        "```" + "x" * 300 + "\n" + "y" * 300,
+        "```py\n" + "z" * 1000 + "\n```",
+        "> " * 500 + "deep",
+    ],
+)
+def test_whatever_a_model_writes_it_comes_to_an_end_and_nothing_is_lost(text: str) -> None:
+    for length in (40, 100):
+        parts = split(text, abilities(length))
+
+        assert len(parts) < 200
+        shown = "".join(markup.plain(part) for part in parts)
+        for letter in "SELCTaworxzd":
+            assert shown.count(letter) == text.count(letter), letter
 
 
 @given(texts, st.integers(40, 200))

@@ -181,7 +181,8 @@ async def test_while_another_process_listens_it_waits(
     watched = watch()
 
     _, status = await watched.pause()
-    assert (status.state, status.reason) == ("backing_off", "another process listens on this account")
+    assert status.state == "backing_off"
+    assert (status.reason or "").startswith("another process, or another account")
 
     await database.run(partial(leases.give_back, account=name, holder="there"))
     async with asyncio.timeout(20):

@@ -62,9 +62,7 @@ class DeliveryBody(Wire):
     turn_id: str | None
     part: Annotated[
         int,
-        Field(
-            description="Counts the parts of a reply from 0; from 500,000 on it tells a program of a turn's end."
-        ),
+        Field(description="Counts a reply's parts from 0; from 500,000 on it tells a program of a turn's end."),
     ]
     state: DeliveryState
     text: Annotated[str, Field(description="What is to be said; empty once it was sent.")]

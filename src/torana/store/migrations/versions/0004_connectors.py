@@ -36,9 +36,9 @@ def upgrade() -> None:
     op.create_index("ix_senders_code", "senders", ["code"])
     op.create_table(
         "subscriptions",
-        sa.Column("account", sa.Text(), nullable=False),
         sa.Column("event", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("account", "event", name="pk_subscriptions"),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("event", "account", name="pk_subscriptions"),
     )
     op.create_table(
         "leases",
@@ -75,8 +75,12 @@ def _create_deliveries() -> None:
         sa.PrimaryKeyConstraint("number", name="pk_deliveries"),
         sa.UniqueConstraint("id", name="uq_deliveries_id"),
         sa.UniqueConstraint("turn_id", "part", name="uq_deliveries_turn_id_part"),
+        sqlite_autoincrement=True,
     )
     undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
+    unsent = sa.text("state NOT IN ('sent', 'dropped')")
+    op.create_index("ix_deliveries_unsent", "deliveries", ["account", "state"], sqlite_where=unsent)
+    op.create_index("ix_deliveries_ended", "deliveries", ["ended_at"])
     op.create_index("ix_deliveries_open", "deliveries", ["account", "number"], sqlite_where=undelivered)
 
 
