@@ -70,7 +70,7 @@ def _most(text: str, fits: Callable[[str], bool]) -> int:
 
 
 def _whole(text: str) -> str:
-    """A text's beginning as a text of its own: a cut block of code is closed, and half of a line begins none."""
+    """The beginning as a text of its own: a cut block of code is closed, half of a line begins none."""
     if opening := _open_fence(text):
         return f"{text}\n{_closing(opening)}"
     before, newline, line = text.rpartition("\n")
