@@ -249,6 +249,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
         "session_id": world.sessions[-1][1],
         "memory_id": world.memories[-1][1],
         "user_id": write_user_id(person.user),
+        "delivery_id": "dlv_0198",  # all of them are the operator's
         "token_id": next(token["id"] for token in tokens if token["user"] == person.user),
     }
     return lambda path: path.format(**ids)

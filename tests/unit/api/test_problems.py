@@ -41,6 +41,8 @@ PROMISED = {
     "session_busy": (409, "Conflict"),
     "turn_cancelled": (409, "Conflict"),
     "not_failed": (409, "Conflict"),
+    "not_held": (409, "Conflict"),
+    "settings_faulty": (409, "Conflict"),
     "token_ended": (409, "Conflict"),
     "not_ended": (409, "Conflict"),
     "channel_taken": (409, "Conflict"),
