@@ -344,3 +344,64 @@ tombstones = sa.Table(
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
 )
+
+_open = sa.text("state = 'open'")
+
+#: Calls of tools that wait, or waited, for somebody's yes. ``arguments`` are the model's, ``edited`` those of
+#: whoever decided; both are JSON.
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("call_id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("arguments", sa.LargeBinary, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("edited", sa.LargeBinary),
+    sa.Column("reason", sa.Text),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("decided_at", UtcTime),
+    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open, postgresql_where=_open),
+)
+
+#: What the operator decided about skills: those that were installed, and those placed by hand whose scripts,
+#: secrets and network were approved. ``digest`` is that of the files the decision is about.
+skills = sa.Table(
+    "skills",
+    metadata,
+    sa.Column("slug", sa.Text, primary_key=True),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("report", sa.LargeBinary, nullable=False),
+    sa.Column("installed_at", UtcTime, nullable=False),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("decided_at", UtcTime),
+)
+
+_due = sa.text("due_at IS NOT NULL")
+
+#: Messages that are said at a time, once or by a rule. ``due_at`` is the next time; NULL where none comes.
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("user", sa.Text),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("account", sa.Text),
+    sa.Column("place", sa.Text),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("cron", sa.Text),
+    sa.Column("timezone", sa.Text, nullable=False),
+    sa.Column("missed", sa.Text, nullable=False),
+    sa.Column("due_at", UtcTime),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("fired_at", UtcTime),
+    sa.Column("turn_id", sa.Text),
+    sa.Index("ix_schedules_due", "due_at", sqlite_where=_due, postgresql_where=_due),
+)

@@ -1,5 +1,5 @@
 """What the agent may do."""
 
-from torana.tools.base import ToolContext, ToolError, is_idempotent, tool
+from torana.tools.base import Permission, ToolContext, ToolError, promises, tool
 
-__all__ = ["ToolContext", "ToolError", "is_idempotent", "tool"]
+__all__ = ["Permission", "ToolContext", "ToolError", "promises", "tool"]

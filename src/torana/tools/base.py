@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from torana.messages import Turn
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ATTRIBUTE = "__torana_idempotent__"
+#: Whether a tool may be run: yes; only when somebody who may says so; no.
+Permission = Literal["allow", "ask", "deny"]
+
+_ATTRIBUTE = "__torana_tool__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +29,28 @@ class ToolContext:
     clock: Callable[[], datetime]
 
 
-def tool(*, idempotent: bool) -> Callable[[F], F]:
+def tool(*, idempotent: bool, permission: Permission = "allow") -> Callable[[F], F]:
     """Mark a function as a tool.
 
     ``idempotent`` says that running it twice does what running it once does; after a crash only such a tool
-    is run again. The function's signature is the tool's schema and its docstring the description that the
-    model reads.
+    is run again. ``permission`` holds where no rule of the operator's speaks of the tool: one that reaches
+    beyond the gateway should be ``ask``. The function's signature is the tool's schema and its docstring the
+    description that the model reads.
     """
 
     def mark(function: F) -> F:
-        setattr(function, _ATTRIBUTE, idempotent)
+        setattr(function, _ATTRIBUTE, {"idempotent": idempotent, "permission": permission})
         return function
 
     return mark
 
 
-def is_idempotent(function: Callable[..., Any]) -> bool:
-    """What the function's ``@tool`` promised; an unmarked function promises nothing."""
-    return bool(getattr(function, _ATTRIBUTE, False))
+def promises(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the function's ``@tool`` said, as a tool's metadata: ``idempotent`` and ``permission``.
+
+    An unmarked function promises nothing; it is allowed because the operator named it.
+    """
+    return dict(getattr(function, _ATTRIBUTE, {"idempotent": False, "permission": "allow"}))
 
 
 class ToolError(Exception):

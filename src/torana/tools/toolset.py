@@ -10,7 +10,7 @@ from pydantic_ai.exceptions import UserError
 
 from torana.errors import ConfigInvalid
 from torana.tools.arithmetic import calculate
-from torana.tools.base import ToolContext, is_idempotent
+from torana.tools.base import ToolContext, promises
 from torana.tools.conversation import ConversationTools
 from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
@@ -33,8 +33,8 @@ def build_toolset(
 ) -> FunctionToolset[ToolContext]:
     """The core tools, and the operator's own behind them.
 
-    A tool's metadata has ``idempotent``. Raises ``ConfigInvalid`` for an operator's function that cannot be a
-    tool: of a name that is taken, or with a signature that is no JSON schema.
+    A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
+    cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
     """
     core: list[Callable[..., Any]] = [
         calculate,
@@ -58,7 +58,7 @@ def build_toolset(
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:
-        toolset.add_function(function, metadata={"idempotent": is_idempotent(function)})
+        toolset.add_function(function, metadata=promises(function))
     for function in own:
         _add_own(toolset, function)
     return toolset
@@ -66,6 +66,6 @@ def build_toolset(
 
 def _add_own(toolset: FunctionToolset[ToolContext], function: Callable[..., Any]) -> None:
     try:
-        toolset.add_function(function, metadata={"idempotent": is_idempotent(function)})
+        toolset.add_function(function, metadata=promises(function))
     except (UserError, ValueError, TypeError, NameError) as error:
         raise ConfigInvalid(f"TORANA_TOOLS: {function.__name__} cannot be a tool: {error}") from error

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.arithmetic import calculate
-from torana.tools.base import ToolError, is_idempotent
+from torana.tools.base import ToolError, promises
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_any_text_gives_an_answer_or_a_reason(expression: str) -> None:
 
 
 def test_it_may_be_run_twice() -> None:
-    assert is_idempotent(calculate)
+    assert promises(calculate)["idempotent"]

@@ -17,7 +17,7 @@ from torana.memory import Memory
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
-from torana.tools import ToolContext, is_idempotent, tool
+from torana.tools import ToolContext, promises, tool
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
@@ -72,7 +72,7 @@ def test_functions_are_loaded_in_the_order_they_are_named() -> None:
     loaded = load_tools(["their_tools.orders:cancel", "their_tools.orders:status"])
 
     assert names_of(loaded) == ["cancel", "status"]
-    assert [is_idempotent(function) for function in loaded] == [False, True]
+    assert [promises(function)["idempotent"] for function in loaded] == [False, True]
 
 
 def test_none_named_none_loaded() -> None:
@@ -180,9 +180,9 @@ def test_the_operators_tools_stand_behind_the_core_ones(
 
     assert list(tools)[-2:] == ["order_status", "cancel_order"]
     assert [tools[name].metadata for name in ("calculate", "order_status", "cancel_order")] == [
-        {"idempotent": True},
-        {"idempotent": True},
-        {"idempotent": False},
+        {"idempotent": True, "permission": "allow"},
+        {"idempotent": True, "permission": "allow"},
+        {"idempotent": False, "permission": "allow"},
     ]
 
 
@@ -208,5 +208,5 @@ def test_a_function_that_cannot_be_a_tool_is_named_with_the_reason(
 
 
 def test_an_unmarked_function_promises_nothing() -> None:
-    assert not is_idempotent(functools.partial(calculate))
-    assert not is_idempotent(tool(idempotent=False)(calculate))
+    assert not promises(functools.partial(calculate))["idempotent"]
+    assert not promises(tool(idempotent=False)(calculate))["idempotent"]

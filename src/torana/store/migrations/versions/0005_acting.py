@@ -1,0 +1,76 @@
+"""The agent acts: calls that wait for approval, what was decided about skills, and schedules."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from torana.store.tables import UtcTime
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    """Add the tables."""
+    _create_approvals()
+    _create_skills()
+    _create_schedules()
+
+
+def _create_approvals() -> None:
+    op.create_table(
+        "approvals",
+        sa.Column("turn_id", sa.Text(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("call_id", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("tool", sa.Text(), nullable=False),
+        sa.Column("arguments", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("edited", sa.LargeBinary()),
+        sa.Column("reason", sa.Text()),
+        sa.Column("decided_by", sa.Text()),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("expires_at", UtcTime(), nullable=False),
+        sa.Column("decided_at", UtcTime()),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name="fk_approvals_turn_id"),
+        sa.PrimaryKeyConstraint("turn_id", "step", "call_id", name="pk_approvals"),
+    )
+    op.create_index("ix_approvals_open", "approvals", ["expires_at"], sqlite_where=sa.text("state = 'open'"))
+
+
+def _create_skills() -> None:
+    op.create_table(
+        "skills",
+        sa.Column("slug", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("report", sa.LargeBinary(), nullable=False),
+        sa.Column("installed_at", UtcTime(), nullable=False),
+        sa.Column("decided_by", sa.Text()),
+        sa.Column("decided_at", UtcTime()),
+        sa.PrimaryKeyConstraint("slug", name="pk_skills"),
+    )
+
+
+def _create_schedules() -> None:
+    op.create_table(
+        "schedules",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text()),
+        sa.Column("channel", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text()),
+        sa.Column("place", sa.Text()),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.Column("cron", sa.Text()),
+        sa.Column("timezone", sa.Text(), nullable=False),
+        sa.Column("missed", sa.Text(), nullable=False),
+        sa.Column("due_at", UtcTime()),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("fired_at", UtcTime()),
+        sa.Column("turn_id", sa.Text()),
+        sa.PrimaryKeyConstraint("id", name="pk_schedules"),
+    )
+    op.create_index("ix_schedules_owner", "schedules", ["owner"])
+    op.create_index("ix_schedules_due", "schedules", ["due_at"], sqlite_where=sa.text("due_at IS NOT NULL"))
