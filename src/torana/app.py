@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from zoneinfo import ZoneInfo
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.compaction import Compaction
@@ -52,6 +54,9 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.skills import SkillTools
@@ -80,6 +85,7 @@ class App:
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
+    mcp: McpServers
     _open: AsyncExitStack
 
     async def start(self) -> None:
@@ -87,6 +93,7 @@ class App:
         await self._open.enter_async_context(self.model)
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
+        self.mcp.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -102,6 +109,7 @@ class App:
             await self.hooks.stop()
         await self.connectors.stop()
         await self.turns.stop(grace=0)
+        await self.mcp.stop()
         if self.compaction is not None:
             await self.compaction.stop()
         await self._open.aclose()
@@ -126,7 +134,9 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
-    agent = _agent(settings, model, own, skills, sessions, memory, prices, takes)
+    toolset = _toolset(memory, sessions, skills, own)
+    mcp = _mcp(loaded, toolset)
+    agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -166,6 +176,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
+        mcp=mcp,
         _open=AsyncExitStack(),
     )
 
@@ -179,7 +190,7 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    own: Sequence[Callable[..., Any]],
+    toolset: AbstractToolset[ToolContext],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -189,7 +200,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=_toolset(memory, sessions, skills, own),
+        toolset=toolset,
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -211,6 +222,21 @@ def _toolset(
         skills=SkillTools(skills=skills),
         own=own,
     )
+
+
+def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
+    settings, environ = loaded.settings, loaded.provider_environ
+    return McpServers(
+        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        data_dir=settings.data_dir,
+        path=environ.get("PATH", os.defpath),
+        taken=frozenset(toolset.tools),
+        clock=utc_now,
+    )
+
+
+def _with_mcp(toolset: FunctionToolset[ToolContext], mcp: McpServers) -> AbstractToolset[ToolContext]:
+    return CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset
 
 
 def _connectors(

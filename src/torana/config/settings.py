@@ -17,8 +17,10 @@ from torana.config.fields import (
     Functions,
     Host,
     Hosts,
+    McpTables,
     Models,
     Networks,
+    OptionalFile,
     Origins,
     OwnPrices,
     Secret,
@@ -40,7 +42,7 @@ FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 SECRETS = frozenset({"gateway_token", "model_api_key"})
 
 #: Tables in which there are secrets: only their names are shown.
-TABLES = frozenset({"connectors"})
+TABLES = frozenset({"connectors", "mcp"})
 
 
 class Settings(BaseModel):
@@ -237,6 +239,15 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
+    )
+    mcp: McpTables = Field(
+        default={},
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with `command` "
+        'or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+    )
+    mcp_config: OptionalFile = Field(
+        default=None,
+        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
     )
     connectors: ConnectorTables = Field(
         default={},
