@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
-from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.entries import read_servers, search_path
 from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
@@ -145,7 +144,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
-    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status, mcp=mcp.status)
     ended += [connectors.turn_ended, metrics.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
@@ -155,6 +154,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         memory=memory,
         people=_people(settings, database, turns),
         rates=rates,
+        mcp=mcp,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
@@ -229,7 +229,7 @@ def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
     return McpServers(
         servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
         data_dir=settings.data_dir,
-        path=environ.get("PATH", os.defpath),
+        path=search_path(environ),
         taken=frozenset(toolset.tools),
         clock=utc_now,
     )

@@ -18,6 +18,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.sessions import Sessions
 from torana.store.audit import Act
+from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -58,6 +59,7 @@ class Services:
     rates: MessageRates
     spending: Spending
     connections: Connections
+    mcp: McpServers
     health: Health
     metrics: Metrics
     #: The names of the models that answer.
