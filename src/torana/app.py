@@ -53,8 +53,8 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
-from torana.tools.mcp.entries import read_servers, search_path
-from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.entries import Server, read_servers, search_path
+from torana.tools.mcp.servers import McpServers, check_library
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
@@ -125,7 +125,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     settings = loaded.settings
     skills = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
-    own = load_tools(settings.tools)
+    own, servers = load_tools(settings.tools), _mcp_servers(loaded)
     limits = limits_of(settings)
     prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
     database = _database(settings)
@@ -133,9 +133,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
-    toolset = _toolset(memory, sessions, skills, own)
-    mcp = _mcp(loaded, toolset)
-    agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
+    toolset, mcp = _tools(loaded, servers, _toolset(memory, sessions, skills, own))
+    agent = _agent(settings, model, toolset, skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -224,19 +223,26 @@ def _toolset(
     )
 
 
-def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
-    settings, environ = loaded.settings, loaded.provider_environ
-    return McpServers(
-        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
-        data_dir=settings.data_dir,
-        path=search_path(environ),
-        taken=frozenset(toolset.tools),
+def _mcp_servers(loaded: Loaded) -> list[Server]:
+    settings = loaded.settings
+    servers = read_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
+    if servers:
+        check_library()
+    return servers
+
+
+def _tools(
+    loaded: Loaded, servers: Sequence[Server], core: FunctionToolset[ToolContext]
+) -> tuple[AbstractToolset[ToolContext], McpServers]:
+    """What the agent may call: the core tools, and those of MCP servers where there are any."""
+    mcp = McpServers(
+        servers=servers,
+        data_dir=loaded.settings.data_dir,
+        path=search_path(loaded.provider_environ),
+        taken=frozenset(core.tools),
         clock=utc_now,
     )
-
-
-def _with_mcp(toolset: FunctionToolset[ToolContext], mcp: McpServers) -> AbstractToolset[ToolContext]:
-    return CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset
+    return (CombinedToolset([core, McpToolset(mcp)]) if servers else core), mcp
 
 
 def _connectors(

@@ -53,7 +53,17 @@ def test_before_the_first_start_all_is_right(command: Command, place: Path, port
     assert (code, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [
         ["ok", check]
-        for check in ("settings", "data", "gateway", "database", "skills", "tools", "connectors", "model")
+        for check in (
+            "settings",
+            "data",
+            "gateway",
+            "database",
+            "skills",
+            "tools",
+            "connectors",
+            "mcp",
+            "model",
+        )
     ]
     assert f"{place / 'data'} is made at the first start" in out
     assert f"not running; 127.0.0.1:{port} is free" in out
