@@ -31,6 +31,7 @@ from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
+from torana.tools.permission import Rules
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, Turns
@@ -96,6 +97,7 @@ def open_agent(
         history_messages: int = 40,
         recall_in_rooms: bool = False,
         takes: Sequence[FileKind] = ("text", "image", "pdf"),
+        rules: Rules | None = None,
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -117,6 +119,7 @@ def open_agent(
             bounds=Bounds(),
             clock=clock,
             takes=frozenset(takes),
+            rules=rules,
         )
 
     return make

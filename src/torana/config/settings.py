@@ -21,6 +21,7 @@ from torana.config.fields import (
     Networks,
     Origins,
     OwnPrices,
+    PermissionRules,
     Secret,
     Text,
     TokenLimits,
@@ -237,6 +238,17 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
+    )
+    permissions: PermissionRules = Field(
+        default=(),
+        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
+        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+    )
+    approval_minutes: Whole = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="Minutes after which a call that nobody approved is denied.",
     )
     connectors: ConnectorTables = Field(
         default={},
