@@ -2,6 +2,7 @@
 
 from torana.skills.faults import SkillFileError, SkillInvalid
 from torana.skills.library import CORE_DIR, Catalogue, Missing, SkillRecord, Skills
+from torana.skills.needs import Needs
 from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "BrokenSkill",
     "Catalogue",
     "Missing",
+    "Needs",
     "Skill",
     "SkillFileError",
     "SkillInvalid",
