@@ -181,23 +181,23 @@ def _report(outcome: Outcome, limits: Limits, *, secrets: Mapping[str, str]) -> 
 
 
 def _shown(name: str, data: bytes, size: int, secrets: Mapping[str, str]) -> list[str]:
+    cut = size > len(data)
     text = (
-        _scrubbed(data, size, secrets)
+        _scrubbed(data, secrets, cut=cut)
         .decode(errors="replace")
         .replace("\0", "\N{REPLACEMENT CHARACTER}")
         .strip()
     )
     if not text:
         return []
-    cut = size > len(data) or len(text) > SHOWN_LIMIT
-    note = f" (its beginning; {size:,} bytes in all)" if cut else ""
+    note = f" (its beginning; {size:,} bytes in all)" if cut or len(text) > SHOWN_LIMIT else ""
     return [f"{name}{note}:", text[:SHOWN_LIMIT]]
 
 
-def _scrubbed(data: bytes, size: int, secrets: Mapping[str, str]) -> bytes:
+def _scrubbed(data: bytes, secrets: Mapping[str, str], *, cut: bool) -> bytes:
     """Without the secrets' values, and without a piece of one at the end where the output was cut."""
-    longest = 0
-    for name, value in sorted(secrets.items(), key=lambda item: -len(item[1])):
-        data = data.replace(os.fsencode(value), f"[{name}]".encode())
-        longest = max(longest, len(os.fsencode(value)))
-    return data[: -longest or None] if size > len(data) and longest else data
+    values = {name: os.fsencode(value) for name, value in secrets.items()}
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+        data = data.replace(value, f"[{name}]".encode())
+    longest = max(map(len, values.values()), default=0)
+    return data[: len(data) - longest] if cut else data

@@ -115,12 +115,13 @@ def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
     if request.param == "nobody" and os.geteuid() != 0:
         pytest.skip("only root can become another user")
     user = NOBODY if request.param == "nobody" else os.geteuid()
-    # Not pytest's: its folders are closed to other users.
-    home = Path(tempfile.mkdtemp(prefix="sandbox-"))
+    # Not pytest's, whose folders are closed to other users; nor in /tmp, which no script sees.
+    home = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/var/tmp"))
     home.chmod(0o755)
     for name in ("data", "skills", "shared", "out"):
         (home / name).mkdir()
-        os.chown(home / name, user, user)
+        # The sandbox's user is another one where the gateway is root.
+        os.chown(home / name, user or NOBODY, -1)
     (home / "data" / "torana.db").write_text("SQLite format 3")
     environ = {
         **os.environ,
