@@ -222,6 +222,24 @@ class Settings(BaseModel):
         le=100_000,
         description="Messages in all that may have no answer yet; more are refused with 503.",
     )
+    schedules_per_user: Whole = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Reminders and scheduled tasks that one user may have that have not ended; 0 allows none.",
+    )
+    schedule_min_minutes: Whole = Field(
+        default=5,
+        ge=1,
+        le=1440,
+        description="Minutes that must lie between two times of a schedule with a rule, at least.",
+    )
+    schedule_firings_per_day: Whole = Field(
+        default=300,
+        ge=1,
+        le=100_000,
+        description="How often one user's schedules may be fired in a day (UTC); more are missed.",
+    )
     max_crashes: Whole = Field(
         default=3,
         ge=1,
