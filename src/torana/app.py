@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from zoneinfo import ZoneInfo
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.compaction import Compaction
@@ -54,6 +56,9 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.schedules import ScheduleTools
@@ -84,6 +89,7 @@ class App:
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
+    mcp: McpServers
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
@@ -91,6 +97,7 @@ class App:
         await self._open.enter_async_context(self.model)
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
+        self.mcp.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -108,6 +115,7 @@ class App:
             await self.hooks.stop()
         await self.connectors.stop()
         await self.turns.stop(grace=0)
+        await self.mcp.stop()
         if self.compaction is not None:
             await self.compaction.stop()
         await self._open.aclose()
@@ -131,7 +139,9 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
     schedules = _schedules(settings, database, due := asyncio.Event())
-    agent = _agent(settings, model, own, skills, sessions, memory, schedules, prices, takes)
+    toolset = _toolset(memory, sessions, skills, schedules, own)
+    mcp = _mcp(loaded, toolset)
+    agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -173,6 +183,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
+        mcp=mcp,
     )
 
 
@@ -185,18 +196,17 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    own: Sequence[Callable[..., Any]],
+    toolset: AbstractToolset[ToolContext],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
-    schedules: Schedules,
     prices: Prices,
     takes: frozenset[FileKind],
 ) -> TurnAgent:
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=_toolset(memory, sessions, skills, schedules, own),
+        toolset=toolset,
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -242,6 +252,21 @@ def _ticker(settings: Settings, database: Database, turns: Turns, due: asyncio.E
         firings_per_day=settings.schedule_firings_per_day,
         woken=due,
     )
+
+
+def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
+    settings, environ = loaded.settings, loaded.provider_environ
+    return McpServers(
+        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        data_dir=settings.data_dir,
+        path=environ.get("PATH", os.defpath),
+        taken=frozenset(toolset.tools),
+        clock=utc_now,
+    )
+
+
+def _with_mcp(toolset: FunctionToolset[ToolContext], mcp: McpServers) -> AbstractToolset[ToolContext]:
+    return CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset
 
 
 def _connectors(

@@ -17,8 +17,10 @@ from torana.config.fields import (
     Functions,
     Host,
     Hosts,
+    McpTables,
     Models,
     Networks,
+    OptionalFile,
     Origins,
     OwnPrices,
     PermissionRules,
@@ -41,7 +43,7 @@ FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 SECRETS = frozenset({"gateway_token", "model_api_key"})
 
 #: Tables in which there are secrets: only their names are shown.
-TABLES = frozenset({"connectors"})
+TABLES = frozenset({"connectors", "mcp"})
 
 
 class Settings(BaseModel):
@@ -267,6 +269,15 @@ class Settings(BaseModel):
         ge=1,
         le=10_080,
         description="Minutes after which a call that nobody approved is denied.",
+    )
+    mcp: McpTables = Field(
+        default={},
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with `command` "
+        'or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+    )
+    mcp_config: OptionalFile = Field(
+        default=None,
+        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
     )
     connectors: ConnectorTables = Field(
         default={},
