@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -56,7 +55,7 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
-from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.entries import read_servers, search_path
 from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
@@ -149,7 +148,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
-    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status, mcp=mcp.status)
     ticker = _ticker(settings, database, turns, due)
     ended += [connectors.turn_ended, metrics.turn_ended, ticker.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
@@ -161,6 +160,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         schedules=schedules,
         people=_people(settings, database, turns),
         rates=rates,
+        mcp=mcp,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
@@ -259,7 +259,7 @@ def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
     return McpServers(
         servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
         data_dir=settings.data_dir,
-        path=environ.get("PATH", os.defpath),
+        path=search_path(environ),
         taken=frozenset(toolset.tools),
         clock=utc_now,
     )

@@ -14,6 +14,7 @@ import typer
 from torana.app import choose_model, open_skills
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
+from torana.cli.remote import running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
@@ -23,6 +24,8 @@ from torana.store.backup import DATABASE_NAME
 from torana.store.check import check_database
 from torana.store.lock import read_address
 from torana.store.migrate import HEAD
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
 
 app = typer.Typer()
@@ -39,7 +42,7 @@ class Finding:
 
 @app.command()
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """Check the settings, the data, the skills, your tools, the connectors and the model.
+    """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
     The model gets one real call. No chat platform is asked: `torana connectors list` tells how the running
     gateway gets on with them.
@@ -123,6 +126,21 @@ def _connectors(loaded: Loaded) -> str:
     return ", ".join(_named(account) for account in accounts) or "none"
 
 
+def _mcp(loaded: Loaded) -> str:
+    settings = loaded.settings
+    servers = read_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
+    check_servers(servers, loaded.provider_environ)
+    gateway = running_gateway(settings)
+    if gateway is None or not servers:
+        return ", ".join(server.name for server in servers) or "none"
+    records = gateway.ask("GET", "/v1/mcp", read=lambda document: list(document["items"]))
+    faulty = [f"{one['server']}: {one['reason']}" for one in records if one["reason"]]
+    faulty += [f"{one['server']}: tools wait for `torana mcp approve`" for one in records if one["held"]]
+    if faulty:
+        raise OperatorError("; ".join(faulty))
+    return ", ".join(f"{one['server']} ({one['tools']} tools)" for one in records)
+
+
 def _named(account: Account) -> str:
     return account.name if account.name == account.kind else f"{account.name} ({account.kind})"
 
@@ -140,5 +158,6 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("skills", _skills),
     ("tools", _tools),
     ("connectors", _connectors),
+    ("mcp", _mcp),
     ("model", _model),
 )
