@@ -21,6 +21,7 @@ from torana.config.fields import (
     Networks,
     Origins,
     OwnPrices,
+    PermissionRules,
     Secret,
     Text,
     TokenLimits,
@@ -221,6 +222,24 @@ class Settings(BaseModel):
         le=100_000,
         description="Messages in all that may have no answer yet; more are refused with 503.",
     )
+    schedules_per_user: Whole = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Reminders and scheduled tasks that one user may have that have not ended; 0 allows none.",
+    )
+    schedule_min_minutes: Whole = Field(
+        default=5,
+        ge=1,
+        le=1440,
+        description="Minutes that must lie between two times of a schedule with a rule, at least.",
+    )
+    schedule_firings_per_day: Whole = Field(
+        default=300,
+        ge=1,
+        le=100_000,
+        description="How often one user's schedules may be fired in a day (UTC); more are missed.",
+    )
     max_crashes: Whole = Field(
         default=3,
         ge=1,
@@ -237,6 +256,17 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
+    )
+    permissions: PermissionRules = Field(
+        default=(),
+        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
+        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+    )
+    approval_minutes: Whole = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="Minutes after which a call that nobody approved is denied.",
     )
     connectors: ConnectorTables = Field(
         default={},
