@@ -45,7 +45,6 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
         sandbox=Sandbox(
             bubblewrap=bubblewrap, resolve=Guard(allow=request["private"], resolver=answers).resolve
         ),
-        bubblewrap=bubblewrap,
         granted=granted,
         environ=os.environ,
         limits=Limits(**request["limits"]),
