@@ -48,7 +48,7 @@ from torana.schedules import AgentSchedules, Schedules, Ticker
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
-from torana.skills import CORE_DIR, Needs, Skill, Skills
+from torana.skills import CORE_DIR, Needs, Skill, Skills, Trigger
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
@@ -465,9 +465,15 @@ def _cards(skills: Skills) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
+            triggers=_triggers(skill),
         )
         for skill in skills.catalogue().loaded
     ]
+
+
+def _triggers(skill: Skill) -> tuple[Trigger, ...]:
+    granted = _granted(skill)
+    return tuple(trigger for trigger in skill.triggers if granted and trigger.script in granted.scripts)
 
 
 def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:
