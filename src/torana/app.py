@@ -49,7 +49,7 @@ from torana.schedules import AgentSchedules, Schedules, Ticker
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
-from torana.skills import CORE_DIR, Skills
+from torana.skills import CORE_DIR, Needs, Skill, Skills, Trigger
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
@@ -60,12 +60,16 @@ from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.python import PythonTools
+from torana.tools.sandbox import Bubblewrap, Sandbox
 from torana.tools.schedules import ScheduleTools
+from torana.tools.scripts import ScriptTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
+from torana.web import Guard
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -89,6 +93,7 @@ class App:
     hooks: HooksListener | None
     reload: Reload
     mcp: McpServers
+    python: PythonTools
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
@@ -97,6 +102,7 @@ class App:
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
         self.mcp.start()
+        self._open.push_async_callback(self.python.close)
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -134,16 +140,15 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     limits, prices = limits_of(settings), _prices(settings)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
-    embedder = choose_embedder(loaded)
-    memory = Memory(database=database, embedder=embedder)
+    memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
     takes = files_taken(model, settings.model_files)
     schedules = _schedules(settings, database, due := asyncio.Event())
-    toolset = _toolset(memory, sessions, skills, schedules, own)
+    running = [_scripts(loaded, skills).run_skill_script, (python := PythonTools()).run_python]
+    toolset = _toolset(memory, sessions, skills, schedules, running, own)
     mcp = _mcp(loaded, toolset)
     agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
-    compaction = _compaction(settings, database, model, budgets)
-    rates = _rates(settings)
+    compaction, rates = _compaction(settings, database, model, budgets), _rates(settings)
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []  # and more below
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
@@ -184,6 +189,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         hooks=_hooks(settings, connectors),
         reload=reload,
         mcp=mcp,
+        python=python,
     )
 
 
@@ -224,6 +230,7 @@ def _toolset(
     sessions: Sessions,
     skills: Skills,
     schedules: Schedules,
+    running: Sequence[Callable[..., Any]],
     own: Sequence[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
     return build_toolset(
@@ -231,8 +238,28 @@ def _toolset(
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
         schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+        running=running,
         own=own,
     )
+
+
+def open_bubblewrap(settings: Settings) -> Bubblewrap:
+    """What builds the sandbox of skills' scripts, and tells whether there can be one."""
+    return Bubblewrap(hidden=[settings.data_dir, settings.skills_dir])
+
+
+def _scripts(loaded: Loaded, skills: Skills) -> ScriptTools:
+    return ScriptTools(
+        skills=skills,
+        sandbox=Sandbox(bubblewrap=open_bubblewrap(loaded.settings), resolve=Guard().resolve),
+        granted=_granted,
+        environ=loaded.provider_environ,
+    )
+
+
+def _granted(_skill: Skill) -> Needs | None:
+    """Nothing is approved yet."""
+    return None
 
 
 def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
@@ -419,7 +446,13 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
 
 def open_skills(settings: Settings, environ: Mapping[str, str]) -> Skills:
     """The core skills and the user's."""
-    return Skills(core_dir=CORE_DIR, user_dir=settings.skills_dir, environ=environ)
+    return Skills(
+        core_dir=CORE_DIR,
+        user_dir=settings.skills_dir,
+        environ=environ,
+        # What a skill's scripts find, not what the gateway finds.
+        which=open_bubblewrap(settings).which,
+    )
 
 
 def choose_model(loaded: Loaded, skills: Skills) -> Model:
@@ -456,9 +489,15 @@ def _cards(skills: Skills) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
+            triggers=_triggers(skill),
         )
         for skill in skills.catalogue().loaded
     ]
+
+
+def _triggers(skill: Skill) -> tuple[Trigger, ...]:
+    granted = _granted(skill)
+    return tuple(trigger for trigger in skill.triggers if granted and trigger.script in granted.scripts)
 
 
 def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app import choose_model, open_skills
+from torana.app import choose_model, open_bubblewrap, open_skills
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
@@ -112,6 +112,17 @@ def _skills(loaded: Loaded) -> str:
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
 
 
+def _sandbox(loaded: Loaded) -> str:
+    fault = open_bubblewrap(loaded.settings).fault()
+    if fault is None:
+        return "skills' scripts can be run"
+    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
+    if with_scripts:
+        raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
+    return f"not needed: no skill has scripts. {fault}"
+
+
 def _tools(loaded: Loaded) -> str:
     names = [getattr(function, "__name__", repr(function)) for function in load_tools(loaded.settings.tools)]
     return ", ".join(names) or "none of your own"
@@ -156,6 +167,7 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("gateway", _gateway),
     ("database", _database),
     ("skills", _skills),
+    ("sandbox", _sandbox),
     ("tools", _tools),
     ("connectors", _connectors),
     ("mcp", _mcp),
