@@ -50,15 +50,20 @@ from torana.skills import CORE_DIR, Skills
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
+from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
+from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
+from torana.tools.web import WebTools
 from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
+from torana.web import Guard, GuardedClient
+from torana.web.readable import Reader
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -118,7 +123,6 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     settings = loaded.settings
     skills = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
-    own = load_tools(settings.tools)
     limits = limits_of(settings)
     prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
     database = _database(settings)
@@ -126,7 +130,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
-    agent = _agent(settings, model, own, skills, sessions, memory, prices, takes)
+    workspaces = _workspaces(settings)
+    agent = _agent(settings, model, workspaces, skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
@@ -143,7 +148,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
-        people=_people(settings, database, turns),
+        people=_people(settings, database, turns, workspaces),
         rates=rates,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
@@ -179,7 +184,7 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    own: Sequence[Callable[..., Any]],
+    workspaces: Workspaces,
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -189,7 +194,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=_toolset(memory, sessions, skills, own),
+        toolset=_toolset(settings, memory, sessions, skills, workspaces),
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -203,14 +208,33 @@ def _agent(
 
 
 def _toolset(
-    memory: Memory, sessions: Sessions, skills: Skills, own: Sequence[Callable[..., Any]]
+    settings: Settings,
+    memory: Memory,
+    sessions: Sessions,
+    skills: Skills,
+    workspaces: Workspaces,
 ) -> FunctionToolset[ToolContext]:
     return build_toolset(
         memory=MemoryTools(memory=memory),
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
-        own=own,
+        files=FileTools(workspaces=workspaces),
+        web=_web(settings),
+        own=load_tools(settings.tools),
     )
+
+
+def _workspaces(settings: Settings) -> Workspaces:
+    return Workspaces(
+        directory=settings.data_dir / WORKSPACES_NAME,
+        max_bytes=settings.workspace_megabytes * 1_000_000,
+        max_files=settings.workspace_files,
+    )
+
+
+def _web(settings: Settings) -> WebTools:
+    guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
+    return WebTools(client=GuardedClient(guard=guard), reader=Reader())
 
 
 def _connectors(
@@ -241,12 +265,12 @@ def _connections(database: Database, connectors: Connectors, pairing: Pairing, r
     )
 
 
-def _people(settings: Settings, database: Database, turns: Turns) -> People:
+def _people(settings: Settings, database: Database, turns: Turns, workspaces: Workspaces) -> People:
     return People(
         tokens=Tokens(database=database),
         audit=AuditRecord(database=database),
-        export=Export(database=database, path=settings.data_dir / DATABASE_NAME),
-        erasure=Erasure(database=database, turns=turns, data_dir=settings.data_dir),
+        export=Export(database=database, path=settings.data_dir / DATABASE_NAME, workspaces=workspaces),
+        erasure=Erasure(database=database, turns=turns, data_dir=settings.data_dir, workspaces=workspaces),
     )
 
 

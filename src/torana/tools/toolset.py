@@ -14,11 +14,13 @@ from torana.tools.base import ToolContext, promises
 from torana.tools.conversation import ConversationTools
 from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
+from torana.tools.files import FileTools
 from torana.tools.json_query import query_json
 from torana.tools.memory import MemoryTools
 from torana.tools.skills import SkillTools
 from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.units import convert_units
+from torana.tools.web import WebTools
 
 #: Seconds a tool may take.
 _TIMEOUT = 60.0
@@ -29,6 +31,8 @@ def build_toolset(
     memory: MemoryTools,
     conversation: ConversationTools,
     skills: SkillTools,
+    files: FileTools,
+    web: WebTools,
     own: Iterable[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
     """The core tools, and the operator's own behind them.
@@ -55,6 +59,11 @@ def build_toolset(
         skills.list_skills,
         skills.load_skill,
         skills.read_skill_file,
+        files.list_files,
+        files.read_file,
+        files.write_file,
+        files.delete_file,
+        *web.tools,
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:
