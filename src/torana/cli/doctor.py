@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app import choose_model, open_skills
+from torana.app.acting import open_bubblewrap, open_skills
+from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
@@ -105,11 +106,22 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    catalogue = open_skills(loaded).catalogue()
     if catalogue.broken:
         raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
     counts = catalogue.counts()
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+
+
+def _sandbox(loaded: Loaded) -> str:
+    fault = open_bubblewrap(loaded.settings).fault()
+    if fault is None:
+        return "skills' scripts can be run"
+    catalogue = open_skills(loaded).catalogue()
+    with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
+    if with_scripts:
+        raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
+    return f"not needed: no skill has scripts. {fault}"
 
 
 def _tools(loaded: Loaded) -> str:
@@ -146,7 +158,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    model = choose_model(loaded, open_skills(loaded))
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 
@@ -156,6 +168,7 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("gateway", _gateway),
     ("database", _database),
     ("skills", _skills),
+    ("sandbox", _sandbox),
     ("tools", _tools),
     ("connectors", _connectors),
     ("mcp", _mcp),

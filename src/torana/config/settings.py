@@ -23,6 +23,7 @@ from torana.config.fields import (
     OptionalFile,
     Origins,
     OwnPrices,
+    PermissionRules,
     Secret,
     Text,
     TokenLimits,
@@ -223,6 +224,24 @@ class Settings(BaseModel):
         le=100_000,
         description="Messages in all that may have no answer yet; more are refused with 503.",
     )
+    schedules_per_user: Whole = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Reminders and scheduled tasks that one user may have that have not ended; 0 allows none.",
+    )
+    schedule_min_minutes: Whole = Field(
+        default=5,
+        ge=1,
+        le=1440,
+        description="Minutes that must lie between two times of a schedule with a rule, at least.",
+    )
+    schedule_firings_per_day: Whole = Field(
+        default=300,
+        ge=1,
+        le=100_000,
+        description="How often one user's schedules may be fired in a day (UTC); more are missed.",
+    )
     max_crashes: Whole = Field(
         default=3,
         ge=1,
@@ -240,6 +259,17 @@ class Settings(BaseModel):
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
     )
+    permissions: PermissionRules = Field(
+        default=(),
+        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
+        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+    )
+    approval_minutes: Whole = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="Minutes after which a call that nobody approved is denied.",
+    )
     mcp: McpTables = Field(
         default={},
         description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
@@ -248,6 +278,20 @@ class Settings(BaseModel):
     mcp_config: OptionalFile = Field(
         default=None,
         description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
+    )
+    web_allow: Hosts = Field(
+        default=(),
+        description="Hosts that the agent may fetch from although they are not on the public internet, such "
+        "as a wiki of yours.",
+    )
+    web_deny: Hosts = Field(
+        default=(), description="Hosts that the agent never fetches from, with everything below them."
+    )
+    workspace_megabytes: Whole = Field(
+        default=100, ge=1, le=1_000_000, description="How much one user may keep in files of the agent's."
+    )
+    workspace_files: Whole = Field(
+        default=1000, ge=1, le=100_000, description="How many files one user may keep."
     )
     connectors: ConnectorTables = Field(
         default={},

@@ -40,8 +40,11 @@ class McpServers:
 
         For ``head_start`` seconds after the start turns wait for servers that have not been tried yet.
 
-        What is kept of each is in ``mcp/`` under ``data_dir``.
+        What is kept of each is in ``mcp/`` under ``data_dir``. Raises ``ConfigInvalid`` where there are
+        servers, and the library is not installed.
         """
+        if servers:
+            check_library()
         homes = data_dir / "mcp"
         opener = partial(_opener, path=path, homes=homes)
         self.supervisors: Mapping[str, Supervisor] = {
