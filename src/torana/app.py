@@ -54,9 +54,11 @@ from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.permission import Rules
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
+from torana.turns.approvals import Approvals
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
 
@@ -132,10 +134,13 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     rates = _rates(settings)
     # What hears of the end of a turn is made with the turns, and after them.
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
-    turns = _turns(settings, database, agent, budgets, ended)
+    # So is who shows a question, and nothing is asked before.
+    asks: list[Connectors] = []
+    turns = _turns(settings, database, agent, budgets, ended, _approvals(settings, database, asks))
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
     metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    asks.append(connectors)
     ended += [connectors.turn_ended, metrics.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
@@ -199,6 +204,7 @@ def _agent(
         clock=utc_now,
         prices=prices,
         takes=takes,
+        rules=Rules(settings.permissions),
     )
 
 
@@ -329,6 +335,7 @@ def _turns(
     agent: TurnAgent,
     budgets: Budgets,
     ended: Sequence[Callable[[Turn], None]],
+    approvals: Approvals,
 ) -> Turns:
     def tell(turn: Turn) -> None:
         for listener in ended:
@@ -343,11 +350,25 @@ def _turns(
         concurrency=settings.concurrency,
         max_crashes=settings.max_crashes,
         ended=tell,
+        approvals=approvals,
         queue=Queue(
             per_session=settings.queue_per_session,
             per_user=settings.queue_per_user,
             overall=settings.queue,
         ),
+    )
+
+
+def _approvals(settings: Settings, database: Database, asks: Sequence[Connectors]) -> Approvals:
+    def tell(turn: Turn) -> None:
+        for connectors in asks:
+            connectors.wake(turn.account)
+
+    return Approvals(
+        database=database,
+        lasts=timedelta(minutes=settings.approval_minutes),
+        can_ask=lambda account: any(connectors.can_ask(account) for connectors in asks),
+        asked=tell,
     )
 
 
