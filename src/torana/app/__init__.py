@@ -112,6 +112,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         firings_per_day=settings.schedule_firings_per_day,
         woken=core.due,
     )
+    core.asks.append(connectors)
     core.ended.extend([connectors.turn_ended, metrics.turn_ended, ticker.turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     services = Services(
