@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torana.agent.instructions import Instructions
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
 from torana.api.metrics import Metrics
-from torana.api.services import Connections, People
+from torana.api.services import Connections, People, SkillDesk
 from torana.config import Loaded, Settings
 from torana.connectors.hooks import HooksListener
 from torana.connectors.hub import Connectors
@@ -47,6 +48,10 @@ from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
 from torana.skills import CORE_DIR, Skills
+from torana.skills.changes import SkillChanges
+from torana.skills.fetching import Fetcher
+from torana.skills.git import Git
+from torana.skills.installed import INSTALLED, InstalledSkills
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
@@ -59,6 +64,7 @@ from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
+from torana.web import Guard, GuardedClient
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -87,6 +93,7 @@ class App:
         await self._open.enter_async_context(self.model)
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
+        await self.services.skills.changes.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -116,7 +123,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     run in any thread. Raises ``OperatorError`` for what the operator has to mend.
     """
     settings = loaded.settings
-    skills = open_skills(settings, loaded.provider_environ)
+    skills, installed = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
     own = load_tools(settings.tools)
     limits = limits_of(settings)
@@ -150,7 +157,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         health=_health(started, skills, turns, database, connectors),
         metrics=metrics,
         models=settings.model,
-        skills=lambda: _skill_list(skills),
+        skills=_skill_desk(database, skills, installed),
         wait=settings.wait,
     )
     return App(
@@ -357,9 +364,32 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
-def open_skills(settings: Settings, environ: Mapping[str, str]) -> Skills:
-    """The core skills and the user's."""
-    return Skills(core_dir=CORE_DIR, user_dir=settings.skills_dir, environ=environ)
+def open_skills(settings: Settings, environ: Mapping[str, str]) -> tuple[Skills, InstalledSkills]:
+    """The core skills and the user's, and of these the installed ones: none, until their decisions are read."""
+    installed = InstalledSkills(root=settings.data_dir / INSTALLED)
+    skills = Skills(core_dir=CORE_DIR, user_dir=settings.skills_dir, environ=environ, installed=installed)
+    return skills, installed
+
+
+def open_skill_changes(
+    database: Database, skills: Skills, installed: InstalledSkills, *, local: bool = False
+) -> SkillChanges:
+    """What installs skills; ``local`` is for somebody at this machine, with what only they may reach."""
+    guard = Guard()
+    own = (
+        ("PATH", "SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy") if local else ("PATH",)
+    )
+    return SkillChanges(
+        database=database,
+        skills=skills,
+        installed=installed,
+        fetcher=Fetcher(
+            guard=guard,
+            client=GuardedClient(guard=guard),
+            git=Git(environ={name: os.environ[name] for name in own if name in os.environ}),
+            local=local,
+        ),
+    )
 
 
 def choose_model(loaded: Loaded, skills: Skills) -> Model:
@@ -401,9 +431,12 @@ def _cards(skills: Skills) -> list[Card]:
     ]
 
 
-def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:
-    catalogue = skills.catalogue()
-    return f'"{catalogue.etag}"', [skills.record(skill) for skill in catalogue.loaded]
+def _skill_desk(database: Database, skills: Skills, installed: InstalledSkills) -> SkillDesk:
+    def loaded() -> tuple[str, list[Mapping[str, Any]]]:
+        catalogue = skills.catalogue()
+        return f'"{catalogue.etag}"', [skills.record(skill) for skill in catalogue.loaded]
+
+    return SkillDesk(loaded=loaded, changes=open_skill_changes(database, skills, installed))
 
 
 def _access(settings: Settings) -> Access:

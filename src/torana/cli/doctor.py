@@ -128,7 +128,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ)[0])
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 

@@ -15,7 +15,7 @@ from torana.errors import NotFound, SkillChanged, SkillConflict, SkillRefused
 from torana.messages import utc_now
 from torana.skills.faults import SkillInvalid
 from torana.skills.fetching import Fetcher
-from torana.skills.installed import Decisions, written
+from torana.skills.installed import InstalledSkills, written
 from torana.skills.library import CORE_DIR, Skills
 from torana.skills.skill import Skill, parse_skill
 from torana.skills.sources import read_source
@@ -35,25 +35,23 @@ class SkillChanges:
     """All changes of what the operator decides about skills, each written down with its act.
 
     The row of a skill decides: a folder that no row names is not there, whatever became of the process that
-    made it. ``root`` is the directory of the installed skills; ``fetcher`` gets what is to be installed.
+    made it. ``fetcher`` gets what is to be installed.
     """
 
     def __init__(
         self,
         *,
         database: Database,
-        root: Path,
         skills: Skills,
-        standings: SkillStandings,
-        decisions: Decisions,
+        installed: InstalledSkills,
         fetcher: Fetcher,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
-        self._root = root
         self._skills = skills
-        self._standings = standings
-        self._decisions = decisions
+        self._installed = installed
+        #: How the skills stand that are changed here.
+        self.standings = SkillStandings(skills=skills, installed=installed)
         self._fetcher = fetcher
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -99,7 +97,7 @@ class SkillChanges:
         Where its files are others by now, they are put in quarantine, and what was approved goes on until
         they are approved. Raises ``NotFound``, ``SkillConflict`` or ``SkillRefused``.
         """
-        decision = self._installed(slug)
+        decision = self._installed_one(slug)
         if decision.origin is None or decision.origin == UPLOAD:
             raise SkillConflict(f"{slug} was uploaded; upload its newer version with `torana skills update`.")
         archive, _ = await self.fetch(decision.origin, path=decision.subfolder)
@@ -108,7 +106,7 @@ class SkillChanges:
     async def renew(self, slug: str, archive: bytes, *, act: Act) -> Decision:
         """Put another version of an installed skill in quarantine, from an archive; as ``update`` otherwise."""
         async with self._changing():
-            decision = self._installed(slug)
+            decision = self._installed_one(slug)
             staged = await self._staged(archive, decision.subfolder)
             if staged.skill.slug != slug:
                 raise SkillRefused(
@@ -132,7 +130,7 @@ class SkillChanges:
         """
         async with self._changing():
             skill, newer = await asyncio.to_thread(self._version, slug, digest)
-            decision = self._decisions.get(slug) or self._by_hand(skill)
+            decision = self._installed.decision(slug) or self._by_hand(skill)
             if newer:
                 decision = replace(decision, folder=decision.next_folder, next_folder=None, next_digest=None)
             granted = written(skill.needs) if grant else None
@@ -142,7 +140,7 @@ class SkillChanges:
     async def disable(self, slug: str, *, act: Act) -> Decision:
         """Let a skill not be loaded any more. Raises ``NotFound``, or ``SkillConflict`` for one that is not."""
         async with self._changing():
-            decision = self._decisions.get(slug)
+            decision = self._installed.decision(slug)
             if decision is None:
                 decision = self._by_hand(await asyncio.to_thread(self._only_version, slug))
             elif decision.state != "active":
@@ -156,13 +154,11 @@ class SkillChanges:
         installed one whose files are others by now.
         """
         async with self._changing():
-            decision = self._decisions.get(slug)
-            if decision is None:
-                raise NotFound(
-                    f"there is no disabled skill {slug!r}; `torana skills list` names those there are"
-                )
-            if decision.state != "disabled":
-                raise SkillConflict(f"{slug} is not disabled: its state is {decision.state}.")
+            decision = self._installed.decision(slug)
+            if decision is None or decision.state != "disabled":
+                self._own_versions(slug)
+                state = decision.state if decision else "active"
+                raise SkillConflict(f"{slug} is not disabled: its state is {state}.")
             if decision.folder is not None:
                 await asyncio.to_thread(self._version, slug, decision.digest)
             return await self._decide(replace(decision, state="active"), act=act, action="skill.enable")
@@ -170,7 +166,7 @@ class SkillChanges:
     async def remove(self, slug: str, *, act: Act) -> None:
         """Delete an installed skill. Raises ``NotFound``, or ``SkillConflict`` for one placed by hand."""
         async with self._changing():
-            self._installed(slug)
+            self._installed_one(slug)
             await self._database.run(partial(rows.remove, slug=slug, act=act))
 
     async def _decide(self, decision: Decision, *, act: Act, action: str, **detail: Any) -> Decision:
@@ -189,35 +185,35 @@ class SkillChanges:
                 yield
             finally:
                 decided = await self._database.run(rows.listed)
-                self._decisions.replace(decided)
+                self._installed.decide(decided)
                 keep = {folder for decision in decided.values() for folder in decision.folders}
                 await asyncio.to_thread(self._settle, keep)
 
     def _settle(self, keep: set[str]) -> None:
         self._skills.refresh()
-        sweep(self._root, keep=keep)
+        sweep(self._installed.root, keep=keep)
 
     async def _staged(self, archive: bytes, path: str | None) -> Staged:
         try:
-            return await asyncio.to_thread(stage, archive, root=self._root, path=path)
+            return await asyncio.to_thread(stage, archive, root=self._installed.root, path=path)
         except SkillInvalid as error:
             raise SkillRefused(str(error)) from error
 
     def _check_free(self, slug: str) -> None:
-        if self._decisions.get(slug) is not None or self._skills.by_hand(slug) is not None:
+        if self._installed.decision(slug) is not None or self._skills.by_hand(slug) is not None:
             raise SkillConflict(f"There is a skill {slug} already; update it, or remove it first.")
-        if sum(decision.folder is not None for decision in self._decisions) >= INSTALLED_LIMIT:
+        if sum(decision.folder is not None for decision in self._installed.decisions()) >= INSTALLED_LIMIT:
             raise SkillConflict(f"There are {INSTALLED_LIMIT} installed skills already; remove some first.")
 
-    def _installed(self, slug: str) -> Decision:
-        decision = self._decisions.get(slug)
+    def _installed_one(self, slug: str) -> Decision:
+        decision = self._installed.decision(slug)
         if decision is not None and decision.folder is not None:
             return decision
         if self._skills.by_hand(slug) is not None:
             raise SkillConflict(
                 f"{slug} was placed by hand; change its folder where it is, or delete it there."
             )
-        raise self._not_there(slug)
+        raise self.not_there(slug)
 
     def _version(self, slug: str, digest: str) -> tuple[Skill, bool]:
         """The version of a skill whose files have this digest now, and whether it is the newer one."""
@@ -242,14 +238,16 @@ class SkillChanges:
             raise SkillRefused(f"{slug} cannot be loaded: {error}") from error
 
     def _own_versions(self, slug: str) -> list[tuple[Path, bool]]:
-        versions = list(self._standings.versions(slug))
+        versions = list(self.standings.versions(slug))
         if not versions:
-            raise self._not_there(slug)
+            raise self.not_there(slug)
         if versions[0][0].parent == CORE_DIR:
             raise SkillConflict(f"{slug} is part of the package; a skill of yours may take its place.")
         return versions
 
-    def _not_there(self, slug: str) -> NotFound:
+    @staticmethod
+    def not_there(slug: str) -> NotFound:
+        """The fault of a skill that nobody knows."""
         return NotFound(f"there is no skill {slug!r}; `torana skills list` names those there are")
 
     def _by_hand(self, skill: Skill) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,53 +25,47 @@ CHANGED = (
 )
 
 
-class Decisions:
-    """What is decided at this moment; for any thread. Without a word of the operator's there is nothing."""
+class InstalledSkills:
+    """The installed skills that are to be loaded, the approvals of all, and who may run what; for any thread.
 
-    def __init__(self, decided: Mapping[str, Decision] | None = None) -> None:
+    ``root`` is the directory that holds the folders that the decisions name. Before somebody said what is
+    ``decided`` there are none, and nothing is granted.
+    """
+
+    def __init__(self, *, root: Path, decided: Mapping[str, Decision] | None = None) -> None:
+        self.root = root
         self._decided = dict(decided or {})
+        self._shelf = Shelf(directory=root, source="user")
 
-    def __iter__(self) -> Iterator[Decision]:
-        """All of them, by their slugs in order."""
-        return iter(sorted(self._decided.values(), key=lambda decision: decision.slug))
+    def decide(self, decided: Mapping[str, Decision]) -> None:
+        """Let these decisions hold from now on, by their slugs."""
+        self._decided = dict(decided)
 
-    def get(self, slug: str) -> Decision | None:
+    def decisions(self) -> list[Decision]:
+        """All that is decided at this moment."""
+        return list(self._decided.values())
+
+    def decision(self, slug: str) -> Decision | None:
         """What is decided about the skill of that slug."""
         return self._decided.get(slug)
 
-    def replace(self, decided: Mapping[str, Decision]) -> None:
-        """Let these hold from now on."""
-        self._decided = dict(decided)
-
-
-class InstalledSkills:
-    """The installed skills that are to be loaded, the approvals of all, and who may run what.
-
-    ``root`` is the directory that holds the folders that the decisions name.
-    """
-
-    def __init__(self, *, root: Path, decisions: Decisions) -> None:
-        self._root = root
-        self._decisions = decisions
-        self._shelf = Shelf(directory=root, source="user")
-
     def look(self) -> tuple[Item, ...]:
         """The active ones; one whose files are not those that were approved is broken. Raises nothing."""
-        active = [decision for decision in self._decisions if decision.state == "active" and decision.folder]
+        active = [decision for decision in self.decisions() if decision.state == "active" and decision.folder]
         found = self._shelf.read(self.path(decision) for decision in active)
         return tuple(map(_unchanged, found, active))
 
     def path(self, decision: Decision, *, newer: bool = False) -> Path:
         """The folder of an installed skill, or of its newer version."""
         folder = decision.next_folder if newer else decision.folder
-        return self._root / (folder or "") / decision.slug
+        return self.root / (folder or "") / decision.slug
 
     def decided(self, skill: Skill) -> Decision | None:
         """What is decided about this very skill, and not about another one of its slug elsewhere."""
-        decision = self._decisions.get(skill.slug)
+        decision = self.decision(skill.slug)
         if decision is None or skill.source == "core":
             return None
-        by_hand = not skill.path.is_relative_to(self._root)
+        by_hand = not skill.path.is_relative_to(self.root)
         same = decision.folder is None if by_hand else skill.path == self.path(decision)
         return decision if same else None
 
@@ -79,7 +73,7 @@ class InstalledSkills:
         """The slugs of skills that were placed by hand and are not to be loaded."""
         return frozenset(
             decision.slug
-            for decision in self._decisions
+            for decision in self.decisions()
             if decision.state == "disabled" and decision.folder is None
         )
 

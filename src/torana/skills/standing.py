@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from torana.skills.faults import SkillInvalid
-from torana.skills.installed import CHANGED, Decisions, InstalledSkills, written
+from torana.skills.installed import CHANGED, InstalledSkills, written
 from torana.skills.library import CORE_DIR, Skills
 from torana.skills.report import Report, report_on
 from torana.skills.skill import BrokenSkill, Skill, Source, is_slug, parse_skill
@@ -65,10 +65,9 @@ class Shown:
 class SkillStandings:
     """What is listed and shown. It reads folders: call it in a thread."""
 
-    def __init__(self, *, skills: Skills, installed: InstalledSkills, decisions: Decisions) -> None:
+    def __init__(self, *, skills: Skills, installed: InstalledSkills) -> None:
         self._skills = skills
         self._installed = installed
-        self._decisions = decisions
         self._core = frozenset(path.name for path in CORE_DIR.iterdir())
 
     def listed(self) -> list[Standing]:
@@ -90,7 +89,7 @@ class SkillStandings:
 
     def versions(self, slug: str) -> Iterator[tuple[Path, bool]]:
         """The folders of a skill, each with whether it is a newer version that waits."""
-        decision = self._decisions.get(slug)
+        decision = self._installed.decision(slug)
         if decision is not None and decision.folder is not None:
             if decision.next_folder is not None:
                 yield self._installed.path(decision, newer=True), True
@@ -116,11 +115,11 @@ class SkillStandings:
             told.add(decision.slug if decision else "")
             yield _active(skill, decision)
         for item in catalogue.broken:
-            decision = self._decisions.get(item.slug)
+            decision = self._installed.decision(item.slug)
             ours = decision is not None and item.path == self._installed.path(decision)
             told.add(item.slug if ours else "")
             yield _broken(item, decision if ours else None)
-        for decision in self._decisions:
+        for decision in self._installed.decisions():
             # An active one that is not loaded is either shadowed, or was placed by hand and is gone.
             if decision.slug not in told and (decision.state != "active" or decision.folder is not None):
                 yield self._waiting(decision)
