@@ -49,8 +49,7 @@ from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
 from torana.skills import CORE_DIR, Skills
 from torana.skills.changes import SkillChanges
-from torana.skills.fetching import Fetcher
-from torana.skills.git import Git
+from torana.skills.fetching import open_fetcher
 from torana.skills.installed import INSTALLED, InstalledSkills
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
@@ -64,7 +63,7 @@ from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
-from torana.web import Guard, GuardedClient
+from torana.web import Guard
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -371,27 +370,6 @@ def open_skills(settings: Settings, environ: Mapping[str, str]) -> tuple[Skills,
     return skills, installed
 
 
-def open_skill_changes(
-    database: Database, skills: Skills, installed: InstalledSkills, *, local: bool = False
-) -> SkillChanges:
-    """What installs skills; ``local`` is for somebody at this machine, with what only they may reach."""
-    guard = Guard()
-    own = (
-        ("PATH", "SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy") if local else ("PATH",)
-    )
-    return SkillChanges(
-        database=database,
-        skills=skills,
-        installed=installed,
-        fetcher=Fetcher(
-            guard=guard,
-            client=GuardedClient(guard=guard),
-            git=Git(environ={name: os.environ[name] for name in own if name in os.environ}),
-            local=local,
-        ),
-    )
-
-
 def choose_model(loaded: Loaded, skills: Skills) -> Model:
     """The model that the settings name. Raises ``ConfigInvalid`` where it cannot be had."""
     settings = loaded.settings
@@ -436,7 +414,9 @@ def _skill_desk(database: Database, skills: Skills, installed: InstalledSkills) 
         catalogue = skills.catalogue()
         return f'"{catalogue.etag}"', [skills.record(skill) for skill in catalogue.loaded]
 
-    return SkillDesk(loaded=loaded, changes=open_skill_changes(database, skills, installed))
+    fetcher = open_fetcher(guard=Guard(), environ=os.environ)
+    changes = SkillChanges(database=database, skills=skills, installed=installed, fetcher=fetcher)
+    return SkillDesk(loaded=loaded, changes=changes)
 
 
 def _access(settings: Settings) -> Access:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -29,7 +28,7 @@ from torana.errors import (
 from torana.skills.archive import PACKED_LIMIT
 from torana.skills.changes import UPLOAD, SkillChanges
 from torana.skills.sources import ADDRESS_LIMIT
-from torana.skills.standing import Look, Shown, Standing
+from torana.skills.telling import shown_body, standing_body
 
 ARCHIVES = ("application/zip", "application/gzip", "application/octet-stream")
 
@@ -176,45 +175,6 @@ def add_skill_decisions(router: APIRouter, services: Services) -> None:
         _check_unbound(request)
         await services.skills.changes.disable(slug, act=act(request))
         return await _told(services, slug)
-
-
-def standing_body(standing: Standing) -> dict[str, Any]:
-    """A skill in a list."""
-    return {
-        "slug": standing.slug,
-        "title": standing.title,
-        "source": standing.source,
-        "description": standing.description,
-        "version": standing.version,
-        "state": standing.state,
-        "fault": standing.fault,
-        "installed": standing.installed,
-        "origin": standing.origin,
-        "granted": standing.granted,
-        "digest": standing.digest,
-        "newerDigest": standing.newer,
-    }
-
-
-def shown_body(shown: Shown) -> dict[str, Any]:
-    """A skill with all that is to be read of it."""
-    versions = {"current": shown.current, "newer": shown.newer}
-    return standing_body(shown.standing) | {name: look and _look_body(look) for name, look in versions.items()}
-
-
-def _look_body(look: Look) -> dict[str, Any]:
-    report = look.report
-    return {
-        "digest": look.skill.digest,
-        "version": look.skill.version,
-        "description": look.skill.description,
-        "files": list(report.files),
-        "bytes": report.bytes,
-        "needs": {name: list(wanted) for name, wanted in asdict(report.needs).items()},
-        "findings": [asdict(finding) for finding in report.findings],
-        "moreFindings": report.more,
-        "instructions": look.skill.instructions,
-    }
 
 
 async def _told(services: Services, slug: str, *, status_code: int = 200) -> Response:

@@ -14,6 +14,7 @@ import typer
 from torana.app import choose_model, open_skills
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
+from torana.cli.skills.reading import SkillsHere
 from torana.cli.terminal import printable
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
@@ -102,11 +103,17 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
-    if catalogue.broken:
-        raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
-    counts = catalogue.counts()
-    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+    try:
+        here = SkillsHere(loaded)
+    except DataDirUnusable:
+        return "not told, as the database cannot be read"
+    counts = here.skills.catalogue().counts()
+    standings = here.standings.listed()
+    if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
+        raise OperatorError("; ".join(faults))
+    waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
+    told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 
 def _tools(loaded: Loaded) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from torana.skills.sources import SkillSource, pack_folder, read_archive
 from torana.web import Guard, GuardedClient, WebFault
 
 SECONDS = 120.0
+_OF_SOMEBODY = ("SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,16 @@ class Fetcher:
             return []
         parts = urlsplit(source.address)
         return await self.guard.resolve(parts.hostname or "", parts.port or 443)
+
+
+def open_fetcher(*, guard: Guard, environ: Mapping[str, str], local: bool = False) -> Fetcher:
+    """A fetcher with the git of this machine, which is given of the environment only what it cannot do without.
+
+    ``local`` is for somebody at this machine: their keys and proxies are taken too.
+    """
+    names = ("PATH", *(_OF_SOMEBODY if local else ()))
+    git = Git(environ={name: environ[name] for name in names if name in environ})
+    return Fetcher(guard=guard, client=GuardedClient(guard=guard), git=git, local=local)
 
 
 def _is_bare(folder: Path) -> bool:

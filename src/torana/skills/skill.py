@@ -114,14 +114,14 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     )
 
 
-def slug_in(directory: Path) -> str:
-    """The slug that the skill in ``directory`` calls itself, or else the nearest to its folder's name.
+def slug_in(directory: Path, *, folder: str) -> str:
+    """The slug that the skill in ``directory`` calls itself; where that is none, the name of its ``folder``.
 
-    Raises ``SkillInvalid`` where there is no front matter to be read.
+    Where neither is one, the nearest. Raises ``SkillInvalid`` where there is no front matter to be read.
     """
     fields, _ = split(_skill_text(find_files(directory)))
-    names = [text_of(fields.get("name")) or "", directory.name]
-    return next(filter(is_slug, names), None) or _slugged(" ".join(names))
+    name = text_of(fields.get("name")) or folder
+    return next(filter(is_slug, (name, folder)), None) or _slugged(name)
 
 
 def is_slug(name: str) -> bool:

@@ -55,7 +55,7 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     address, _, revision = text.partition("#")
     # Whether something is there is not told to those who may not read it.
     if local and _is_path(text):
-        return SkillSource(kind="file" if _path(text).is_file() else "folder", address=str(_path(text)))
+        return _at(_path(text))
     if local and _is_path(address):
         return _git(str(_path(address)), revision)
     if text.startswith(("git+", "ssh://", "git://")) or _SCP.fullmatch(address):
@@ -69,6 +69,12 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     if parts.path.endswith(".git") or (parts.hostname in _FORGES and len(names) == 2 and not parts.query):
         return _git(address, revision)
     return SkillSource(kind="url", address=address)
+
+
+def _at(path: Path) -> SkillSource:
+    if not path.is_file() and not path.is_dir():
+        raise SkillInvalid(f"{path} is neither a file nor a folder.")
+    return SkillSource(kind="file" if path.is_file() else "folder", address=str(path))
 
 
 def pack_folder(folder: Path) -> bytes:

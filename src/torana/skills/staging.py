@@ -43,7 +43,7 @@ def stage(archive: bytes, *, root: Path, path: str | None) -> Staged:
         home.mkdir()
         unpack(archive, unpacked)
         found = _chosen(unpacked, path)
-        slug = slug_in(found)
+        slug = slug_in(found, folder="" if found == unpacked else found.name)
         found.rename(home / slug)
         skill = parse_skill(home / slug, source="user")
         folder = f"{slug}@{secrets.token_hex(8)}"

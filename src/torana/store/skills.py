@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
 from torana.store.audit import Act, record
+from torana.store.reading import read_database
 from torana.store.tables import skills
 
 SkillState = Literal["quarantine", "active", "disabled"]
@@ -62,3 +64,15 @@ def remove(connection: Connection, slug: str, *, act: Act) -> None:
     """Forget a skill; that it was removed is written down."""
     connection.execute(sa.delete(skills).where(skills.c.slug == slug))
     record(connection, act, "skill.remove", slug)
+
+
+def read_decisions(path: Path) -> dict[str, Decision]:
+    """All of them, from a database that may be missing or of before there were any.
+
+    Raises ``DataDirUnusable`` for one that cannot be read.
+    """
+    return read_database(path, _listed_if_any) if path.exists() else {}
+
+
+def _listed_if_any(connection: Connection) -> dict[str, Decision]:
+    return listed(connection) if sa.inspect(connection).has_table("skills") else {}
