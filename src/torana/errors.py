@@ -3,12 +3,13 @@
 ::
 
     GatewayError
-    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · SkillRefused
+    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · ScheduleInvalid ·
+    │                           SkillRefused
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           NotHeld · MemoryFull · MemorySuperseded · SettingsFaulty · SkillConflict ·
-    │                           SkillChanged
+    │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SkillConflict · SkillChanged
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -97,6 +98,12 @@ class SkillRefused(BadRequest):
     """What was to be installed or approved is no skill that can be; `detail` says what is wrong with it."""
 
     code = "skill_refused"
+
+
+class ScheduleInvalid(BadRequest):
+    """A schedule needs a text, and a time to come or a rule."""
+
+    code = "schedule_invalid"
 
 
 class Unauthorized(GatewayError):
@@ -250,6 +257,21 @@ class NotHeld(Conflict):
     code = "not_held"
 
 
+class AlreadyDecided(Conflict):
+    """Somebody else has decided about the call, its time has run out, or its turn has ended."""
+
+    code = "already_decided"
+
+
+class NotWaiting(Conflict):
+    """The turn is only being taken up again, and other arguments cannot be checked yet; send it once more in a
+    moment.
+    """
+
+    code = "not_waiting"
+    retryable = True
+
+
 class TokenEnded(Conflict):
     """The token has expired, was revoked, or has a successor; create a new one."""
 
@@ -296,6 +318,18 @@ class SkillChanged(Conflict):
     """The skill's files are not those of this digest; look at the skill again before approving it."""
 
     code = "skill_changed"
+
+
+class SchedulesFull(Conflict):
+    """There is no room for another schedule of this user (TORANA_SCHEDULES_PER_USER); remove some first."""
+
+    code = "schedules_full"
+
+
+class ScheduleEnded(Conflict):
+    """The schedule has ended, and nothing comes of it any more; make a new one."""
+
+    code = "schedule_ended"
 
 
 class KeyReused(GatewayError):

@@ -4,6 +4,7 @@ from torana.skills.faults import SkillFileError, SkillInvalid
 from torana.skills.library import CORE_DIR, Catalogue, Missing, SkillRecord, Skills
 from torana.skills.needs import Needs
 from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
+from torana.skills.snapshot import copy_skill
 
 __all__ = [
     "CORE_DIR",
@@ -17,5 +18,6 @@ __all__ = [
     "SkillRecord",
     "Skills",
     "Source",
+    "copy_skill",
     "parse_skill",
 ]

@@ -16,6 +16,7 @@ from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
 from torana.tools.json_query import query_json
 from torana.tools.memory import MemoryTools
+from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.units import convert_units
@@ -29,6 +30,7 @@ def build_toolset(
     memory: MemoryTools,
     conversation: ConversationTools,
     skills: SkillTools,
+    schedules: ScheduleTools,
     own: Iterable[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
     """The core tools, and the operator's own behind them.
@@ -55,6 +57,10 @@ def build_toolset(
         skills.list_skills,
         skills.load_skill,
         skills.read_skill_file,
+        schedules.schedule_once,
+        schedules.schedule_repeating,
+        schedules.list_schedules,
+        schedules.cancel_schedule,
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:
