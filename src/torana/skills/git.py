@@ -102,7 +102,7 @@ class _Run:
         code, printed, told = await self._run(arguments)
         if code == 0:
             return printed
-        if "signal 25" in told or "File too large" in told or code == -signal.SIGXFSZ:
+        if await asyncio.to_thread(_is_full, self.repository):
             raise SkillInvalid(_TOO_LARGE)
         words = " ".join(told.split())[:300] or f"git ended with {code}"
         raise SkillInvalid(f"git could not fetch it: {words}")
@@ -135,6 +135,11 @@ class _Run:
             if process.returncode is None:
                 _kill(process)
                 await process.wait()
+
+
+def _is_full(repository: Path) -> bool:
+    """Whether a file has come to the kernel's bound, at which git dies and says this or that."""
+    return any(path.lstat().st_size >= PACKED_LIMIT for path in repository.rglob("*"))
 
 
 async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:

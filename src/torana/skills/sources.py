@@ -150,7 +150,8 @@ def _git(address: str, revision: str) -> SkillSource:
     if revision and (_REVISION.fullmatch(revision) is None or ".." in revision):
         raise SkillInvalid(f"{revision!r} is no branch, tag or commit; write its name behind the '#'.")
     scheme = urlsplit(address).scheme if "://" in address else ""
-    if scheme not in ("", "https", "ssh", "git") or address.startswith("-") or "::" in address:
+    remote_helper = not scheme and "::" in address
+    if scheme not in ("", "https", "ssh", "git") or address.startswith("-") or remote_helper:
         raise SkillInvalid(f"{address!r} is no git address that is taken; https, ssh and git are.")
     _refuse_credentials(address)
     return SkillSource(kind="git", address=address, revision=revision or None)
