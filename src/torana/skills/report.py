@@ -87,7 +87,7 @@ def _findings(files: Iterable[File]) -> Iterator[Finding]:
     for file in files:
         data = _head(file, min(room, _FILE_BYTES))
         room -= len(data)
-        text = _text(data)
+        text = _text(data, whole=len(data) == file.size)
         if text is None:
             if not _is_picture(data):
                 yield Finding(kind="binary", file=file.name, excerpt=_what(data))
@@ -105,14 +105,14 @@ def _head(file: File, limit: int) -> bytes:
         raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error
 
 
-def _text(data: bytes) -> str | None:
-    """The text of a file's beginning; None where it is none. The end may have cut a character in two."""
+def _text(data: bytes, *, whole: bool) -> str | None:
+    """The text of a file's beginning; None where it is none. Where it is not whole, a character may be cut."""
     if b"\0" in data:
         return None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        is_cut = error.end == len(data) and error.start >= len(data) - 3
+        is_cut = not whole and error.start >= len(data) - 3
         return data[: error.start].decode("utf-8-sig") if is_cut else None
 
 

@@ -93,7 +93,7 @@ _PATTERNS = (
         "injection",
         "prompt key credential secret password variable",
         r"\b(?:reveal|print|send|leak|exfiltrate|upload|forward|disclose)\s{1,9}"
-        rf"(?:\w{{1,20}}\s{{1,9}}){{0,4}}?{_WANTED}",
+        rf"(?:[\w'’]{{1,20}}\s{{1,9}}){{0,4}}?{_WANTED}",
     ),
     _pattern(
         "injection",
