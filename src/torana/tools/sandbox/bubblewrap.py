@@ -99,7 +99,7 @@ class Bubblewrap:
 
         Processes of root are not counted (RLIMIT_NPROC), and could write to what root owns.
         """
-        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "800", "--")
+        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "1000", "--")
         if self._as_root:
             ids = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
             yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")
@@ -197,6 +197,6 @@ def _limits(limits: Limits) -> Sequence[str]:
 
 def _explain(stderr: str) -> str:
     said = " ".join(stderr.split())[:200]
-    if "nknown option" in said:
+    if "unknown option" in said.lower():
         return f"This bubblewrap is too old: {said}. {_BUBBLEWRAP_CURE}"
     return f"bubblewrap does not work here: {said}. {_NAMESPACES_CURE}"

@@ -50,7 +50,7 @@ class Sandbox:
         if job.hosts and self.which("python3") is None:
             raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
         async with self._free:
-            room = await asyncio.to_thread(_make_room)
+            room = _make_room()
             try:
                 started = await asyncio.to_thread(_furnish, room, job)
                 return await self._run_in(room, job, started, limits or Limits())
