@@ -41,6 +41,10 @@ def running(marker: str) -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if marker in " ".join(one.info["cmdline"] or [])]
 
 
+def left_in(rooms: Path) -> list[Path]:
+    return list(rooms.iterdir())
+
+
 async def started(marker: str) -> None:
     while not running(marker):  # noqa: ASYNC110 - a process tells nobody that it has started
         await asyncio.sleep(0.01)
@@ -55,7 +59,7 @@ async def test_a_cancelled_run_leaves_nothing(sandbox: Sandbox, rooms: Path) -> 
         await task
 
     assert running("sleep 1234.5") == []
-    assert list(rooms.iterdir()) == []
+    assert left_in(rooms) == []
 
 
 async def test_more_runs_than_may_be_at_once_all_end(sandbox: Sandbox) -> None:
@@ -79,9 +83,14 @@ async def test_a_run_that_cannot_be_prepared_leaves_nothing(sandbox: Sandbox, ro
     with pytest.raises(ValueError, match="changed"):
         await sandbox.run(Job(prepare=prepare))
 
-    assert list(rooms.iterdir()) == []
+    assert left_in(rooms) == []
 
 
 async def test_what_bubblewrap_itself_refuses_is_the_sandboxs_fault(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxFault, match=r"The sandbox cannot be set up: bwrap: .*size"):
         await sandbox.run(job("/usr/bin/true"), Limits(disk=-1))
+
+
+async def test_what_is_too_long_for_a_command_is_the_sandboxs_fault(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxFault, match="The sandbox cannot be started: Argument list too long"):
+        await sandbox.run(job("/usr/bin/true", "x" * 200_000))

@@ -87,11 +87,14 @@ class Bubblewrap:
 
         ``room`` holds its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
         ``seccomp`` is a descriptor with the filter of its system calls. Raises ``SandboxFault`` for a directory
-        that cannot be shown.
+        that cannot be shown, and where a program is missing.
         """
         inner = [*self._program("prlimit"), *_limits(limits), "--", *started]
         if job.hosts:
-            inner = ["/usr/bin/python3", "-I", "-S", "/run/forward.py", *inner]
+            python = self.which("python3")
+            if python is None:
+                raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
+            inner = [python, "-I", "-S", "/run/forward.py", *inner]
         return [*self._outer(), *self._root(job, room=room, limits=limits, seccomp=seccomp), "--", *inner]
 
     def _outer(self) -> Iterator[str]:

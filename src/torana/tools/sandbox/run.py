@@ -47,8 +47,6 @@ class Sandbox:
         fault = await asyncio.to_thread(self._bubblewrap.fault)
         if fault is not None:
             raise SandboxFault(fault)
-        if job.hosts and self.which("python3") is None:
-            raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
         async with self._free:
             room = _make_room()
             try:
@@ -69,6 +67,8 @@ class Sandbox:
                 outcome = await BoundedProcess(limits=limits).run(
                     command, environ=environ, stdin=job.stdin, descriptors=[descriptor]
                 )
+            except OSError as error:
+                raise SandboxFault(f"The sandbox cannot be started: {error.strerror}.") from error
             finally:
                 await egress.close()
         if outcome.code == 1 and outcome.stderr.startswith(b"bwrap: "):
