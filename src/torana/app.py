@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from zoneinfo import ZoneInfo
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.compaction import Compaction
@@ -43,6 +46,7 @@ from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.reload import Reload
+from torana.schedules import AgentSchedules, Schedules, Ticker
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
@@ -54,8 +58,12 @@ from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
@@ -82,31 +90,37 @@ class App:
     services: Services
     compaction: Compaction | None
     expiry: Expiry | None
+    ticker: Ticker
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
-    _open: AsyncExitStack
+    mcp: McpServers
+    _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
         """Open the model's connections, take up what an earlier process left unfinished, and clear up."""
         await self._open.enter_async_context(self.model)
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
+        self.mcp.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
         await self.connectors.start()
         if self.hooks is not None:
             await self.hooks.start()
+        self.ticker.start()
 
     async def close(self) -> None:
         """Stop at once what still runs (the next start takes it up again) and close everything."""
+        await self.ticker.stop()
         if self.expiry is not None:
             await self.expiry.stop()
         if self.hooks is not None:
             await self.hooks.stop()
         await self.connectors.stop()
         await self.turns.stop(grace=0)
+        await self.mcp.stop()
         if self.compaction is not None:
             await self.compaction.stop()
         await self._open.aclose()
@@ -116,38 +130,39 @@ class App:
 def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     """Put a gateway together from its settings; ``started`` is the monotonic time its uptime counts from.
 
-    ``model`` stands in for the one that the settings name.
-    Migrates the database: the caller holds the data directory's lock. Takes a second, mostly imports, and may
-    run in any thread. Raises ``OperatorError`` for what the operator has to mend.
+    ``model`` stands in for the one that the settings name. Migrates the database: the caller holds the data
+    directory's lock. Takes a second. Raises ``OperatorError`` for what the operator has to mend.
     """
     settings = loaded.settings
     skills = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
-    limits = limits_of(settings)
-    prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
+    limits, prices = limits_of(settings), _prices(settings)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    takes = files_taken(model, settings.model_files)
-    workspaces = _workspaces(settings)
-    agent = _agent(settings, model, workspaces, skills, sessions, memory, prices, takes)
+    takes, workspaces = files_taken(model, settings.model_files), _workspaces(settings)
+    schedules = _schedules(settings, database, due := asyncio.Event())
+    toolset = _toolset(settings, memory, sessions, skills, schedules, workspaces)
+    mcp = _mcp(loaded, toolset)
+    agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
     compaction = _compaction(settings, database, model, budgets)
     rates = _rates(settings)
-    # What hears of the end of a turn is made with the turns, and after them.
-    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
+    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []  # and more below
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
     metrics = Metrics(turns=turns.counts, connectors=connectors.status)
-    ended += [connectors.turn_ended, metrics.turn_ended]
+    ticker = _ticker(settings, database, turns, due)
+    ended += [connectors.turn_ended, metrics.turn_ended, ticker.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
         turns=turns,
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
+        schedules=schedules,
         people=_people(settings, database, turns, workspaces),
         rates=rates,
         connections=_connections(database, connectors, pairing, reload),
@@ -168,10 +183,11 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         services=services,
         compaction=compaction,
         expiry=_expiry(settings, database, turns),
+        ticker=ticker,
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
-        _open=AsyncExitStack(),
+        mcp=mcp,
     )
 
 
@@ -184,7 +200,7 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    workspaces: Workspaces,
+    toolset: AbstractToolset[ToolContext],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -194,7 +210,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=_toolset(settings, memory, sessions, skills, workspaces),
+        toolset=toolset,
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -212,12 +228,14 @@ def _toolset(
     memory: Memory,
     sessions: Sessions,
     skills: Skills,
+    schedules: Schedules,
     workspaces: Workspaces,
 ) -> FunctionToolset[ToolContext]:
     return build_toolset(
         memory=MemoryTools(memory=memory),
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
+        schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
         files=FileTools(workspaces=workspaces),
         web=_web(settings),
         own=load_tools(settings.tools),
@@ -235,6 +253,40 @@ def _workspaces(settings: Settings) -> Workspaces:
 def _web(settings: Settings) -> WebTools:
     guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
     return WebTools(client=GuardedClient(guard=guard), reader=Reader())
+
+
+def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
+    return Schedules(
+        database=database,
+        zone=ZoneInfo(settings.timezone),
+        per_user=settings.schedules_per_user,
+        min_minutes=settings.schedule_min_minutes,
+        changed=due.set,
+    )
+
+
+def _ticker(settings: Settings, database: Database, turns: Turns, due: asyncio.Event) -> Ticker:
+    return Ticker(
+        database=database,
+        turns=turns,
+        firings_per_day=settings.schedule_firings_per_day,
+        woken=due,
+    )
+
+
+def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
+    settings, environ = loaded.settings, loaded.provider_environ
+    return McpServers(
+        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        data_dir=settings.data_dir,
+        path=environ.get("PATH", os.defpath),
+        taken=frozenset(toolset.tools),
+        clock=utc_now,
+    )
+
+
+def _with_mcp(toolset: FunctionToolset[ToolContext], mcp: McpServers) -> AbstractToolset[ToolContext]:
+    return CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset
 
 
 def _connectors(
@@ -291,6 +343,10 @@ def limits_of(settings: Settings) -> Limits:
         per_token=[limit for limit in _parsed(settings.limits_per_token) if limit.label != _A_MINUTE],
         overall=_parsed(settings.limits_global),
     )
+
+
+def _prices(settings: Settings) -> Prices:
+    return Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
 
 
 def _parsed(texts: Sequence[str]) -> list[Limit]:

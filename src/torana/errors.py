@@ -3,11 +3,12 @@
 ::
 
     GatewayError
-    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText
+    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · ScheduleInvalid
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           NotHeld · MemoryFull · MemorySuperseded · SettingsFaulty
+    │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -90,6 +91,12 @@ class InvalidText(BadRequest):
     """A text holds U+0000 or half of a surrogate pair; remove it."""
 
     code = "invalid_text"
+
+
+class ScheduleInvalid(BadRequest):
+    """A schedule needs a text, and a time to come or a rule."""
+
+    code = "schedule_invalid"
 
 
 class Unauthorized(GatewayError):
@@ -243,6 +250,21 @@ class NotHeld(Conflict):
     code = "not_held"
 
 
+class AlreadyDecided(Conflict):
+    """Somebody else has decided about the call, its time has run out, or its turn has ended."""
+
+    code = "already_decided"
+
+
+class NotWaiting(Conflict):
+    """The turn is only being taken up again, and other arguments cannot be checked yet; send it once more in a
+    moment.
+    """
+
+    code = "not_waiting"
+    retryable = True
+
+
 class TokenEnded(Conflict):
     """The token has expired, was revoked, or has a successor; create a new one."""
 
@@ -277,6 +299,18 @@ class SettingsFaulty(Conflict):
     """The settings have faults, and nothing of them was taken on; `torana config check` names them."""
 
     code = "settings_faulty"
+
+
+class SchedulesFull(Conflict):
+    """There is no room for another schedule of this user (TORANA_SCHEDULES_PER_USER); remove some first."""
+
+    code = "schedules_full"
+
+
+class ScheduleEnded(Conflict):
+    """The schedule has ended, and nothing comes of it any more; make a new one."""
+
+    code = "schedule_ended"
 
 
 class KeyReused(GatewayError):

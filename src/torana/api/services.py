@@ -16,6 +16,7 @@ from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
+from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.store.audit import Act
 from torana.turns import SessionChanges, Turns
@@ -54,6 +55,7 @@ class Services:
     sessions: Sessions
     changes: SessionChanges
     memory: Memory
+    schedules: Schedules
     people: People
     rates: MessageRates
     spending: Spending

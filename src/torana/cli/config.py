@@ -57,7 +57,7 @@ def _print_table(loaded: Loaded) -> None:
 def _cell(value: Any) -> str:
     if value is None or value in ([], {}):
         return "not set"
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
         return ", ".join(cast("list[str]", value))
     if isinstance(value, str) and value.isprintable():
         return value

@@ -150,8 +150,8 @@ deliveries = sa.Table(
     sa.Column("line", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
-    # The turn's parts count from 0 (what tells others of its end, from 500,000), behind the row ``root``; one
-    # that is not cut yet holds the whole text.
+    # The turn's parts count from 0 (its questions from 250,000, what tells others of its end from 500,000),
+    # behind the row ``root``; one that is not cut yet holds the whole text.
     sa.Column("root", sa.Integer),
     sa.Column("part", sa.Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),
@@ -352,12 +352,15 @@ _open = sa.text("state = 'open'")
 approvals = sa.Table(
     "approvals",
     metadata,
+    sa.Column("id", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
     sa.Column("step", sa.Integer, primary_key=True),
     sa.Column("call_id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("tool", sa.Text, nullable=False),
     sa.Column("arguments", sa.LargeBinary, nullable=False),
+    # How many characters of the turn's reply stand before the question.
+    sa.Column("said", sa.Integer, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("edited", sa.LargeBinary),
     sa.Column("reason", sa.Text),
@@ -383,25 +386,37 @@ skills = sa.Table(
     sa.Column("decided_at", UtcTime),
 )
 
-_due = sa.text("due_at IS NOT NULL")
+_scheduled = sa.text("state = 'active'")
 
-#: Messages that are said at a time, once or by a rule. ``due_at`` is the next time; NULL where none comes.
+#: What is said or done at a time, once or by a rule: ``due_at`` is the next time, NULL where none comes, and
+#: ``try_at`` when it is tried, which is later where it was refused. ``dealt_with`` is the last time that was
+#: fired or missed, and ``dealt_at`` when; ``turn_id`` the turn of the last firing. ``made_by`` is a digest of
+#: the tool call that made it.
 schedules = sa.Table(
     "schedules",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False, index=True),
-    sa.Column("user", sa.Text),
+    sa.Column("user", sa.Text, index=True),
+    sa.Column("token", sa.Text),
     sa.Column("channel", sa.Text, nullable=False),
     sa.Column("account", sa.Text),
     sa.Column("place", sa.Text),
-    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
     sa.Column("cron", sa.Text),
     sa.Column("timezone", sa.Text, nullable=False),
     sa.Column("missed", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
     sa.Column("due_at", UtcTime),
-    sa.Column("created_at", UtcTime, nullable=False),
-    sa.Column("fired_at", UtcTime),
+    sa.Column("try_at", UtcTime),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("dealt_with", UtcTime),
+    sa.Column("dealt_at", UtcTime),
     sa.Column("turn_id", sa.Text),
-    sa.Index("ix_schedules_due", "due_at", sqlite_where=_due, postgresql_where=_due),
+    sa.Column("made_by", sa.LargeBinary, unique=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled, postgresql_where=_scheduled),
 )

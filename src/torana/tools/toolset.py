@@ -17,6 +17,7 @@ from torana.tools.dates import current_time, days_between, shift_date
 from torana.tools.files import FileTools
 from torana.tools.json_query import query_json
 from torana.tools.memory import MemoryTools
+from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.units import convert_units
@@ -33,6 +34,7 @@ def build_toolset(
     skills: SkillTools,
     files: FileTools,
     web: WebTools,
+    schedules: ScheduleTools,
     own: Iterable[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
     """The core tools, and the operator's own behind them.
@@ -64,6 +66,10 @@ def build_toolset(
         files.write_file,
         files.delete_file,
         *web.tools,
+        schedules.schedule_once,
+        schedules.schedule_repeating,
+        schedules.list_schedules,
+        schedules.cancel_schedule,
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:

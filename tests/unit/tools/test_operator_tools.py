@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic_ai import FunctionToolset
@@ -23,6 +23,7 @@ from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.schedules import Planner, ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
@@ -143,6 +144,7 @@ def build(
             skills=SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
             files=FileTools(workspaces=workspaces),
             web=web_tools,
+            schedules=ScheduleTools(planner=cast("Planner", None)),
             own=own,
         )
 

@@ -106,7 +106,7 @@ def toolset(stop: asyncio.Event) -> FunctionToolset[ToolContext]:
         return "never"
 
     for function in (look, wait):
-        tools.add_function(function, metadata={"idempotent": True})
+        tools.add_function(function, metadata={"idempotent": True, "permission": "allow"})
     return tools
 
 
