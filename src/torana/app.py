@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -50,7 +49,7 @@ from torana.schedules import AgentSchedules, Schedules, Ticker
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
-from torana.skills import CORE_DIR, Skills
+from torana.skills import CORE_DIR, Needs, Skill, Skills, Trigger
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
@@ -58,12 +57,15 @@ from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
-from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.entries import read_servers, search_path
 from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.python import PythonTools
+from torana.tools.sandbox import Bubblewrap, Sandbox
 from torana.tools.schedules import ScheduleTools
+from torana.tools.scripts import ScriptTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
@@ -95,6 +97,7 @@ class App:
     hooks: HooksListener | None
     reload: Reload
     mcp: McpServers
+    python: PythonTools
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
@@ -103,6 +106,7 @@ class App:
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
         self.mcp.start()
+        self._open.push_async_callback(self.python.close)
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -139,21 +143,19 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     limits, prices = limits_of(settings), _prices(settings)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
-    embedder = choose_embedder(loaded)
-    memory = Memory(database=database, embedder=embedder)
+    memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
     takes, workspaces = files_taken(model, settings.model_files), _workspaces(settings)
-    schedules = _schedules(settings, database, due := asyncio.Event())
-    toolset = _toolset(settings, memory, sessions, skills, schedules, workspaces)
+    schedules, python = _schedules(settings, database, due := asyncio.Event()), PythonTools()
+    toolset = _toolset(loaded, memory, sessions, skills, schedules, workspaces, python)
     mcp = _mcp(loaded, toolset)
     agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
-    compaction = _compaction(settings, database, model, budgets)
-    rates = _rates(settings)
+    compaction, rates = _compaction(settings, database, model, budgets), _rates(settings)
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []  # and more below
     turns = _turns(settings, database, agent, budgets, ended)
     pairing = Pairing(database=database, clock=utc_now)
     connectors = _connectors(loaded, database, turns, rates, pairing, takes)
-    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status, mcp=mcp.status)
     ticker = _ticker(settings, database, turns, due)
     ended += [connectors.turn_ended, metrics.turn_ended, ticker.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
@@ -165,6 +167,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         schedules=schedules,
         people=_people(settings, database, turns, workspaces),
         rates=rates,
+        mcp=mcp,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
@@ -188,6 +191,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         hooks=_hooks(settings, connectors),
         reload=reload,
         mcp=mcp,
+        python=python,
     )
 
 
@@ -224,21 +228,23 @@ def _agent(
 
 
 def _toolset(
-    settings: Settings,
+    loaded: Loaded,
     memory: Memory,
     sessions: Sessions,
     skills: Skills,
     schedules: Schedules,
     workspaces: Workspaces,
+    python: PythonTools,
 ) -> FunctionToolset[ToolContext]:
     return build_toolset(
         memory=MemoryTools(memory=memory),
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
         schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+        running=[_scripts(loaded, skills).run_skill_script, python.run_python],
         files=FileTools(workspaces=workspaces),
-        web=_web(settings),
-        own=load_tools(settings.tools),
+        web=_web(loaded.settings),
+        own=load_tools(loaded.settings.tools),
     )
 
 
@@ -253,6 +259,25 @@ def _workspaces(settings: Settings) -> Workspaces:
 def _web(settings: Settings) -> WebTools:
     guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
     return WebTools(client=GuardedClient(guard=guard), reader=Reader())
+
+
+def open_bubblewrap(settings: Settings) -> Bubblewrap:
+    """What builds the sandbox of skills' scripts, and tells whether there can be one."""
+    return Bubblewrap(hidden=[settings.data_dir, settings.skills_dir])
+
+
+def _scripts(loaded: Loaded, skills: Skills) -> ScriptTools:
+    return ScriptTools(
+        skills=skills,
+        sandbox=Sandbox(bubblewrap=open_bubblewrap(loaded.settings), resolve=Guard().resolve),
+        granted=_granted,
+        environ=loaded.provider_environ,
+    )
+
+
+def _granted(_skill: Skill) -> Needs | None:
+    """Nothing is approved yet."""
+    return None
 
 
 def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
@@ -279,7 +304,7 @@ def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
     return McpServers(
         servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
         data_dir=settings.data_dir,
-        path=environ.get("PATH", os.defpath),
+        path=search_path(environ),
         taken=frozenset(toolset.tools),
         clock=utc_now,
     )
@@ -439,7 +464,13 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
 
 def open_skills(settings: Settings, environ: Mapping[str, str]) -> Skills:
     """The core skills and the user's."""
-    return Skills(core_dir=CORE_DIR, user_dir=settings.skills_dir, environ=environ)
+    return Skills(
+        core_dir=CORE_DIR,
+        user_dir=settings.skills_dir,
+        environ=environ,
+        # What a skill's scripts find, not what the gateway finds.
+        which=open_bubblewrap(settings).which,
+    )
 
 
 def choose_model(loaded: Loaded, skills: Skills) -> Model:
@@ -476,9 +507,15 @@ def _cards(skills: Skills) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
+            triggers=_triggers(skill),
         )
         for skill in skills.catalogue().loaded
     ]
+
+
+def _triggers(skill: Skill) -> tuple[Trigger, ...]:
+    granted = _granted(skill)
+    return tuple(trigger for trigger in skill.triggers if granted and trigger.script in granted.scripts)
 
 
 def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:

@@ -286,8 +286,8 @@ class Settings(BaseModel):
     )
     mcp: McpTables = Field(
         default={},
-        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with `command` "
-        'or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
+        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
     )
     mcp_config: OptionalFile = Field(
         default=None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.tools.base import ToolError, tool
-from torana.tools.sandbox import FOLDER, Bubblewrap, Job, Limits, Outcome, Sandbox, SandboxFault
+from torana.tools.sandbox import FOLDER, Job, Limits, Outcome, Sandbox, SandboxFault
 
 #: What the operator granted to the skill as it is now; None where it is not approved.
 Granted = Callable[[Skill], Needs | None]
@@ -43,14 +43,12 @@ class ScriptTools:
         *,
         skills: Skills,
         sandbox: Sandbox,
-        bubblewrap: Bubblewrap,
         granted: Granted,
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
         self._skills = skills
         self._sandbox = sandbox
-        self._bubblewrap = bubblewrap
         self._granted = granted
         self._environ = environ
         self._limits = limits or Limits()
@@ -112,7 +110,7 @@ class ScriptTools:
                 f"{name} does not say what runs it; begin it with a line such as '#!/usr/bin/env python3'."
             )
         for program in _programs(words):
-            if self._bubblewrap.which(program) is None:
+            if self._sandbox.which(program) is None:
                 raise ToolError(f"{name} is run by {program}, which is not installed for scripts here.")
         return (*words, f"{FOLDER}/{name}", *arguments)
 

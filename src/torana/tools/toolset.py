@@ -35,9 +35,10 @@ def build_toolset(
     files: FileTools,
     web: WebTools,
     schedules: ScheduleTools,
+    running: Iterable[Callable[..., Any]] = (),
     own: Iterable[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
-    """The core tools, and the operator's own behind them.
+    """The core tools, those that run code (``running``), and the operator's own behind them.
 
     A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
     cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
@@ -70,6 +71,7 @@ def build_toolset(
         schedules.schedule_repeating,
         schedules.list_schedules,
         schedules.cancel_schedule,
+        *running,
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:
