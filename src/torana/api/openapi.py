@@ -20,6 +20,7 @@ from torana.api.shapes import (
     PairingRequest,
     ProblemBody,
     RotationRequest,
+    ScheduleRequest,
     TokenRequest,
 )
 from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
@@ -34,6 +35,7 @@ _REQUESTS = (
     RotationRequest,
     PairingRequest,
     DenialRequest,
+    ScheduleRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

@@ -55,6 +55,35 @@ def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(pl
     assert "my cat is Tom" in _say(place, "what did I say first?")
 
 
+def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -> None:
+    place.serve()
+    code, out, err = place.run(
+        "schedules",
+        "add",
+        "call Ana",
+        "--rule",
+        "every day at 9",
+        "--timezone",
+        "UTC",
+        "--user",
+        "ana",
+        "--json",
+    )
+    made = json.loads(out)
+    assert (code, err, made["rule"], made["userId"]) == (0, "", "0 9 * * *", "ana")
+    assert json.loads(place.run("schedules", "list", "--json")[1]) == {"items": [made]}
+    assert json.loads(place.run("schedules", "show", made["id"], "--json")[1]) == made
+    assert place.run("schedules", "pause", made["id"])[:2] == (0, f"{made['id']} is paused\n")
+    line = place.run("schedules", "list")[1].splitlines()[1]
+    assert line.split()[:3] == [made["id"], "paused", "ana"]
+    assert place.run("schedules", "resume", made["id"])[1] == f"{made['id']} is due at {made['dueAt']}\n"
+    assert place.run("schedules", "remove", made["id"])[0] == 0
+    assert place.run("schedules", "list")[1] == "There are none.\n"
+    refused = place.run("schedules", "add", "call Ana", "--at", "yesterday at 9")
+    assert (refused[0], "has passed" in refused[2]) == (1, True)
+    assert place.run("schedules", "show", made["id"])[0] == 1
+
+
 def test_the_doctor_finds_a_running_gateway(place: Place) -> None:
     place.serve()
     code, out, err = place.run("doctor", "--json")

@@ -16,6 +16,7 @@ TOOLS = {
     "dates-and-times": ("current_time", "days_between", "shift_date"),
     "json-query": ("query_json",),
     "memory": ("remember", "recall", "correct", "forget"),
+    "reminders": ("schedule_once", "schedule_repeating", "list_schedules", "cancel_schedule"),
     "skill-guide": ("list_skills", "load_skill", "read_skill_file"),
     "skill-writer": (),
     "text-tools": ("count_text", "sort_lines", "unique_lines"),

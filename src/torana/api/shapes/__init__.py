@@ -43,6 +43,7 @@ from torana.api.shapes.people import (
     TokenRequest,
     TokensBody,
 )
+from torana.api.shapes.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
 from torana.api.shapes.turns import (
     DeletedBody,
     FailureBody,
@@ -87,6 +88,9 @@ __all__ = [
     "ReceiptBody",
     "ReloadBody",
     "RotationRequest",
+    "ScheduleBody",
+    "ScheduleRequest",
+    "SchedulesBody",
     "SenderBody",
     "SendersBody",
     "SessionBody",

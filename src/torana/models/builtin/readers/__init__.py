@@ -10,6 +10,12 @@ from torana.models.builtin.readers.conversation import earlier_messages
 from torana.models.builtin.readers.dates import current_time, days_between, shift_date
 from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
 from torana.models.builtin.readers.memory import forget, recall, remember
+from torana.models.builtin.readers.schedules import (
+    cancel_schedule,
+    list_schedules,
+    schedule_once,
+    schedule_repeating,
+)
 from torana.models.builtin.readers.skills import list_skills, load_skill
 from torana.models.builtin.readers.tables import query_csv, query_json
 from torana.models.builtin.readers.units import convert_units
@@ -28,6 +34,10 @@ _RULES: tuple[Reader, ...] = (
     query_json,
     query_csv,
     earlier_messages,
+    schedule_repeating,
+    schedule_once,
+    list_schedules,
+    cancel_schedule,
     remember,
     forget,
     recall,
