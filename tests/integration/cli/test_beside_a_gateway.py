@@ -55,6 +55,18 @@ def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(pl
     assert "my cat is Tom" in _say(place, "what did I say first?")
 
 
+def test_the_builtin_model_schedules_what_it_is_told(place: Place) -> None:
+    place.serve(TORANA_TIMEZONE="Europe/Berlin")
+    assert "reminder “call Ben”" in _say(place, "Remind me tomorrow at 9 to call Ben")
+    told = _say(place, "every weekday at 17:00 tell me the time in Tokyo")
+    assert told.startswith("Scheduled: task “tell me the time in Tokyo”, ")
+    assert told.endswith(" at 17:00 (Europe/Berlin), then by `0 17 * * MON-FRI`")
+    assert _say(place, "list my reminders").count("sch_") == 2
+    assert _say(place, "cancel the reminder to call Ben") == "Cancelled: call Ben"
+    assert _say(place, "list my reminders").count("sch_") == 1
+    assert "has passed" in _say(place, "remind me on 2020-01-01 at 9 to call Ben")
+
+
 def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -> None:
     place.serve()
     code, out, err = place.run(
