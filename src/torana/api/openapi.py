@@ -21,6 +21,7 @@ from torana.api.shapes import (
     PairingRequest,
     ProblemBody,
     RotationRequest,
+    ScheduleRequest,
     SkillApproval,
     SkillRequest,
     TokenRequest,
@@ -40,6 +41,7 @@ _REQUESTS = (
     ApprovalOfTools,
     SkillRequest,
     SkillApproval,
+    ScheduleRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

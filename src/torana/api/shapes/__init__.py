@@ -51,6 +51,7 @@ from torana.api.shapes.people import (
     TokenRequest,
     TokensBody,
 )
+from torana.api.shapes.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
 from torana.api.shapes.skills import (
     RemovedSkillBody,
     SkillApproval,
@@ -109,6 +110,9 @@ __all__ = [
     "ReloadBody",
     "RemovedSkillBody",
     "RotationRequest",
+    "ScheduleBody",
+    "ScheduleRequest",
+    "SchedulesBody",
     "SenderBody",
     "SendersBody",
     "SessionBody",
