@@ -23,6 +23,7 @@ from torana.agent.instructions import Instructions
 from torana.limits.budgets import Budgets
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
+from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
@@ -32,6 +33,7 @@ from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.permission import Rules
+from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, Turns
@@ -101,13 +103,17 @@ def open_agent(
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
+        zone = ZoneInfo("Europe/Lisbon")
+        schedules = Schedules(
+            database=database, zone=zone, per_user=50, min_minutes=5, changed=lambda: None, clock=clock
+        )
         core = build_toolset(
             memory=MemoryTools(memory=memory),
             conversation=ConversationTools(sessions=sessions),
             skills=SkillTools(skills=core_skills),
+            schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
             own=[],
         )
-        zone = ZoneInfo("Europe/Lisbon")
         return TurnAgent(
             model=model,
             toolset=toolset or core,

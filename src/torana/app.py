@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from zoneinfo import ZoneInfo
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.compaction import Compaction
@@ -43,24 +45,33 @@ from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.reload import Reload
+from torana.schedules import AgentSchedules, Schedules, Ticker
 from torana.sessions import Sessions
 from torana.sessions.expiry import Expiry
 from torana.sessions.summaries import Summaries
-from torana.skills import CORE_DIR, Skills
+from torana.skills import CORE_DIR, Needs, Skill, Skills, Trigger
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
+from torana.tools.mcp.entries import read_servers, search_path
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.permission import Rules
+from torana.tools.python import PythonTools
+from torana.tools.sandbox import Bubblewrap, Sandbox
+from torana.tools.schedules import ScheduleTools
+from torana.tools.scripts import ScriptTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, SessionChanges, Turns
 from torana.turns.approvals import Approvals
 from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
+from torana.web import Guard
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -79,31 +90,39 @@ class App:
     services: Services
     compaction: Compaction | None
     expiry: Expiry | None
+    ticker: Ticker
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
-    _open: AsyncExitStack
+    mcp: McpServers
+    python: PythonTools
+    _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
         """Open the model's connections, take up what an earlier process left unfinished, and clear up."""
         await self._open.enter_async_context(self.model)
         if self.embedder:
             await self._open.enter_async_context(self.embedder)
+        self.mcp.start()
+        self._open.push_async_callback(self.python.close)
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
         await self.connectors.start()
         if self.hooks is not None:
             await self.hooks.start()
+        self.ticker.start()
 
     async def close(self) -> None:
         """Stop at once what still runs (the next start takes it up again) and close everything."""
+        await self.ticker.stop()
         if self.expiry is not None:
             await self.expiry.stop()
         if self.hooks is not None:
             await self.hooks.stop()
         await self.connectors.stop()
         await self.turns.stop(grace=0)
+        await self.mcp.stop()
         if self.compaction is not None:
             await self.compaction.stop()
         await self._open.aclose()
@@ -113,49 +132,50 @@ class App:
 def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     """Put a gateway together from its settings; ``started`` is the monotonic time its uptime counts from.
 
-    ``model`` stands in for the one that the settings name.
-    Migrates the database: the caller holds the data directory's lock. Takes a second, mostly imports, and may
-    run in any thread. Raises ``OperatorError`` for what the operator has to mend.
+    ``model`` stands in for the one that the settings name. Migrates the database: the caller holds the data
+    directory's lock. Takes a second. Raises ``OperatorError`` for what the operator has to mend.
     """
     settings = loaded.settings
     skills = open_skills(settings, loaded.provider_environ)
     model = model or choose_model(loaded, skills)
     own = load_tools(settings.tools)
-    limits = limits_of(settings)
-    prices = Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
+    limits, prices = limits_of(settings), _prices(settings)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
-    embedder = choose_embedder(loaded)
-    memory = Memory(database=database, embedder=embedder)
+    memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
     takes = files_taken(model, settings.model_files)
-    agent = _agent(settings, model, own, skills, sessions, memory, prices, takes)
+    schedules = _schedules(settings, database, due := asyncio.Event())
+    running = [_scripts(loaded, skills).run_skill_script, (python := PythonTools()).run_python]
+    toolset = _toolset(memory, sessions, skills, schedules, running, own)
+    mcp = _mcp(loaded, toolset)
+    agent = _agent(settings, model, _with_mcp(toolset, mcp), skills, sessions, memory, prices, takes)
     budgets = Budgets(limits=limits, prices=prices, estimate=_estimate(settings))
-    compaction = _compaction(settings, database, model, budgets)
-    rates = _rates(settings)
-    # What hears of the end of a turn is made with the turns, and after them.
-    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
-    # So is who shows a question, and nothing is asked before.
-    asks: list[Connectors] = []
+    compaction, rates = _compaction(settings, database, model, budgets), _rates(settings)
+    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []  # and more below
+    asks: list[Connectors] = []  # where questions are shown, below
     turns = _turns(settings, database, agent, budgets, ended, _approvals(settings, database, asks))
     pairing = Pairing(database=database, clock=utc_now)
-    connectors = _connectors(loaded, database, turns, rates, pairing, takes)
-    metrics = Metrics(turns=turns.counts, connectors=connectors.status)
-    asks.append(connectors)
-    ended += [connectors.turn_ended, metrics.turn_ended]
+    asks += [connectors := _connectors(loaded, database, turns, rates, pairing, takes)]
+    metrics = Metrics(turns=turns.counts, connectors=connectors.status, mcp=mcp.status)
+    ticker = _ticker(settings, database, turns, due)
+    ended += [connectors.turn_ended, metrics.turn_ended, ticker.turn_ended]
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=database))
     services = Services(
         turns=turns,
         sessions=sessions,
         changes=SessionChanges(database=database, sessions=sessions, turns=turns),
         memory=memory,
+        schedules=schedules,
         people=_people(settings, database, turns),
         rates=rates,
+        mcp=mcp,
         connections=_connections(database, connectors, pairing, reload),
         spending=Spending(database=database, limits=limits),
         health=_health(started, skills, turns, database, connectors),
         metrics=metrics,
         models=settings.model,
         skills=lambda: _skill_list(skills),
+        tools=agent.toolbox.overview,
         wait=settings.wait,
     )
     return App(
@@ -168,10 +188,12 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         services=services,
         compaction=compaction,
         expiry=_expiry(settings, database, turns),
+        ticker=ticker,
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
-        _open=AsyncExitStack(),
+        mcp=mcp,
+        python=python,
     )
 
 
@@ -184,7 +206,7 @@ def _database(settings: Settings) -> Database:
 def _agent(
     settings: Settings,
     model: Model,
-    own: Sequence[Callable[..., Any]],
+    toolset: AbstractToolset[ToolContext],
     skills: Skills,
     sessions: Sessions,
     memory: Memory,
@@ -194,7 +216,7 @@ def _agent(
     timezone = ZoneInfo(settings.timezone)
     return TurnAgent(
         model=model,
-        toolset=_toolset(memory, sessions, skills, own),
+        toolset=toolset,
         instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
         sessions=sessions,
         memory=memory,
@@ -209,14 +231,74 @@ def _agent(
 
 
 def _toolset(
-    memory: Memory, sessions: Sessions, skills: Skills, own: Sequence[Callable[..., Any]]
+    memory: Memory,
+    sessions: Sessions,
+    skills: Skills,
+    schedules: Schedules,
+    running: Sequence[Callable[..., Any]],
+    own: Sequence[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
     return build_toolset(
         memory=MemoryTools(memory=memory),
         conversation=ConversationTools(sessions=sessions),
         skills=SkillTools(skills=skills),
+        schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+        running=running,
         own=own,
     )
+
+
+def open_bubblewrap(settings: Settings) -> Bubblewrap:
+    """What builds the sandbox of skills' scripts, and tells whether there can be one."""
+    return Bubblewrap(hidden=[settings.data_dir, settings.skills_dir])
+
+
+def _scripts(loaded: Loaded, skills: Skills) -> ScriptTools:
+    return ScriptTools(
+        skills=skills,
+        sandbox=Sandbox(bubblewrap=open_bubblewrap(loaded.settings), resolve=Guard().resolve),
+        granted=_granted,
+        environ=loaded.provider_environ,
+    )
+
+
+def _granted(_skill: Skill) -> Needs | None:
+    """Nothing is approved yet."""
+    return None
+
+
+def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
+    return Schedules(
+        database=database,
+        zone=ZoneInfo(settings.timezone),
+        per_user=settings.schedules_per_user,
+        min_minutes=settings.schedule_min_minutes,
+        changed=due.set,
+    )
+
+
+def _ticker(settings: Settings, database: Database, turns: Turns, due: asyncio.Event) -> Ticker:
+    return Ticker(
+        database=database,
+        turns=turns,
+        firings_per_day=settings.schedule_firings_per_day,
+        woken=due,
+    )
+
+
+def _mcp(loaded: Loaded, toolset: FunctionToolset[ToolContext]) -> McpServers:
+    settings, environ = loaded.settings, loaded.provider_environ
+    return McpServers(
+        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        data_dir=settings.data_dir,
+        path=search_path(environ),
+        taken=frozenset(toolset.tools),
+        clock=utc_now,
+    )
+
+
+def _with_mcp(toolset: FunctionToolset[ToolContext], mcp: McpServers) -> AbstractToolset[ToolContext]:
+    return CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset
 
 
 def _connectors(
@@ -273,6 +355,10 @@ def limits_of(settings: Settings) -> Limits:
         per_token=[limit for limit in _parsed(settings.limits_per_token) if limit.label != _A_MINUTE],
         overall=_parsed(settings.limits_global),
     )
+
+
+def _prices(settings: Settings) -> Prices:
+    return Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
 
 
 def _parsed(texts: Sequence[str]) -> list[Limit]:
@@ -380,7 +466,13 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
 
 def open_skills(settings: Settings, environ: Mapping[str, str]) -> Skills:
     """The core skills and the user's."""
-    return Skills(core_dir=CORE_DIR, user_dir=settings.skills_dir, environ=environ)
+    return Skills(
+        core_dir=CORE_DIR,
+        user_dir=settings.skills_dir,
+        environ=environ,
+        # What a skill's scripts find, not what the gateway finds.
+        which=open_bubblewrap(settings).which,
+    )
 
 
 def choose_model(loaded: Loaded, skills: Skills) -> Model:
@@ -417,9 +509,15 @@ def _cards(skills: Skills) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
+            triggers=_triggers(skill),
         )
         for skill in skills.catalogue().loaded
     ]
+
+
+def _triggers(skill: Skill) -> tuple[Trigger, ...]:
+    granted = _granted(skill)
+    return tuple(trigger for trigger in skill.triggers if granted and trigger.script in granted.scripts)
 
 
 def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:

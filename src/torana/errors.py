@@ -3,12 +3,12 @@
 ::
 
     GatewayError
-    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText
+    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · ScheduleInvalid
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
     │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
-    │                           SettingsFaulty
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -91,6 +91,12 @@ class InvalidText(BadRequest):
     """A text holds U+0000 or half of a surrogate pair; remove it."""
 
     code = "invalid_text"
+
+
+class ScheduleInvalid(BadRequest):
+    """A schedule needs a text, and a time to come or a rule."""
+
+    code = "schedule_invalid"
 
 
 class Unauthorized(GatewayError):
@@ -293,6 +299,18 @@ class SettingsFaulty(Conflict):
     """The settings have faults, and nothing of them was taken on; `torana config check` names them."""
 
     code = "settings_faulty"
+
+
+class SchedulesFull(Conflict):
+    """There is no room for another schedule of this user (TORANA_SCHEDULES_PER_USER); remove some first."""
+
+    code = "schedules_full"
+
+
+class ScheduleEnded(Conflict):
+    """The schedule has ended, and nothing comes of it any more; make a new one."""
+
+    code = "schedule_ended"
 
 
 class KeyReused(GatewayError):

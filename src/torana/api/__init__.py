@@ -13,10 +13,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from torana import __version__
+from torana.api.approvals import add_approvals, add_tools
 from torana.api.auth import Authentication
 from torana.api.connections import add_connectors, add_deliveries, add_pairing
 from torana.api.cors import Cors
 from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.mcp import add_mcp
 from torana.api.memories import add_memories, add_memory
 from torana.api.openapi import openapi_document
 from torana.api.pages import add_pages, closed_door
@@ -78,6 +80,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
     add_contract(app.router, services)
     add_turns(app.router, services)
+    add_approvals(app.router, services)
+    add_tools(app.router, services)
     add_sessions(app.router, services)
     add_tokens(app.router, services)
     add_audit(app.router, services)
@@ -90,6 +94,7 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_connectors(app.router, services)
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
+    add_mcp(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
     allowed = _allowed_methods(app.routes)
 

@@ -12,6 +12,8 @@ from pydantic.json_schema import models_json_schema
 from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
+    DecisionRequest,
+    ApprovalOfTools,
     DenialRequest,
     ForkBody,
     MemoryChange,
@@ -34,6 +36,8 @@ _REQUESTS = (
     RotationRequest,
     PairingRequest,
     DenialRequest,
+    ApprovalOfTools,
+    DecisionRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

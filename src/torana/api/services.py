@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from torana.agent.overview import Overview
 from torana.api.health import Health
 from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
@@ -16,8 +17,10 @@ from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
+from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.store.audit import Act
+from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -46,6 +49,14 @@ class Connections:
     reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
+class SeesTools(Protocol):
+    """Tells which tools there are; see ``Toolbox.overview``."""
+
+    def __call__(self, *, user: str | None, token: str | None, skill: str | None) -> Awaitable[Overview]:
+        """What would hold for a call by this user and token, with this skill opened."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the handlers call, and the seconds they allow."""
@@ -54,16 +65,19 @@ class Services:
     sessions: Sessions
     changes: SessionChanges
     memory: Memory
+    schedules: Schedules
     people: People
     rates: MessageRates
     spending: Spending
     connections: Connections
+    mcp: McpServers
     health: Health
     metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
     #: Gives an entity tag and the records of the loaded skills.
     skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    tools: SeesTools
     #: How long a plain request waits for its answer.
     wait: float
     #: How long a body may take to arrive.

@@ -207,6 +207,16 @@ PermissionRules = Annotated[
     Allowed("a table with tool and permission (allow, ask or deny), perhaps user, token and skill"),
 ]
 
+#: A table for each MCP server, by its name, and under ``mcpServers`` those in the shape of other clients.
+McpTables = Annotated[
+    Mapping[str, Mapping[str, Any]],
+    NoDecode,
+    BeforeValidator(document),
+    Field(max_length=50),
+    Allowed("a table for each MCP server, such as [mcp.time], with command or url"),
+]
+OptionalFile = Annotated[Annotated[Path, BeforeValidator(_path)] | None, Allowed("a path")]
+
 _A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
 
 BudgetLimits = Annotated[

@@ -17,8 +17,10 @@ from torana.config.fields import (
     Functions,
     Host,
     Hosts,
+    McpTables,
     Models,
     Networks,
+    OptionalFile,
     Origins,
     OwnPrices,
     PermissionRules,
@@ -41,7 +43,7 @@ FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 SECRETS = frozenset({"gateway_token", "model_api_key"})
 
 #: Tables in which there are secrets: only their names are shown.
-TABLES = frozenset({"connectors"})
+TABLES = frozenset({"connectors", "mcp"})
 
 
 class Settings(BaseModel):
@@ -222,6 +224,24 @@ class Settings(BaseModel):
         le=100_000,
         description="Messages in all that may have no answer yet; more are refused with 503.",
     )
+    schedules_per_user: Whole = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Reminders and scheduled tasks that one user may have that have not ended; 0 allows none.",
+    )
+    schedule_min_minutes: Whole = Field(
+        default=5,
+        ge=1,
+        le=1440,
+        description="Minutes that must lie between two times of a schedule with a rule, at least.",
+    )
+    schedule_firings_per_day: Whole = Field(
+        default=300,
+        ge=1,
+        le=100_000,
+        description="How often one user's schedules may be fired in a day (UTC); more are missed.",
+    )
     max_crashes: Whole = Field(
         default=3,
         ge=1,
@@ -249,6 +269,15 @@ class Settings(BaseModel):
         ge=1,
         le=10_080,
         description="Minutes after which a call that nobody approved is denied.",
+    )
+    mcp: McpTables = Field(
+        default={},
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
+        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+    )
+    mcp_config: OptionalFile = Field(
+        default=None,
+        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
     )
     connectors: ConnectorTables = Field(
         default={},

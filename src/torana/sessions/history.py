@@ -68,7 +68,12 @@ def _shown_of(part: UserPromptPart) -> str | None:
 def cut_off(content: str, text: str) -> list[ModelMessage]:
     """What the model is later shown of a cancelled turn: what was asked, and how far the answer came."""
     said = f"{text}\n\n(Cancelled here.)" if text else "(Cancelled before there was an answer.)"
-    return [ModelRequest(parts=[UserPromptPart(content)]), ModelResponse(parts=[TextPart(said)])]
+    return exchange(content, said)
+
+
+def exchange(content: str, reply: str) -> list[ModelMessage]:
+    """What the model is later shown of a turn that it did not answer itself."""
+    return [ModelRequest(parts=[UserPromptPart(content)]), ModelResponse(parts=[TextPart(reply)])]
 
 
 def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:

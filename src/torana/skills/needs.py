@@ -163,8 +163,8 @@ def _host(text: str) -> str:
     if match and 0 < int(match["port"] or 443) < 65536 and _is_host(match["name"]):
         return match[0]
     raise SkillInvalid(
-        f"metadata.{BLOCK}.hosts: {text!r} is no host; write a name such as api.example.com, without a scheme or "
-        "a path, and a port behind it only where it is not 80 or 443."
+        f"metadata.{BLOCK}.hosts: {text!r} is no host; write a name such as api.example.com, without a scheme "
+        "or a path, and a port behind it only where it is not 80 or 443."
     )
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.errors import SessionBusy
+from torana.store import schedules
 from torana.store.tables import (
     approvals,
     attachments,
@@ -35,16 +36,18 @@ class Deleted:
 
 
 def delete(connection: Connection, owner: str, session_id: str, *, at: datetime) -> Deleted | None:
-    """Delete the owner's session with all that hangs on it; None where there is none.
+    """Delete the owner's session with all that hangs on it and is scheduled in it; None where there is none.
 
     Raises ``SessionBusy`` while a turn of it has not ended; then nothing is deleted.
     """
-    is_there = sa.select(sessions.c.id).where(sessions.c.owner == owner, sessions.c.id == session_id)
-    if connection.execute(is_there).first() is None:
+    is_there = sa.select(sessions.c.channel).where(sessions.c.owner == owner, sessions.c.id == session_id)
+    channel = connection.execute(is_there).scalar()
+    if channel is None:
         return None
     busy = sa.select(turns.c.id).where(unfinished, turns.c.session_id == session_id).limit(1)
     if connection.execute(busy).first() is not None:
         raise SessionBusy
+    schedules.delete_channel(connection, owner, channel)
     return _delete(connection, [session_id], at)
 
 

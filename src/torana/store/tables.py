@@ -386,25 +386,37 @@ skills = sa.Table(
     sa.Column("decided_at", UtcTime),
 )
 
-_due = sa.text("due_at IS NOT NULL")
+_scheduled = sa.text("state = 'active'")
 
-#: Messages that are said at a time, once or by a rule. ``due_at`` is the next time; NULL where none comes.
+#: What is said or done at a time, once or by a rule: ``due_at`` is the next time, NULL where none comes, and
+#: ``try_at`` when it is tried, which is later where it was refused. ``dealt_with`` is the last time that was
+#: fired or missed, and ``dealt_at`` when; ``turn_id`` the turn of the last firing. ``made_by`` is a digest of
+#: the tool call that made it.
 schedules = sa.Table(
     "schedules",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False, index=True),
-    sa.Column("user", sa.Text),
+    sa.Column("user", sa.Text, index=True),
+    sa.Column("token", sa.Text),
     sa.Column("channel", sa.Text, nullable=False),
     sa.Column("account", sa.Text),
     sa.Column("place", sa.Text),
-    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
     sa.Column("cron", sa.Text),
     sa.Column("timezone", sa.Text, nullable=False),
     sa.Column("missed", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
     sa.Column("due_at", UtcTime),
-    sa.Column("created_at", UtcTime, nullable=False),
-    sa.Column("fired_at", UtcTime),
+    sa.Column("try_at", UtcTime),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("dealt_with", UtcTime),
+    sa.Column("dealt_at", UtcTime),
     sa.Column("turn_id", sa.Text),
-    sa.Index("ix_schedules_due", "due_at", sqlite_where=_due, postgresql_where=_due),
+    sa.Column("made_by", sa.LargeBinary, unique=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled, postgresql_where=_scheduled),
 )

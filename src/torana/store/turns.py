@@ -97,8 +97,15 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
     )
 
 
-def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text: str) -> Turn:
-    """Write a message down together with its answer, which took no agent."""
+def answer_at_once(
+    connection: Connection,
+    inbound: Inbound,
+    new: NewTurn,
+    text: str,
+    *,
+    history: tuple[bytes, int] | None = None,
+) -> Turn:
+    """Write a message down together with its answer, which took no agent; ``history`` is as in ``Ending``."""
     session = _open_session(connection, inbound, new)
     turn = Turn(
         id=new.turn_id,
@@ -121,6 +128,8 @@ def answer_at_once(connection: Connection, inbound: Inbound, new: NewTurn, text:
         place=inbound.place,
     )
     connection.execute(_INSERT, _values(turn))
+    if history is not None:
+        _keep(connection, turn, *history)
     deliveries.add(connection, turn)
     return turn
 

@@ -111,11 +111,17 @@ def _months_later(start: date, months: int) -> date:
 
 
 def _date(text: str, deps: ToolContext) -> date:
-    """The date that a text names. Raises ``ToolError`` where it names none, or more than one."""
+    return read_date(text, deps.clock().astimezone(deps.timezone))
+
+
+def read_date(text: str, now: datetime) -> date:
+    """The date that a text names, said at ``now`` there; without a year the coming one.
+
+    Raises ``ToolError`` where it names none, or more than one.
+    """
     said = " ".join(text[: DATE_LIMIT + 1].split()).lower().replace("’", "'")
     if len(said) > DATE_LIMIT:
         raise ToolError(f"A date has at most {DATE_LIMIT} characters; give a shorter one.")
-    now = deps.clock().astimezone(deps.timezone)
     found = _numeric(said) or _in_words(_FEASTS.get(said, said), now.replace(tzinfo=None))
     if found is None:
         raise ToolError(f"I cannot read “{said}” as a date; write it as {now:%Y-%m-%d} or as {_short(now)}.")

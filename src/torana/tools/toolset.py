@@ -16,6 +16,7 @@ from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
 from torana.tools.json_query import query_json
 from torana.tools.memory import MemoryTools
+from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.units import convert_units
@@ -29,9 +30,11 @@ def build_toolset(
     memory: MemoryTools,
     conversation: ConversationTools,
     skills: SkillTools,
+    schedules: ScheduleTools,
+    running: Iterable[Callable[..., Any]] = (),
     own: Iterable[Callable[..., Any]],
 ) -> FunctionToolset[ToolContext]:
-    """The core tools, and the operator's own behind them.
+    """The core tools, those that run code (``running``), and the operator's own behind them.
 
     A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
     cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
@@ -55,6 +58,11 @@ def build_toolset(
         skills.list_skills,
         skills.load_skill,
         skills.read_skill_file,
+        schedules.schedule_once,
+        schedules.schedule_repeating,
+        schedules.list_schedules,
+        schedules.cancel_schedule,
+        *running,
     ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
     for function in core:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from torana.errors import (
     CrashedRepeatedly,
@@ -26,6 +26,7 @@ from torana.limits.policies import Limits
 from torana.limits.prices import Prices
 from torana.limits.standings import Standing
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, TurnEvent, new_id, utc_now
+from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store import deletion, keys
 from torana.store import turns as rows
@@ -46,6 +47,9 @@ _SUSPECT = 2
 _STALE = timedelta(days=1)
 
 _log = logging.getLogger(__name__)
+
+#: Something that is kept together with a message, or not at all.
+Also: TypeAlias = Callable[[Connection, Turn], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,23 +156,35 @@ class Turns:
         """The turn of a message: see ``submit``."""
         return (await self.submit(inbound)).turn
 
-    async def submit(self, inbound: Inbound, *, rates: Sequence[Standing] = ()) -> Submitted:
+    async def submit(
+        self, inbound: Inbound, *, rates: Sequence[Standing] = (), also: Also | None = None
+    ) -> Submitted:
         """Write a message down and see to it that it is answered. When this returns, it is durable.
 
         Without a channel the turn gets one of its own. A message with a key that was accepted before is that
         turn, and no other is made. Raises ``Draining``, ``StoreUnavailable``, ``QueueFull``, ``Overloaded``,
         ``SessionBusy``, ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does
         not take the message back: it may still be answered. ``rates`` are limits that were tested before, for
-        the headers of the answer and of a refusal.
+        the headers of the answer and of a refusal. ``also`` is done in the same transaction once the message
+        is written down, and what it raises undoes both; such a message is no control word.
         """
         self.check_accepting()
-        if word := self._controls.word(inbound.content):
+        if also is None and (word := self._controls.word(inbound.content)):
             return await self._obey(word, inbound)
         if is_answer(inbound.content) and (answer := await self._carried_out(self._answer(inbound))):
             return answer
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live.values(), *arriving])
-        return await self._carried_out(self._submit(inbound, rates), inbound)
+        return await self._carried_out(self._submit(inbound, rates, also), inbound)
+
+    async def say(self, inbound: Inbound, text: str, *, also: Also) -> Turn:
+        """Write a message down together with its answer, which takes no agent, and have that delivered.
+
+        It is said at once, whatever runs in its session, and the model is shown both from then on. ``also`` is
+        as in ``submit``. Raises ``Draining`` or ``StoreUnavailable``; then nothing was kept.
+        """
+        self.check_accepting()
+        return await self._carried_out(self._say(inbound, text, also))
 
     async def known(
         self, inbound: Inbound, *, again: AbstractContextManager[object] | None = None
@@ -268,9 +284,9 @@ class Turns:
         task.add_done_callback(self._writing.pop)
         return await asyncio.shield(task)
 
-    async def _submit(self, inbound: Inbound, rates: Sequence[Standing]) -> Submitted:
+    async def _submit(self, inbound: Inbound, rates: Sequence[Standing], also: Also | None) -> Submitted:
         new = replace(self._new(inbound), title=title_of(inbound.content))
-        work = partial(self._accept, inbound=inbound, new=new, rates=rates)
+        work = partial(self._accept, inbound=inbound, new=new, rates=rates, also=also)
         accepted, admitted = await self._database.run(work)
         turn = accepted.turn
         if admitted is None:
@@ -285,11 +301,33 @@ class Turns:
         return Submitted(turn=turn, new=True, standings=admitted.standings)
 
     def _accept(
-        self, connection: Connection, inbound: Inbound, new: NewTurn, rates: Sequence[Standing]
+        self,
+        connection: Connection,
+        inbound: Inbound,
+        new: NewTurn,
+        rates: Sequence[Standing],
+        also: Also | None,
     ) -> tuple[Accepted, Admitted | None]:
         accepted = keys.accept(connection, inbound, new, hold=self._runner.holding)
-        is_new = accepted.turn.id == new.turn_id
-        return accepted, self._budgets.admit(connection, accepted.turn, rates=rates) if is_new else None
+        if accepted.turn.id != new.turn_id:
+            return accepted, None
+        admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
+        if also is not None:
+            also(connection, accepted.turn)
+        return accepted, admitted
+
+    async def _say(self, inbound: Inbound, text: str, also: Also) -> Turn:
+        new = self._new(inbound)
+        kept = history.dump(history.exchange(inbound.content, text), speaker=inbound.user)
+
+        def said(connection: Connection) -> Turn:
+            turn = rows.answer_at_once(connection, inbound, new, text, history=kept)
+            also(connection, turn)
+            return turn
+
+        turn = await self._database.run(said)
+        self._runner.tell_ends([turn])
+        return turn
 
     async def _cancel(self, owner: str, turn_id: str, act: Act | None) -> Turn:
         turn = await self._database.run(partial(rows.target, owner=owner, turn_id=turn_id))

@@ -31,6 +31,9 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
+    ("POST", "/v1/turns/{turn_id}/approvals/{call_id}"): {"message"},
+    ("GET", "/v1/approvals"): {"message", "read"},
+    ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},
     ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
@@ -62,6 +65,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/pairing"): set(),
     ("POST", "/v1/pairing/approve"): set(),
     ("POST", "/v1/pairing/deny"): set(),
+    ("GET", "/v1/mcp"): set(),
+    ("POST", "/v1/mcp/{server}/approve"): set(),
 }
 
 

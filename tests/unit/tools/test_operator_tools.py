@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic_ai import FunctionToolset
@@ -21,6 +21,7 @@ from torana.tools import ToolContext, promises, tool
 from torana.tools.conversation import ConversationTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
+from torana.tools.schedules import Planner, ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 
@@ -136,6 +137,7 @@ def build(database: Database) -> Callable[..., FunctionToolset[ToolContext]]:
             memory=MemoryTools(memory=Memory(database=database)),
             conversation=ConversationTools(sessions=Sessions(database=database, history_messages=40)),
             skills=SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
+            schedules=ScheduleTools(planner=cast("Planner", None)),
             own=own,
         )
 

@@ -1,5 +1,12 @@
 """The bodies that travel, as the OpenAPI document shows them."""
 
+from torana.api.shapes.approvals import (
+    ApprovalBody,
+    ApprovalsBody,
+    DecisionRequest,
+    ToolBody,
+    ToolsBody,
+)
 from torana.api.shapes.connections import (
     ConnectorBody,
     DeliveriesBody,
@@ -22,6 +29,14 @@ from torana.api.shapes.contract import (
     SkillBody,
     SkillCounts,
     UsageBody,
+)
+from torana.api.shapes.mcp import (
+    ApprovalOfTools,
+    McpDetailsBody,
+    McpLeftOut,
+    McpServerBody,
+    McpServersBody,
+    McpToolBody,
 )
 from torana.api.shapes.memories import (
     ForgottenBody,
@@ -57,9 +72,13 @@ from torana.api.shapes.usage import LimitState, SpendingBody, SpentBody, SpentDa
 
 __all__ = [
     "AnswerBody",
+    "ApprovalBody",
+    "ApprovalOfTools",
+    "ApprovalsBody",
     "AuditBody",
     "AuditEntryBody",
     "ConnectorBody",
+    "DecisionRequest",
     "DeletedBody",
     "DeliveriesBody",
     "DeliveryBody",
@@ -71,6 +90,11 @@ __all__ = [
     "HealthBody",
     "IssuedTokenBody",
     "LimitState",
+    "McpDetailsBody",
+    "McpLeftOut",
+    "McpServerBody",
+    "McpServersBody",
+    "McpToolBody",
     "MemoriesBody",
     "MemoryBody",
     "MemoryChange",
@@ -100,6 +124,8 @@ __all__ = [
     "TokenBody",
     "TokenRequest",
     "TokensBody",
+    "ToolBody",
+    "ToolsBody",
     "TurnBody",
     "TurnCounts",
     "UsageBody",

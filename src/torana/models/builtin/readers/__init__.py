@@ -10,6 +10,7 @@ from torana.models.builtin.readers.conversation import earlier_messages
 from torana.models.builtin.readers.dates import current_time, days_between, shift_date
 from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
 from torana.models.builtin.readers.memory import forget, recall, remember
+from torana.models.builtin.readers.python import run_python
 from torana.models.builtin.readers.skills import list_skills, load_skill
 from torana.models.builtin.readers.tables import query_csv, query_json
 from torana.models.builtin.readers.units import convert_units
@@ -27,6 +28,7 @@ _RULES: tuple[Reader, ...] = (
     unique_lines,
     query_json,
     query_csv,
+    run_python,
     earlier_messages,
     remember,
     forget,

@@ -61,18 +61,29 @@ def _create_schedules() -> None:
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("user", sa.Text()),
+        sa.Column("token", sa.Text()),
         sa.Column("channel", sa.Text(), nullable=False),
         sa.Column("account", sa.Text()),
         sa.Column("place", sa.Text()),
-        sa.Column("content", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
         sa.Column("cron", sa.Text()),
         sa.Column("timezone", sa.Text(), nullable=False),
         sa.Column("missed", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
         sa.Column("due_at", UtcTime()),
-        sa.Column("created_at", UtcTime(), nullable=False),
-        sa.Column("fired_at", UtcTime()),
+        sa.Column("try_at", UtcTime()),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("reason", sa.Text()),
+        sa.Column("dealt_with", UtcTime()),
+        sa.Column("dealt_at", UtcTime()),
         sa.Column("turn_id", sa.Text()),
+        sa.Column("made_by", sa.LargeBinary()),
+        sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_schedules"),
+        sa.UniqueConstraint("made_by", name="uq_schedules_made_by"),
     )
     op.create_index("ix_schedules_owner", "schedules", ["owner"])
-    op.create_index("ix_schedules_due", "schedules", ["due_at"], sqlite_where=sa.text("due_at IS NOT NULL"))
+    op.create_index("ix_schedules_user", "schedules", ["user"])
+    op.create_index("ix_schedules_try", "schedules", ["try_at"], sqlite_where=sa.text("state = 'active'"))

@@ -1,0 +1,73 @@
+"""Schedules for the agent's tools: those of whoever speaks in a turn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from zoneinfo import ZoneInfo
+
+from torana.messages import Turn
+from torana.schedules.service import NewSchedule, Schedules
+from torana.schedules.words import say
+from torana.store.schedules import Schedule
+from torana.tools.schedules import Planned, Wish
+
+
+class AgentSchedules:
+    """Fills ``tools.schedules.Planner``.
+
+    What is made without a user belongs to its owner and channel, and is found there alone.
+    """
+
+    def __init__(self, *, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def make(self, turn: Turn, wish: Wish, *, call: str) -> Planned:
+        """See ``Planner``."""
+        new = NewSchedule(
+            owner=turn.owner,
+            user=turn.user,
+            token=turn.token,
+            channel=turn.channel,
+            account=turn.account,
+            place=turn.place,
+            kind=wish.kind,
+            text=wish.text,
+            at=wish.at,
+            rule=wish.rule,
+            timezone=wish.timezone,
+        )
+        return _planned(await self._schedules.make(new, made_by=_digest(turn, wish, call)))
+
+    async def listed(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
+        """See ``Planner``."""
+        channel = None if everywhere and turn.user is not None else turn.channel
+        found = await self._schedules.of_speaker(turn.owner, turn.user, channel)
+        return [_planned(schedule) for schedule in found]
+
+    async def cancel(self, turn: Turn, schedule_id: str) -> None:
+        """See ``Planner``."""
+        await self._schedules.remove(turn.owner, schedule_id)
+
+
+def _digest(turn: Turn, wish: Wish, call: str) -> bytes:
+    """What a call is known by when it is made again. Some providers number their calls anew in each answer."""
+    said = [turn.id, call, wish.kind, wish.text, wish.at, wish.rule]
+    return hashlib.sha256(json.dumps(said).encode()).digest()
+
+
+def _planned(schedule: Schedule) -> Planned:
+    due = schedule.due_at
+    return Planned(
+        id=schedule.id,
+        kind=schedule.kind,
+        text=schedule.text,
+        next="paused" if due is None or schedule.state == "paused" else _next(schedule),
+        rule=schedule.cron,
+        note=schedule.reason or "",
+    )
+
+
+def _next(schedule: Schedule) -> str:
+    return say(schedule.due_at, ZoneInfo(schedule.timezone)) if schedule.due_at else "never"

@@ -1,0 +1,240 @@
+"""Times and rules as people write them, read precisely or not at all, and told back to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from torana.errors import ScheduleInvalid
+from torana.schedules.rules import HORIZON, instant, normal
+from torana.tools.base import ToolError
+from torana.tools.dates import read_date
+
+#: Characters of a time or a rule in words.
+WORDS_LIMIT = 100
+#: When something is due of which only the day was named.
+MORNING = time(9)
+
+_PARTS_OF_DAYS = {"morning": MORNING, "noon": time(12), "afternoon": time(15), "evening": time(19)}
+_NAMED_TIMES = {"noon": time(12), "midday": time(12), "midnight": time(0)}
+_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7} | {
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "half an": 0.5,
+}
+_UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1)} | {
+    "min": timedelta(minutes=1),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+}
+_IN = re.compile(rf"in (?P<number>\d{{1,5}}|{'|'.join(_NUMBERS)}) (?P<unit>{'|'.join(_UNITS)})s?")
+_CLOCK = r"(?P<hour>\d{1,2})(?:[:.](?P<minute>[0-5]\d))?(?: ?(?P<half>[ap])\.?m\.?| ?o'clock| ?h)?"
+_TIME = re.compile(
+    rf"\b(?:at (?:{_CLOCK}|(?P<name>noon|midday|midnight))"
+    r"|(?P<hour2>\d{1,2}):(?P<minute2>[0-5]\d)(?: ?(?P<half2>[ap])\.?m\.?)?"
+    r"|(?P<hour3>\d{1,2}) ?(?P<half3>[ap])\.?m\.?)(?![\w:])"
+)
+_PART = re.compile(r"\b(?:in the |this )?(?P<part>morning|noon|afternoon|evening)\b")
+_TONIGHT = re.compile(r"\btonight\b")
+#: Until then "at 8" in the evening is meant twelve hours later.
+_HALF_DAY = 12
+
+_DAYS = {
+    "monday": "MON",
+    "tuesday": "TUE",
+    "wednesday": "WED",
+    "thursday": "THU",
+    "friday": "FRI",
+    "saturday": "SAT",
+    "sunday": "SUN",
+    "weekday": "MON-FRI",
+    "workday": "MON-FRI",
+    "weekend": "SAT,SUN",
+    "day": "*",
+}
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_STEP = re.compile(r"(?:every|each) (?:(?P<number>\d{1,3}) )?(?P<unit>minute|hour)s?|(?P<hourly>hourly)")
+_ON_DAYS = re.compile(
+    rf"(?:(?:every|each|on) )?(?P<days>(?:{'|'.join(_DAYS)})s?(?:(?:, | and |, and )(?:{'|'.join(_DAYS)})s?)*)"
+)
+_IN_MONTH = re.compile(
+    r"(?:(?:every|each) month|monthly)(?: on)?(?: the)? (?P<day>\d{1,2})(?:st|nd|rd|th)?(?: day)?"
+    r"|(?:on )?(?:the )?(?P<day2>\d{1,2})(?:st|nd|rd|th)? (?:day )?of (?:every|each|the) month"
+    r"|(?:(?:every|each) month|monthly)(?: on)? the (?P<last>last) day"
+)
+_IN_YEAR = re.compile(
+    r"(?:(?:every|each) year|yearly|annually)(?: on)?(?: the)? (?:"
+    r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]{3,9})"
+    r"|(?P<month2>[a-z]{3,9}) (?P<day2>\d{1,2})(?:st|nd|rd|th)?)"
+)
+
+
+def read_instant(text: str, *, now: datetime, zone: ZoneInfo) -> datetime:
+    """The moment that a time names, in UTC: ``2026-12-24T09:00``, ``tomorrow at 9``, ``in 20 minutes``.
+
+    A day without a time is its morning; a time without a day is the next one. Raises ``ScheduleInvalid`` for
+    what cannot be read, has passed, or is further ahead than ``HORIZON``.
+    """
+    said = _plain(text)
+    there = now.astimezone(zone)
+    moment = _iso(said, zone) or _ahead(said, there, zone) or _named(said, there, zone)
+    if moment is None:
+        raise ScheduleInvalid(
+            f"I cannot read “{said}” as a time; write it as {there:%Y-%m-%d} 17:30, as “tomorrow at 9”, “on "
+            "Friday at 17:30” or “in 20 minutes”. What comes again and again is a rule, not a time."
+        )
+    if moment <= now:
+        raise ScheduleInvalid(f"{say(moment, zone)} has passed; now it is {say(now, zone)}.")
+    if moment > now + HORIZON:
+        raise ScheduleInvalid(f"{say(moment, zone)} is more than {HORIZON.days // 365} years ahead.")
+    return moment
+
+
+def read_rule(text: str) -> str:
+    """The cron expression of a rule: one itself, or words such as ``every weekday at 17:00``.
+
+    Raises ``ScheduleInvalid``.
+    """
+    said = _plain(text)
+    if re.match(r"[\d*]", said) and len(said.split()) == 5:
+        return normal(said)
+    rule = _in_steps(said) or _at_times(said)
+    if rule is None:
+        raise ScheduleInvalid(
+            f"I cannot read “{said}” as a rule; write it as “every day at 9”, “every weekday at 17:00”, “every "
+            "Monday and Thursday at 8”, “every 2 hours”, “every month on the 1st at 9”, “every year on 24 "
+            "December at 9”, or as a cron expression such as `30 9 * * MON-FRI`."
+        )
+    return normal(rule)
+
+
+def say(moment: datetime, zone: ZoneInfo) -> str:
+    """A moment in words, with its zone: ``Monday, 2 March 2026 at 09:00 (Europe/Berlin)``."""
+    there = moment.astimezone(zone)
+    return f"{there:%A}, {there.day} {there:%B} {there.year} at {there:%H:%M} ({zone.key})"
+
+
+def _plain(text: str) -> str:
+    said = " ".join(text[: WORDS_LIMIT + 1].split()).lower().replace("’", "'").rstrip(".!")
+    if not said or len(said) > WORDS_LIMIT:
+        raise ScheduleInvalid(f"A time or a rule has 1 to {WORDS_LIMIT} characters.")
+    return said
+
+
+def _iso(said: str, zone: ZoneInfo) -> datetime | None:
+    """An ISO 8601 date with a time, in the zone unless it has an offset of its own."""
+    if not re.match(r"\d{4}-\d\d-\d\d[t ]\d", said):
+        return None
+    try:
+        moment = datetime.fromisoformat(said.replace("t", " ", 1).upper())
+        return instant(moment, zone) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
+    """A time from now; after days and weeks the clock shows the same."""
+    match = _IN.fullmatch(said)
+    if match is None:
+        return None
+    ahead = float(_NUMBERS.get(match["number"]) or match["number"]) * _UNITS[match["unit"]]
+    if match["unit"] in ("day", "week"):
+        return instant(there.replace(tzinfo=None, microsecond=0) + ahead, zone)
+    return there.astimezone(UTC).replace(microsecond=0) + ahead
+
+
+def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
+    """A day and a time of it, or one of both."""
+    at, words = _time_in(said)
+    if at is None and _TIME.search(words):  # dateparser would take one of several for the day's
+        return None
+    try:
+        day = read_date(words, there) if words else there.date()
+    except ToolError:
+        return None
+    if at is None and not words:
+        return None
+    moment = instant(datetime.combine(day, at or MORNING), zone)
+    if not words and moment <= there:  # the next time that the clock shows it
+        moment = instant(datetime.combine(day + timedelta(days=1), at or MORNING), zone)
+    return moment
+
+
+def _time_in(said: str) -> tuple[time | None, str]:
+    """The time of day in a text, and the words around it; of two times none is meant."""
+    part, words = _part_in(said)
+    match = _TIME.search(words)
+    if match is None:
+        return (None, said) if part is None else (part, words)
+    at, around = _time(match), _without(words, match)
+    if at is None or _TIME.search(around):
+        return None, said
+    if part is not None and part.hour > _HALF_DAY > at.hour:
+        at = at.replace(hour=at.hour + _HALF_DAY)
+    return at, around
+
+
+def _part_in(said: str) -> tuple[time | None, str]:
+    """The part of the day in a text, and the words around it."""
+    if match := _TONIGHT.search(said):
+        return time(20), f"{said[: match.start()]}today{said[match.end() :]}"
+    if (match := _PART.search(said)) and not said[: match.start()].endswith("at "):
+        return _PARTS_OF_DAYS[match["part"]], _without(said, match)
+    return None, said
+
+
+def _without(said: str, match: re.Match[str]) -> str:
+    return " ".join(f"{said[: match.start()]} {said[match.end() :]}".replace(",", " ").split())
+
+
+def _time(match: re.Match[str]) -> time | None:
+    found: Mapping[str, str | None] = match.groupdict()
+    if name := found["name"]:
+        return _NAMED_TIMES[name]
+    hour = int(found["hour"] or found["hour2"] or found["hour3"] or "")
+    half = found["half"] or found["half2"] or found["half3"]
+    if half and not 1 <= hour <= 12:
+        return None
+    if half:
+        hour = hour % 12 + (12 if half == "p" else 0)
+    return time(hour, int(found["minute"] or found["minute2"] or 0)) if hour < 24 else None
+
+
+def _in_steps(said: str) -> str | None:
+    """Every so many minutes or hours, of which an hour or a day has a whole number."""
+    match = _STEP.fullmatch(said)
+    if match is None:
+        return None
+    number, of_minutes = int(match["number"] or 1), match["unit"] == "minute"
+    if number == 0 or (60 if of_minutes else 24) % number:
+        whole = "60 minutes" if of_minutes else "24 hours"
+        raise ScheduleInvalid(f"{number} does not go into {whole} without a rest; choose a number that does.")
+    if of_minutes:
+        return "0 * * * *" if number == 60 else f"*/{number} * * * *"
+    return "0 0 * * *" if number == 24 else f"0 */{number} * * *"
+
+
+def _at_times(said: str) -> str | None:
+    """On days of the week, the month or the year, at a time."""
+    if said == "daily" or said.startswith("daily "):
+        said = "every day" + said.removeprefix("daily")
+    at, words = _time_in(said)
+    if words in ("every", "each"):  # "every morning"
+        words = "every day"
+    at = at or MORNING
+    clock = f"{at.minute} {at.hour}"
+    if match := _ON_DAYS.fullmatch(words):
+        if not words.startswith(("every", "each")) and not match["days"].endswith("s"):
+            return None  # "on Monday" comes once
+        named = re.findall("|".join(_DAYS), match["days"])
+        days = [_DAYS[name] for name in named]
+        return f"{clock} * * {'*' if '*' in days else ','.join(dict.fromkeys(days))}"
+    if match := _IN_MONTH.fullmatch(words):
+        return f"{clock} {'L' if match['last'] else int(match['day'] or match['day2'])} * *"
+    if match := _IN_YEAR.fullmatch(words):
+        month = (match["month"] or match["month2"])[:3].upper()
+        return f"{clock} {int(match['day'] or match['day2'])} {month} *" if month in _MONTHS else None
+    return None

@@ -1,0 +1,148 @@
+"""Schedules with a clock that only the test turns, over a database that outlives a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import sqlalchemy as sa
+
+from torana.agent import Answer, Emit
+from torana.agent.journal import Journal
+from torana.limits.budgets import Budgets
+from torana.messages import EVERYONE, GATEWAY_OWNER, Reply, Turn, Usage
+from torana.schedules import NewSchedule, Schedules, Ticker
+from torana.store import turns as turn_rows
+from torana.store.database import Database
+from torana.store.schedules import Schedule
+from torana.store.tables import turns as turn_table
+from torana.turns import Queue, Turns
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@dataclass
+class Hand:
+    """A clock that stands still until it is turned."""
+
+    now: datetime = field(default_factory=lambda: datetime(2026, 3, 2, 9, 30, tzinfo=UTC))
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def on(self, **ahead: float) -> None:
+        """Turn it on, or back."""
+        self.now += timedelta(**ahead)
+
+
+class Agent:
+    """Answers every turn with ``outcome``, when it may."""
+
+    def __init__(self) -> None:
+        self.outcome: str | Exception = "done"
+        self.gate = asyncio.Event()
+        self.gate.set()
+        #: What it was asked, in order, and by whom.
+        self.asked: list[str] = []
+
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        """Answer a turn."""
+        self.asked.append(turn.content)
+        await self.gate.wait()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return Answer(reply=Reply(text=self.outcome, model="m", usage=Usage()), history=(b"[]", 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A gateway with schedules, for one life."""
+
+    database: Database
+    turns: Turns
+    schedules: Schedules
+    ticker: Ticker
+    agent: Agent
+    woken: asyncio.Event
+
+    async def make(self, text: str = "call Ana", **what: Any) -> Schedule:
+        """A schedule, by default of the gateway's, in Berlin."""
+        defaults: dict[str, Any] = {"owner": GATEWAY_OWNER, "timezone": "Europe/Berlin", "channel": "home"}
+        return await self.schedules.make(NewSchedule(text=text, **(defaults | what)))
+
+    async def settle(self) -> None:
+        """Look until nothing more is to be done at this time, and every turn has ended."""
+        while await self.ticker.look() == 0:
+            await self.answered()
+        await self.answered()
+
+    async def answered(self) -> None:
+        """Wait until every turn has ended."""
+        for turn in self.turns.live:
+            await self.turns.ended(turn)
+
+    async def fired(self) -> list[Turn]:
+        """The turns of schedules, the oldest first."""
+        found = await self.database.run(partial(turn_rows.newest, owner=EVERYONE, state=None, limit=5_000))
+        return [turn for turn in reversed(found) if turn.principal.startswith("schedule:")]
+
+    async def count(self) -> int:
+        """How many turns there are, of anybody."""
+        return await self.database.run(
+            lambda c: c.execute(sa.select(sa.func.count()).select_from(turn_table)).scalar_one()
+        )
+
+    async def get(self, schedule: Schedule) -> Schedule:
+        """A schedule as it stands."""
+        return await self.schedules.get(EVERYONE, schedule.id)
+
+
+@pytest.fixture
+def hand() -> Hand:
+    """Monday the 2nd of March 2026, 9.30 UTC."""
+    return Hand()
+
+
+@pytest.fixture
+async def boot(
+    open_database: Callable[[], Database], open_turns: Callable[..., Turns], hand: Hand
+) -> AsyncGenerator[Callable[..., Any]]:
+    """``await boot()``: a gateway over the test's database file, as after any restart."""
+    opened: list[World] = []
+
+    async def start(
+        *,
+        per_user: int = 50,
+        firings_per_day: int = 1_000_000,
+        queue: Queue | None = None,
+        budgets: Budgets | None = None,
+    ) -> World:
+        database, agent, woken = open_database(), Agent(), asyncio.Event()
+        turns = open_turns(database=database, agent=agent, clock=hand, queue=queue, budgets=budgets)
+        schedules = Schedules(
+            database=database, zone=BERLIN, per_user=per_user, min_minutes=5, changed=woken.set, clock=hand
+        )
+        ticker = Ticker(
+            database=database, turns=turns, firings_per_day=firings_per_day, woken=woken, clock=hand
+        )
+        opened.append(
+            World(database=database, turns=turns, schedules=schedules, ticker=ticker, agent=agent, woken=woken)
+        )
+        await turns.start()
+        return opened[-1]
+
+    yield start
+    for world in opened:
+        await world.ticker.stop()
+
+
+@pytest.fixture
+async def world(boot: Callable[..., Any]) -> World:
+    """One such gateway."""
+    return await boot()
