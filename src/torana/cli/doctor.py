@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app import choose_model, open_bubblewrap, open_skills
+from torana.app.acting import open_bubblewrap, open_skills
+from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
@@ -105,7 +106,7 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    catalogue = open_skills(loaded).catalogue()
     if catalogue.broken:
         raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
     counts = catalogue.counts()
@@ -116,7 +117,7 @@ def _sandbox(loaded: Loaded) -> str:
     fault = open_bubblewrap(loaded.settings).fault()
     if fault is None:
         return "skills' scripts can be run"
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    catalogue = open_skills(loaded).catalogue()
     with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
     if with_scripts:
         raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
@@ -157,7 +158,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    model = choose_model(loaded, open_skills(loaded))
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 

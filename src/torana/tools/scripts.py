@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.tools.base import ToolError, tool
@@ -52,6 +53,11 @@ class ScriptTools:
         self._granted = granted
         self._environ = environ
         self._limits = limits or Limits()
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_skill_script]
 
     @tool(idempotent=False)
     async def run_skill_script(

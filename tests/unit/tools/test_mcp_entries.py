@@ -112,7 +112,7 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None
 
 
 def test_a_program_that_is_not_there_is_named_before_it_is_needed() -> None:
-    with pytest.raises(ConfigInvalid, match="mcp[.]a: there is no program no-such-program"):
+    with pytest.raises(ConfigInvalid, match=r"mcp[.]a: there is no program no-such-program"):
         check_servers(read(a={"command": "no-such-program"}, b={"command": "sh"}), ENVIRON)
 
 
