@@ -50,9 +50,8 @@ async def waiting(client: httpx.AsyncClient, *, headers: dict[str, str] | None =
 
 
 async def ended(client: httpx.AsyncClient, turn: dict[str, Any]) -> dict[str, Any]:
-    while (found := (await client.get(f"/v1/turns/{turn['id']}")).json())["endedAt"] is None:
-        await asyncio.sleep(0.01)
-    return found
+    await client.get(f"/v1/turns/{turn['id']}/events")  # it ends with the turn
+    return (await client.get(f"/v1/turns/{turn['id']}")).json()
 
 
 async def token(operator: httpx.AsyncClient, **body: Any) -> dict[str, str]:
