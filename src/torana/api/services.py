@@ -19,6 +19,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.skills.changes import SkillChanges
 from torana.store.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
@@ -58,6 +59,15 @@ class SeesTools(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkillDesk:
+    """The skills that are loaded, and what is changed of all."""
+
+    #: Gives an entity tag and the records of the loaded skills.
+    loaded: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    changes: SkillChanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the handlers call, and the seconds they allow."""
 
@@ -75,8 +85,7 @@ class Services:
     metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
-    #: Gives an entity tag and the records of the loaded skills.
-    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    skills: SkillDesk
     tools: SeesTools
     #: How long a plain request waits for its answer.
     wait: float

@@ -29,7 +29,8 @@ from torana.models.providers import without_builtin
 from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
-from torana.skills import Needs, Skill, Skills
+from torana.skills import Skills
+from torana.skills.installed import InstalledSkills
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
@@ -58,6 +59,7 @@ class Core:
 
     database: Database
     skills: Skills
+    installed: InstalledSkills
     sessions: Sessions
     memory: Memory
     embedder: Embedder | None
@@ -80,8 +82,8 @@ class Core:
 def build_core(loaded: Loaded, model: Model | None) -> Core:
     """Put it together; ``model`` stands in for the one that the settings name."""
     settings = loaded.settings
-    skills = open_skills(loaded)
-    model = model or choose_model(loaded, skills, _granted)
+    skills, installed = open_skills(loaded)
+    model = model or choose_model(loaded, skills, installed.granted)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
@@ -94,7 +96,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         skills=skills,
         schedules=schedules,
         workspaces=workspaces,
-        granted=_granted,
+        granted=installed.granted,
     )
     prices = prices_of(settings)
     timezone = ZoneInfo(settings.timezone)
@@ -119,6 +121,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     return Core(
         database=database,
         skills=skills,
+        installed=installed,
         sessions=sessions,
         memory=memory,
         embedder=embedder,
@@ -140,11 +143,6 @@ def _database(settings: Settings) -> Database:
     path = settings.data_dir / DATABASE_NAME
     migrate(path)
     return Database(path=path)
-
-
-def _granted(_skill: Skill) -> Needs | None:
-    """Nothing is approved yet."""
-    return None
 
 
 def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:

@@ -58,6 +58,13 @@ from torana.api.shapes.people import (
     TokenRequest,
     TokensBody,
 )
+from torana.api.shapes.skills import (
+    RemovedSkillBody,
+    SkillApproval,
+    SkillDetailBody,
+    SkillRequest,
+    SkillStandingsBody,
+)
 from torana.api.shapes.turns import (
     DeletedBody,
     FailureBody,
@@ -110,13 +117,18 @@ __all__ = [
     "ProblemFault",
     "ReceiptBody",
     "ReloadBody",
+    "RemovedSkillBody",
     "RotationRequest",
     "SenderBody",
     "SendersBody",
     "SessionBody",
     "SessionsBody",
+    "SkillApproval",
     "SkillBody",
     "SkillCounts",
+    "SkillDetailBody",
+    "SkillRequest",
+    "SkillStandingsBody",
     "SpendingBody",
     "SpentBody",
     "SpentDay",
