@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from torana import __version__
+from torana.api.approvals import add_approvals, add_tools
 from torana.api.auth import Authentication
 from torana.api.connections import add_connectors, add_deliveries, add_pairing
 from torana.api.cors import Cors
@@ -81,6 +82,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
     add_contract(app.router, services)
     add_turns(app.router, services)
+    add_approvals(app.router, services)
+    add_tools(app.router, services)
     add_sessions(app.router, services)
     add_tokens(app.router, services)
     add_audit(app.router, services)

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
+    DecisionRequest,
     ApprovalOfTools,
     DenialRequest,
     ForkBody,
@@ -42,6 +43,7 @@ _REQUESTS = (
     SkillRequest,
     SkillApproval,
     ScheduleRequest,
+    DecisionRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

@@ -1,5 +1,12 @@
 """The bodies that travel, as the OpenAPI document shows them."""
 
+from torana.api.shapes.approvals import (
+    ApprovalBody,
+    ApprovalsBody,
+    DecisionRequest,
+    ToolBody,
+    ToolsBody,
+)
 from torana.api.shapes.connections import (
     ConnectorBody,
     DeliveriesBody,
@@ -73,10 +80,13 @@ from torana.api.shapes.usage import LimitState, SpendingBody, SpentBody, SpentDa
 
 __all__ = [
     "AnswerBody",
+    "ApprovalBody",
     "ApprovalOfTools",
+    "ApprovalsBody",
     "AuditBody",
     "AuditEntryBody",
     "ConnectorBody",
+    "DecisionRequest",
     "DeletedBody",
     "DeliveriesBody",
     "DeliveryBody",
@@ -130,6 +140,8 @@ __all__ = [
     "TokenBody",
     "TokenRequest",
     "TokensBody",
+    "ToolBody",
+    "ToolsBody",
     "TurnBody",
     "TurnCounts",
     "UsageBody",
