@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ class Hostile:
             case _:
                 return {"tools": plain}
 
-    def called(self, id_: Any, tool: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
+    def called(  # noqa: C901 - a case for each trick
+        self, id_: Any, tool: str, arguments: dict[str, Any]
+    ) -> Iterator[dict[str, Any] | bytes]:
         """What a call of a tool leads to."""
         match tool:
             case "hang":
@@ -115,14 +117,14 @@ class Hostile:
                         "params": {"progressToken": id_, "progress": 1},
                     }
             case "sample":
-                asked = {"messages": [], "maxTokens": 10}
+                asked: dict[str, Any] = {"messages": [], "maxTokens": 10}
                 yield {"jsonrpc": "2.0", "id": "s", "method": "sampling/createMessage", "params": asked}
                 told = json.loads(sys.stdin.readline())
                 yield _result(id_, {"content": [_text(json.dumps(told["error"]))]})
             case "nonsense":
                 yield _result(id_, {"content": "no list"})
             case "environment":
-                yield _result(id_, {"content": [_text(json.dumps([dict(os.environ), os.getcwd()]))]})
+                yield _result(id_, {"content": [_text(json.dumps([dict(os.environ), str(Path.cwd())]))]})
             case "family":
                 child = subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
                 yield _result(id_, {"content": [_text(str(child.pid))]})
@@ -178,69 +180,72 @@ def _flood() -> None:
         sys.stderr.write("noise\n" * 1000)
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Its way over HTTP; a subclass has the two."""
+
+    hostile: Hostile
+    events: bool
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        kind = {"Content-Type": "application/json"}
+        if self.hostile.trick == "redirect":
+            self._send(307, b"", {"Location": "http://127.0.0.2:1/mcp"})
+        elif self.hostile.trick == "locked" and self.headers.get("Authorization") != "Bearer right":
+            self._send(401, b"", {})
+        elif self.hostile.trick == "bomb":
+            self._send(200, b"\x1f\x8b", {**kind, "Content-Encoding": "gzip"})
+        elif "id" not in message:
+            list(self.hostile.answers(message))
+            self._send(202, b"", {})
+        elif self.events:
+            self._stream(message)
+        else:
+            (answer,) = self.hostile.answers(message)
+            assert isinstance(answer, dict)
+            self._send(200, json.dumps(answer).encode(), kind)
+
+    def do_GET(self) -> None:
+        self._send(405, b"", {})
+
+    def _stream(self, message: dict[str, Any]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for answer in self.hostile.answers(message):
+            self.wfile.write(b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n")
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            super().handle()
+
+
 @contextmanager
-def serving_http(server: Hostile, *, events: bool = False) -> Iterator[str]:
-    """Speak over HTTP from a thread of its own; gives the address. With ``events`` answers are event streams."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if server.trick == "redirect":
-                return self._send(307, b"", {"Location": "http://127.0.0.2:1/mcp"})
-            if server.trick == "locked" and self.headers.get("Authorization") != "Bearer right":
-                return self._send(401, b"", {})
-            if server.trick == "bomb":
-                return self._send(
-                    200, b"\x1f\x8b", {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-                )
-            if "id" not in message:
-                list(server.answers(message))
-                return self._send(202, b"", {})
-            return self._stream(message) if events else self._whole(message)
-
-        def _whole(self, message: dict[str, Any]) -> None:
-            answers = [answer for answer in server.answers(message) if isinstance(answer, dict)]
-            if not answers:
-                time.sleep(3600)
-            self._send(200, json.dumps(answers[-1]).encode(), {"Content-Type": "application/json"})
-
-        def _stream(self, message: dict[str, Any]) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            for answer in server.answers(message):
-                self.wfile.write(b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n")
-
-        def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self._send(405, b"", {})
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-        def handle(self) -> None:
-            try:
-                super().handle()
-            except OSError:
-                pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+def serving_http(hostile: Hostile, *, events: bool = False) -> Generator[str]:
+    """Speak over HTTP from threads; gives the address. With ``events`` the answers are event streams."""
+    handler = type("Handler", (_Handler,), {"hostile": hostile, "events": events})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listener:
         listener.daemon_threads = True
         listener.block_on_close = False
-        threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        serve = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        serve.start()
         try:
             yield f"http://127.0.0.1:{listener.server_port}/mcp"
         finally:
             listener.shutdown()
+            serve.join()
 
 
 if __name__ == "__main__":

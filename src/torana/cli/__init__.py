@@ -28,6 +28,7 @@ COMMANDS = (
     "user",
     "usage",
     "connectors",
+    "mcp",
     "pair",
     "deliveries",
     "audit",

@@ -272,12 +272,26 @@ class Settings(BaseModel):
     )
     mcp: McpTables = Field(
         default={},
-        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with `command` "
-        'or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
+        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
     )
     mcp_config: OptionalFile = Field(
         default=None,
         description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
+    )
+    web_allow: Hosts = Field(
+        default=(),
+        description="Hosts that the agent may fetch from although they are not on the public internet, such "
+        "as a wiki of yours.",
+    )
+    web_deny: Hosts = Field(
+        default=(), description="Hosts that the agent never fetches from, with everything below them."
+    )
+    workspace_megabytes: Whole = Field(
+        default=100, ge=1, le=1_000_000, description="How much one user may keep in files of the agent's."
+    )
+    workspace_files: Whole = Field(
+        default=1000, ge=1, le=100_000, description="How many files one user may keep."
     )
     connectors: ConnectorTables = Field(
         default={},

@@ -22,7 +22,7 @@ from torana.errors import ConfigInvalid
 FILE_LIMIT = 1_048_576
 
 _PATHS = frozenset(
-    name for name, field in Settings.model_fields.items() if field.annotation in (Path, Path | None)
+    name for name, field in Settings.model_fields.items() if field.annotation is Path or name == "mcp_config"
 )
 _AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
 

@@ -5,6 +5,7 @@ from torana.skills.library import CORE_DIR, Catalogue, Missing, SkillRecord, Ski
 from torana.skills.needs import Needs
 from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
 from torana.skills.snapshot import copy_skill
+from torana.skills.triggers import Trigger
 
 __all__ = [
     "CORE_DIR",
@@ -18,6 +19,7 @@ __all__ = [
     "SkillRecord",
     "Skills",
     "Source",
+    "Trigger",
     "copy_skill",
     "parse_skill",
 ]

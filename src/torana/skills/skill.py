@@ -25,6 +25,7 @@ from torana.skills.front_matter import (
 )
 from torana.skills.needs import Needs, needs_of
 from torana.skills.requirements import requirements_of
+from torana.skills.triggers import Trigger, triggers_of
 
 Source = Literal["core", "user"]
 
@@ -63,6 +64,7 @@ class Skill:
     primary_env: str | None
     #: What its scripts wish for; nothing of it is granted by being declared.
     needs: Needs
+    triggers: tuple[Trigger, ...]
     #: ``sha256:…`` over every file of the folder.
     digest: str
 
@@ -92,6 +94,7 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     fields, body = split(_skill_text(files))
     metadata = mapping_of(fields.get("metadata"))
     required = requirements_of(metadata)
+    needs = needs_of(metadata, required=required, files=(file.name for file in files))
     slug = _slug(fields, folder=directory.name)
     return Skill(
         slug=slug,
@@ -109,7 +112,8 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
         requires_bins=required.bins,
         requires_any_bins=required.any_bins,
         primary_env=required.primary_env,
-        needs=needs_of(metadata, required=required, files=(file.name for file in files)),
+        needs=needs,
+        triggers=triggers_of(metadata, scripts=needs.scripts),
         digest=digest(files),
     )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.tools.base import ToolError, tool
-from torana.tools.sandbox import FOLDER, Bubblewrap, Job, Limits, Outcome, Sandbox, SandboxFault
+from torana.tools.sandbox import FOLDER, Job, Limits, Outcome, Sandbox, SandboxFault
 
 #: What the operator granted to the skill as it is now; None where it is not approved.
 Granted = Callable[[Skill], Needs | None]
@@ -43,17 +45,20 @@ class ScriptTools:
         *,
         skills: Skills,
         sandbox: Sandbox,
-        bubblewrap: Bubblewrap,
         granted: Granted,
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
         self._skills = skills
         self._sandbox = sandbox
-        self._bubblewrap = bubblewrap
         self._granted = granted
         self._environ = environ
         self._limits = limits or Limits()
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_skill_script]
 
     @tool(idempotent=False)
     async def run_skill_script(
@@ -72,7 +77,8 @@ class ScriptTools:
         skill = self._skills.catalogue().get(slug)
         if skill is None:
             raise ToolError(f"There is no skill {slug!r}; list_skills names those there are.")
-        needs = self._needs(skill)
+        # Every file of the skill is read for it.
+        needs = await asyncio.to_thread(self._needs, skill)
         name = posixpath.normpath(script.removeprefix(f"{FOLDER}/"))
         if name not in needs.scripts:
             listed = ", ".join(needs.scripts) or "none"
@@ -112,7 +118,7 @@ class ScriptTools:
                 f"{name} does not say what runs it; begin it with a line such as '#!/usr/bin/env python3'."
             )
         for program in _programs(words):
-            if self._bubblewrap.which(program) is None:
+            if self._sandbox.which(program) is None:
                 raise ToolError(f"{name} is run by {program}, which is not installed for scripts here.")
         return (*words, f"{FOLDER}/{name}", *arguments)
 

@@ -7,6 +7,7 @@ the environment and no connection that is used twice.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,9 @@ _SECONDS = 30.0
 _CONNECT = 10.0
 _REDIRECTS = 5
 _MAX_URL = 4096
+#: Characters of an address that a message repeats.
+_NAMED = 120
+_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,80}")
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
@@ -108,8 +112,8 @@ class GuardedClient:
                             return await _read(request.url, response, max_bytes=max_bytes, types=types)
                         request = _next(request, response, follow=follow)
         except TimeoutError as error:
-            raise TooSlow(f"{request.url} was not there within {seconds:g} s.") from error
-        raise AnsweredBadly(f"{request.url} is behind more than {follow} redirects.")
+            raise TooSlow(f"{_cut(request.url)} was not there within {seconds:g} s.") from error
+        raise AnsweredBadly(f"{_cut(request.url)} is behind more than {follow} redirects.")
 
     @asynccontextmanager
     async def _sent(self, request: httpx.Request) -> AsyncGenerator[httpx.Response]:
@@ -118,7 +122,7 @@ class GuardedClient:
         try:
             yield response
         except httpx.TransportError as error:
-            raise AnsweredBadly(f"{request.url} broke off in the middle of its answer.") from error
+            raise AnsweredBadly(f"{_cut(request.url)} broke off in the middle of its answer.") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
@@ -134,7 +138,7 @@ class GuardedClient:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 failure = error
             except httpx.TransportError as error:
-                raise AnsweredBadly(f"{url} did not answer as a web server does.") from error
+                raise AnsweredBadly(f"{_cut(url)} did not answer as a web server does.") from error
         raise Unreachable(_why_not(url, failure)) from failure
 
     def _pinned(self, request: httpx.Request, address: str) -> httpx.Request:
@@ -179,6 +183,11 @@ def _parse(text: str) -> httpx.URL:
     return url.copy_with(fragment=None)
 
 
+def _cut(url: httpx.URL) -> str:
+    """How an address is named in what people and the model read: it may have come from a stranger."""
+    return str(url)[:_NAMED]
+
+
 def _accept(types: Sequence[str]) -> dict[str, str]:
     return {"Accept": ", ".join([*types, "*/*;q=0.1"]) if types else "*/*"}
 
@@ -187,27 +196,26 @@ def _next(request: httpx.Request, response: httpx.Response, *, follow: int) -> h
     """The request that a redirect asks for."""
     location = response.headers.get("location", "")
     if not follow:
-        raise AnsweredBadly(f"{request.url} has moved, and is not followed.", status=response.status_code)
+        raise AnsweredBadly(f"{_cut(request.url)} has moved, and is not followed.", status=response.status_code)
     try:
         # As UTF-8 or else as Latin-1; a redirect without a location leads back to itself, and so to an end.
         url = _parse(str(request.url.join(location)))
     except (NotAllowed, httpx.InvalidURL) as error:
-        raise NotAllowed(f"{request.url} redirects to where nobody is led from here. {error}") from error
+        raise NotAllowed(f"{_cut(request.url)} redirects to where nobody is led from here.") from error
     if request.url.scheme == "https" and url.scheme == "http":
-        raise NotAllowed(f"{request.url} redirects to {url}, which is not encrypted, and is not followed.")
+        raise NotAllowed(f"{_cut(request.url)} redirects to what is not encrypted, and is not followed.")
     return httpx.Request("GET", url, headers={"Accept": request.headers["Accept"]})
 
 
 async def _read(url: httpx.URL, response: httpx.Response, *, max_bytes: int, types: Sequence[str]) -> Page:
     if not response.is_success:
-        raise AnsweredBadly(
-            f"{url} answered {response.status_code} {response.reason_phrase}".rstrip() + ".",
-            status=response.status_code,
-        )
+        # Nothing is repeated here of what a stranger says beside the number.
+        raise AnsweredBadly(f"{_cut(url)} answered {response.status_code}.", status=response.status_code)
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     media_type = media_type or "application/octet-stream"
     if types and not any(_fits(media_type, wanted) for wanted in types):
-        raise WrongType(f"{url} is {media_type[:100]}, which is not taken here.")
+        known = media_type if _TYPE.fullmatch(media_type) else "of no known type"
+        raise WrongType(f"{_cut(url)} is {known}, which is not read here.")
     return Page(
         url=str(url),
         status=response.status_code,
@@ -222,7 +230,7 @@ def _fits(media_type: str, wanted: str) -> bool:
 
 
 async def _body(url: httpx.URL, response: httpx.Response, *, max_bytes: int) -> bytes:
-    too_large = TooLarge(f"{url} is larger than {max_bytes:,} bytes.")
+    too_large = TooLarge(f"{_cut(url)} is larger than {max_bytes:,} bytes.")
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     length = response.headers.get("content-length", "")
     if encoding == "identity" and length.isdecimal() and int(length[:20]) > max_bytes:
@@ -238,7 +246,7 @@ async def _body(url: httpx.URL, response: httpx.Response, *, max_bytes: int) -> 
                 raise too_large
         return unpacker.finish()
     except PackedBadly as error:
-        raise AnsweredBadly(f"{url} sent a body that cannot be unpacked: {error}") from error
+        raise AnsweredBadly(f"{_cut(url)} sent a body that cannot be unpacked: {error}") from error
 
 
 def _why_not(url: httpx.URL, failure: httpx.TransportError | None) -> str:

@@ -21,7 +21,7 @@ class Unpacker:
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         if encoding not in {"", "identity", "gzip", "x-gzip"}:
-            raise PackedBadly(f"the encoding {encoding[:40]!r} was not asked for")
+            raise PackedBadly("its encoding was not asked for")
         self._gzip = zlib.decompressobj(_EITHER) if encoding.endswith("gzip") else None
         self._limit = limit
         self._fed = False
@@ -45,7 +45,7 @@ class Unpacker:
                 self._body += self._gzip.decompress(piece, self._room)
                 piece = self._gzip.unconsumed_tail or self._gzip.unused_data
         except zlib.error as error:
-            raise PackedBadly(str(error)) from error
+            raise PackedBadly("it is damaged") from error
 
     def finish(self) -> bytes:
         """The whole body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torana.turns import Turns
 
 Start = Callable[..., Awaitable[McpServers]]
 #: ``await ask(servers, ("name", {…}))`` calls the tool in a turn, and gives what the model was told.
-Ask = Callable[..., Awaitable[str]]
+Ask = Callable[..., Coroutine[Any, Any, str]]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def tried(servers: McpServers) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something is so; the test's own time limit ends it."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for is in other processes
         await asyncio.sleep(0.01)
 
 

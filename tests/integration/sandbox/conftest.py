@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class Gateway:
         limits: Mapping[str, float] | None = None,
         approved: Mapping[str, list[str]] | str | None = "all",
         addresses: Mapping[str, list[str]] | None = None,
+        private: Sequence[str] = (),
     ) -> dict[str, Any]:
         return {
             "call": {"slug": slug, "script": script, "arguments": arguments or [], "stdin": stdin},
@@ -92,6 +93,7 @@ class Gateway:
             "limits": limits or {},
             "approved": approved,
             "addresses": addresses or {},
+            "private": private,
         }
 
     def call(self, **request: Any) -> Result:

@@ -21,6 +21,7 @@ from torana.skills import Needs, Skill, Skills
 from torana.tools import ToolError
 from torana.tools.sandbox import Bubblewrap, Limits, Sandbox
 from torana.tools.scripts import ScriptTools
+from torana.web import Guard
 
 
 def become(user: int) -> None:
@@ -32,7 +33,7 @@ def become(user: int) -> None:
 
 
 async def answer(request: dict[str, Any]) -> dict[str, Any]:
-    async def resolve(host: str) -> Sequence[str]:
+    async def answers(host: str, _port: int) -> Sequence[str]:
         return request["addresses"].get(host, [])
 
     def granted(skill: Skill) -> Needs | None:
@@ -41,8 +42,9 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
     bubblewrap = Bubblewrap(hidden=[Path(path) for path in request["hidden"]])
     tools = ScriptTools(
         skills=Skills(core_dir=Path("/nowhere"), user_dir=Path(request["skills"]), environ=os.environ),
-        sandbox=Sandbox(bubblewrap=bubblewrap, resolve=resolve),
-        bubblewrap=bubblewrap,
+        sandbox=Sandbox(
+            bubblewrap=bubblewrap, resolve=Guard(allow=request["private"], resolver=answers).resolve
+        ),
         granted=granted,
         environ=os.environ,
         limits=Limits(**request["limits"]),

@@ -59,7 +59,7 @@ def web() -> Iterator[Web]:
             self.end_headers()
             self.wfile.write(b"got " + str(len(body)).encode())
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -71,12 +71,14 @@ def web() -> Iterator[Web]:
         thread.join()
 
 
+#: Where the server of these tests stands, under a name that the operator allows to be private.
+HERE: dict[str, Any] = {"addresses": {"api.example.com": ["127.0.0.1"]}, "private": ["api.example.com"]}
+
+
 def test_a_granted_host_is_reached_by_its_checked_address(gateway: Gateway, web: Web) -> None:
     gateway.write(FETCH, hosts=[f"api.example.com:{web.port}"])
 
-    result = gateway.call(
-        arguments=[f"http://api.example.com:{web.port}/a?b=c"], addresses={"api.example.com": ["127.0.0.1"]}
-    )
+    result = gateway.call(arguments=[f"http://api.example.com:{web.port}/a?b=c"], **HERE)
 
     assert result.text == "exit code 0\nstdout:\n200 page /a?b=c"
     assert web.asked == [("/a?b=c", f"api.example.com:{web.port}")]
@@ -85,9 +87,7 @@ def test_a_granted_host_is_reached_by_its_checked_address(gateway: Gateway, web:
 def test_a_tunnel_to_a_granted_host_carries_anything(gateway: Gateway, web: Web) -> None:
     gateway.write(TUNNEL, hosts=[f"api.example.com:{web.port}"])
 
-    result = gateway.call(
-        arguments=["api.example.com", str(web.port)], addresses={"api.example.com": ["127.0.0.1"]}
-    )
+    result = gateway.call(arguments=["api.example.com", str(web.port)], **HERE)
 
     assert result.stdout == "HTTP/1.1 200 Connection established\npage /through"
 
@@ -103,7 +103,7 @@ def test_any_other_host_port_or_address_is_refused_and_reported(gateway: Gateway
         "http://api.example.com.evil.example/",
         "http://user@api.example.com/",
     ]
-    result = gateway.call(arguments=urls, addresses={"api.example.com": ["127.0.0.1"]})
+    result = gateway.call(arguments=urls, **HERE)
 
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["403"] * 6 + ["400"]
     assert "403 The operator has not granted 169.254.169.254:80 to this skill." in result.stdout
@@ -111,12 +111,24 @@ def test_any_other_host_port_or_address_is_refused_and_reported(gateway: Gateway
     assert web.asked == []
 
 
-def test_a_host_without_a_public_address_is_not_reached(gateway: Gateway) -> None:
-    gateway.write(FETCH, hosts=["inside.example.com"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_a_granted_name_does_not_lead_inside(gateway: Gateway, web: Web, address: str) -> None:
+    host = f"inside.example.com:{web.port}"
+    gateway.write(FETCH, hosts=[host])
 
-    result = gateway.call(arguments=["http://inside.example.com/"])
+    result = gateway.call(arguments=[f"http://{host}/"], addresses={"inside.example.com": [address]})
 
-    assert result.stdout == "502 inside.example.com cannot be reached: it has no public address"
+    assert result.stdout.startswith("502 inside.example.com cannot be reached: inside.example.com (")
+    assert "is not on the public internet" in result.stdout
+    assert web.asked == []
+
+
+def test_a_granted_name_that_does_not_exist_is_reported(gateway: Gateway) -> None:
+    gateway.write(FETCH, hosts=["none.example.com"])
+
+    result = gateway.call(arguments=["http://none.example.com/"])
+
+    assert result.stdout.startswith("502 none.example.com cannot be reached: There is no address")
 
 
 def test_an_address_that_was_granted_as_such_is_meant(gateway: Gateway, web: Web) -> None:

@@ -14,12 +14,14 @@ TOOLS = {
     "conversation": ("earlier_messages",),
     "csv-query": ("query_csv",),
     "dates-and-times": ("current_time", "days_between", "shift_date"),
+    "files": ("list_files", "read_file", "write_file", "delete_file"),
     "json-query": ("query_json",),
     "memory": ("remember", "recall", "correct", "forget"),
     "skill-guide": ("list_skills", "load_skill", "read_skill_file"),
     "skill-writer": (),
     "text-tools": ("count_text", "sort_lines", "unique_lines"),
     "unit-converter": ("convert_units",),
+    "web": ("web_fetch",),
 }
 
 

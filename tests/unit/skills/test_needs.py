@@ -120,3 +120,47 @@ def test_a_block_that_is_no_mapping_makes_the_skill_invalid(write_skill: WriteSk
 
 def test_an_empty_block_wishes_for_nothing(write_skill: WriteSkill) -> None:
     assert parsed(write_skill("tea", with_block("bins: []", "hosts:"))).needs == Needs()
+
+
+def test_triggers_are_phrases_or_say_more(write_skill: WriteSkill) -> None:
+    text = with_block(
+        "triggers:",
+        '  - {say: "forecast for {place}", run: scripts/forecast.py}',
+        '  - {say: "{what} for {place}", run: scripts/deep/er.sh, arguments: [--place, "{place}!"]}',
+    )
+    skill = parsed(write_skill("tea", text, SCRIPT))
+
+    assert [(one.phrase, one.script, one.arguments) for one in skill.triggers] == [
+        ("forecast for {place}", "scripts/forecast.py", ("{place}",)),
+        ("{what} for {place}", "scripts/deep/er.sh", ("--place", "{place}!")),
+    ]
+
+
+def test_a_phrase_alone_runs_the_only_script(write_skill: WriteSkill) -> None:
+    text = with_block("scripts: [scripts/forecast.py]", 'triggers: ["forecast for {place} at {time}"]')
+    (trigger,) = parsed(write_skill("tea", text, SCRIPT)).triggers
+
+    assert (trigger.script, trigger.arguments) == ("scripts/forecast.py", ("{place}", "{time}"))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "fault"),
+    [
+        ("'brew tea'", "'brew tea' does not say which script it runs; write it as `{say: "),
+        ("{say: brew, run: SKILL.md}", "to run one of the skill's scripts (scripts/deep/er.sh, scripts/fore"),
+        ("{say: brew, run: scripts/forecast.py, with: x}", "is to have no field but say, run and arguments"),
+        ("{say: brew, run: scripts/forecast.py, arguments: ['{x}']}", "'brew' lacks a {name} that its arg"),
+        ("{say: '{x}', run: scripts/forecast.py}", "'{x}' fits too much; give it words"),
+        ("{say: 'a {b} {c} {d} {e}', run: scripts/forecast.py}", "and at most 3 {names}."),
+        ("{run: scripts/forecast.py}", "metadata.torana.triggers has an entry that is no text"),
+    ],
+)
+def test_a_trigger_that_cannot_be_followed_makes_the_skill_invalid(
+    write_skill: WriteSkill, trigger: str, fault: str
+) -> None:
+    folder = write_skill("tea", with_block(f"triggers: [{trigger}]"), SCRIPT)
+
+    with pytest.raises(SkillInvalid) as caught:
+        parsed(folder)
+
+    assert fault in str(caught.value)

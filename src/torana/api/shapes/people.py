@@ -111,6 +111,7 @@ class ErasedCounts(Wire):
     memories: Annotated[int, Field(description="With those that were superseded.")]
     keys: Annotated[int, Field(description="Idempotency-Keys that lead nowhere any more.")]
     tokens_revoked: int
+    files: Annotated[int, Field(description="Files that the agent kept for the user.")]
     copies: Annotated[int, Field(description="Copies of the whole database in the data directory.")]
 
 

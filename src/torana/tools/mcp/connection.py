@@ -100,9 +100,8 @@ class Connection:
             task.cancel()
         if not done:
             self.signs.look.set()
-            raise ToolError(
-                f"The MCP server {self._server.name} did not answer within {self._server.timeout:g} s. {_UNKNOWN}"
-            )
+            name, seconds = self._server.name, self._server.timeout
+            raise ToolError(f"The MCP server {name} did not answer within {seconds:g} s. {_UNKNOWN}")
         return self._returned(task)
 
     def _returned(self, task: asyncio.Task[CallToolResult]) -> str:
@@ -160,7 +159,8 @@ async def open_connection(server: Server, surroundings: Surroundings) -> AsyncGe
         try:
             await _greet(session)
         except MCPError as error:
-            raise ConnectionError(signs.ended or f"it refused the greeting: {error.error.message}") from error
+            why = signs.ended or f"it refused the greeting: {error.error.message}"
+            raise ConnectionError(why) from error
         yield Connection(server=server, session=session, signs=signs)
 
 

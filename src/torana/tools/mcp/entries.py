@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -137,6 +138,11 @@ def read_servers(
     if faults:
         raise ConfigInvalid("\n".join(faults))
     return list(found.values())
+
+
+def search_path(environ: Mapping[str, str]) -> str:
+    """Where programs are looked for."""
+    return environ.get("PATH", os.defpath)
 
 
 def slug(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torana.errors import ConfigInvalid, Conflict, NotFound
-from torana.tools.mcp.entries import Server
+from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
+from torana.tools.mcp.entries import Server, search_path
 from torana.tools.mcp.offers import LeftOut, Offer
 from torana.tools.mcp.pins import Pins
 from torana.tools.mcp.supervisor import Opens, Status, Supervisor
@@ -91,17 +92,25 @@ class McpServers:
         """How each stands, with its tools and what is not offered of them, as in ``/v1/mcp``."""
         return [self._record(one) for one in self.supervisors.values()]
 
-    def approve(self, name: str, held: str) -> dict[str, Any]:
-        """Offer what the server changed, as it was seen.
-
-        Raises ``NotFound`` for an unknown server, ``Conflict`` where ``held`` is not what waits.
-        """
+    def check_held(self, name: str, held: str) -> None:
+        """Raise ``NotFound`` for an unknown server, ``Conflict`` where ``held`` is not what waits."""
         supervisor = self.supervisors.get(name)
         if supervisor is None:
             raise NotFound(f"there is no MCP server {name!r}; `torana mcp list` names them")
-        if not supervisor.approve(held):
+        if supervisor.status.held != held:
             raise Conflict("something else waits to be approved, or nothing; look at `torana mcp list` again")
-        return self._record(supervisor)
+
+    def approve(self, name: str, held: str) -> dict[str, Any]:
+        """Offer what the server changed, as it was seen.
+
+        Raises as ``check_held``, and ``StoreUnavailable`` where it cannot be kept.
+        """
+        self.check_held(name, held)
+        try:
+            self.supervisors[name].approve()
+        except OSError as error:
+            raise StoreUnavailable(f"the approval cannot be kept: {error}") from error
+        return self._record(self.supervisors[name])
 
     @staticmethod
     def _record(supervisor: Supervisor) -> dict[str, Any]:
@@ -112,6 +121,19 @@ class McpServers:
             "waiting": [_offer(offer) for offer in supervisor.waiting],
             "leftOut": [_left_out(one) for one in status.listing.left_out],
         }
+
+
+def check_servers(servers: Sequence[Server], environ: Mapping[str, str]) -> None:
+    """Raise ``ConfigInvalid`` where the library or a server's program is not there; nothing is started."""
+    if servers:
+        check_library()
+    faults = [
+        f"mcp.{server.name}: there is no program {server.command}; install it, or give its whole path"
+        for server in servers
+        if server.command is not None and shutil.which(server.command, path=search_path(environ)) is None
+    ]
+    if faults:
+        raise ConfigInvalid("\n".join(faults))
 
 
 def check_library() -> None:
@@ -158,7 +180,7 @@ def _offer(offer: Offer) -> dict[str, Any]:
         "permission": offer.permission,
         "idempotent": offer.idempotent,
         "description": offer.description,
-        "schema": dict(offer.schema),
+        "inputSchema": dict(offer.schema),
         "notes": list(offer.notes),
     }
 

@@ -152,13 +152,10 @@ class Supervisor:
             self.status = replace(self.status, failed_calls=self.status.failed_calls + 1)
             raise
 
-    def approve(self, held: str) -> bool:
-        """Offer from now on what was held back; False where that is not what ``held`` identified."""
-        if self.status.held != held:
-            return False
+    def approve(self) -> None:
+        """Offer from now on what was held back. Raises ``OSError``."""
         self._pins.keep({offer.tool: offer.digest for offer in self._latest.offers})
         self._offer(self._latest)
-        return True
 
     async def _kept(self) -> tuple[ServerState, str]:
         """One connection, in a task of its own, to its end: how the server stands then, and why."""

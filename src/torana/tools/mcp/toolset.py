@@ -50,7 +50,7 @@ class McpToolset(AbstractToolset[ToolContext]):
         return {**dict(self._called(ctx)), **tools}
 
     async def get_instructions(self, ctx: RunContext[ToolContext]) -> str | None:
-        """Which servers are missing, so that the model can say why it cannot do a thing. Their names are ours."""
+        """Which servers are missing, so that the model can say what it cannot do; their names are ours."""
         missing = [name for name, one in self._servers.supervisors.items() if one.status.state != "active"]
         if not missing:
             return None

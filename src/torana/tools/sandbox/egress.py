@@ -15,8 +15,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-#: The public addresses of a host's name; raises ``OSError`` where it has none.
-Resolve = Callable[[str], Awaitable[Sequence[str]]]
+from torana.web import WebFault
+
+#: The addresses at which a host's name may be reached on a port, as ``web.Guard`` gives them.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 #: Ports of a host that was granted without one.
 WEB_PORTS = (80, 443)
@@ -95,7 +97,7 @@ class Egress:
             return
         try:
             out_reader, out_writer = await self._connect(request.host, request.port)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, WebFault) as error:
             await _refuse(writer, 502, f"{request.host} cannot be reached: {error}")
             return
         try:
@@ -105,8 +107,8 @@ class Egress:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         # An address that was granted as such is meant, also where it is not public.
-        addresses = [host] if _is_address(host) else await asyncio.wait_for(self._resolve(host), _PATIENCE)
-        failure: OSError = OSError("it has no public address")
+        addresses = [host] if _is_address(host) else await self._resolve(host, port)
+        failure = OSError("it has no address")
         for address in addresses:
             try:
                 return await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)

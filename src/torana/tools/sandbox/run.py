@@ -34,6 +34,10 @@ class Sandbox:
         self._resolve = resolve
         self._free = asyncio.Semaphore(at_once)
 
+    def which(self, program: str) -> str | None:
+        """Where the sandbox has the program; None where it has not, though the host may."""
+        return self._bubblewrap.which(program)
+
     async def run(self, job: Job, limits: Limits | None = None) -> Outcome:
         """Run ``job`` to its end, which comes within ``limits``.
 
@@ -43,7 +47,7 @@ class Sandbox:
         fault = await asyncio.to_thread(self._bubblewrap.fault)
         if fault is not None:
             raise SandboxFault(fault)
-        if job.hosts and self._bubblewrap.which("python3") is None:
+        if job.hosts and self.which("python3") is None:
             raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
         async with self._free:
             room = await asyncio.to_thread(_make_room)
