@@ -28,8 +28,8 @@ from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
-from torana.skills.installed import INSTALLED, InstalledSkills
-from torana.store.backup import DATABASE_NAME
+from torana.skills.installed import InstalledSkills
+from torana.store.backup import DATABASE_NAME, INSTALLED
 from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.store.workspaces import Workspaces
