@@ -180,6 +180,8 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         return turns == 0 and program.rows(waiting)[0]["open"] == 0 and heard >= said
 
     await _until(everything_is_settled, within=PATIENCE)
+    unanswered = program.rows("SELECT * FROM turns WHERE state <> 'completed'")
+    assert unanswered == []
     held = program.rows("SELECT account, text FROM deliveries WHERE state NOT IN ('sent')")
     assert {row["account"] for row in held} <= {"telegram"}, held
     taken = program.rows("SELECT account, content, reply FROM turns ORDER BY session_id, seq")
