@@ -16,6 +16,7 @@ from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
+from torana.cli.skills.reading import SkillsHere
 from torana.cli.terminal import printable
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
@@ -106,11 +107,17 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded).catalogue()
-    if catalogue.broken:
-        raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
-    counts = catalogue.counts()
-    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+    try:
+        here = SkillsHere(loaded)
+    except DataDirUnusable:
+        return "not told, as the database cannot be read"
+    counts = here.skills.catalogue().counts()
+    standings = here.standings.listed()
+    if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
+        raise OperatorError("; ".join(faults))
+    waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
+    told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 
 def _sandbox(loaded: Loaded) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,8 @@ class ScriptTools:
         skill = self._skills.catalogue().get(slug)
         if skill is None:
             raise ToolError(f"There is no skill {slug!r}; list_skills names those there are.")
-        needs = self._needs(skill)
+        # Every file of the skill is read for it.
+        needs = await asyncio.to_thread(self._needs, skill)
         name = posixpath.normpath(script.removeprefix(f"{FOLDER}/"))
         if name not in needs.scripts:
             listed = ", ".join(needs.scripts) or "none"
@@ -152,14 +154,16 @@ def _programs(words: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(arguments: Sequence[str]) -> Sequence[str]:
-    if len(arguments) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in arguments):
+    # Half a surrogate pair is no character, and cannot be passed on.
+    encoded = [argument.encode(errors="replace") for argument in arguments]
+    if len(encoded) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in encoded):
         raise ToolError(
-            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} characters; "
+            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} bytes; "
             "send more as stdin."
         )
-    if any("\0" in argument for argument in arguments):
+    if any(b"\0" in argument for argument in encoded):
         raise ToolError("An argument cannot hold U+0000; leave it out.")
-    return arguments
+    return [argument.decode() for argument in encoded]
 
 
 def _bounded(stdin: str) -> bytes:
