@@ -174,9 +174,10 @@ def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]
     return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
 
 
-def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery:
-    """Put a row per part in the place of one whole text; returns the first."""
-    connection.execute(_UPDATE, {"key": delivery.number, "text": pieces[0], "is_cut": True})
+def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery | None:
+    """Put a row per part in the place of one whole text; returns the first, or None where it was dropped."""
+    if not connection.execute(_CUT, {"key": delivery.number, "text": pieces[0], "is_cut": True}).rowcount:
+        return None
     first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
     for part, text in enumerate(pieces[1:], start=first + 1):
         values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
@@ -320,6 +321,7 @@ _SET_ASIDE = (
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
     .values(part=deliveries.c.part + _ASIDE)
 )
+_CUT = _UPDATE.where(deliveries.c.state == "pending")
 _BEGIN = _UPDATE.where(deliveries.c.state == "pending").values(state="sending", tries=deliveries.c.tries + 1)
 _STALE = (
     sa.update(deliveries)

@@ -95,7 +95,7 @@ class Chat(Platform):
         able = abilities or Abilities(length=200, repeat="keyed", threads=True, edits=True, pace=10_000)
         self.connector = type("Chat", (ChatConnector,), {"abilities": able, "chat": self})
         self.calls: list[Part] = []
-        self.faults: list[Exception] = []
+        self.faults: list[BaseException] = []
         self.typing: list[Place] = []
         #: What stands behind the id of each message that people say.
         self.id_suffix = ""
