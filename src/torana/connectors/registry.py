@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -120,11 +120,20 @@ def load(kind: str) -> type[Connector[Any]]:
     """The class of a kind; may take seconds. Raises ``ConfigInvalid`` with the line that installs it."""
     if kind in BUILTIN:
         return _builtin(kind)
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    found = _brought()
     if kind not in found:
-        known = ", ".join(sorted({*BUILTIN, *found}))
+        known = ", ".join(sorted(_kinds()))
         raise ConfigInvalid(f'there is no connector "{kind}"; there are {known}')
     return cast("type[Connector[Any]]", found[kind].load())
+
+
+def _brought() -> dict[str, EntryPoint]:
+    """The connectors of other packages."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _kinds() -> set[str]:
+    return {*BUILTIN, *_brought()}
 
 
 def open_connector(account: Account) -> Connector[Any]:
@@ -135,6 +144,12 @@ def open_connector(account: Account) -> Connector[Any]:
 
 def read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
     """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
+    if kind.local_ids and account.name != account.kind and account.name in _kinds():
+        # Its people are called by its name, and would be taken for those of that kind.
+        raise ConfigInvalid(
+            f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "
+            "connector; give it another one"
+        )
     try:
         return kind.Settings.model_validate(dict(account.values))
     except ValidationError as error:

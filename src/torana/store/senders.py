@@ -88,9 +88,14 @@ def by_code(connection: Connection, code: bytes, since: datetime) -> Paired | No
 def decide(
     connection: Connection, asker: Asker, state: Literal["approved", "denied"], *, user: str | None, act: Act
 ) -> Paired:
-    """Keep the operator's word; the code is of no more use. It may be changed later."""
+    """Keep the operator's word; the code is of no more use. It may be changed later.
+
+    Whom it turns away stays the user that they were, so that an erasure of the user finds them.
+    """
     key = {"b_" + name: value for name, value in _key(asker.kind, asker.sender).items()}
-    values = {"state": state, "user": user, "code": None, "decided_at": act.at}
+    values: dict[str, Any] = {"state": state, "code": None, "decided_at": act.at}
+    if state == "approved":
+        values["user"] = user
     if connection.execute(_DECIDE, key | values).rowcount == 0:
         connection.execute(
             sa.insert(senders),

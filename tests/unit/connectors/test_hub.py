@@ -13,9 +13,11 @@ import structlog
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
+from torana.connectors.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.messages import Turn, utc_now
 from torana.people.pairing import Pairing
+from torana.store.audit import Act
 from torana.store.database import Database
 from torana.telemetry import bind
 from torana.testing import ScriptedModel
@@ -30,12 +32,16 @@ class Running:
     """A hub, the chat of each account, and a wait until just those are active."""
 
     hub: Connectors
+    turns: Turns
+    pairing: Pairing
     chats: dict[str, Chat]
     #: The model does not answer while it is not set.
     gate: asyncio.Event
     #: The fields with which each connector was opened.
     logged_with: list[dict[str, Any]]
     until_active: Callable[..., Awaitable[None]]
+    #: Waits until an account stands so, and tells how.
+    until: Callable[[str, str], Awaitable[Status]]
 
 
 @pytest.fixture
@@ -60,6 +66,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
             listener(turn)
 
     changed = asyncio.Event()
+    pairing = Pairing(database=database, clock=utc_now)
     turns = open_turns(
         ScriptedModel([gate, "first"], "second", "third"),
         clock=utc_now,
@@ -69,7 +76,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
         accounts=[account("one"), account("two")],
         turns=turns,
         rates=MessageRates(per_user=0, overall=0),
-        pairing=Pairing(database=database, clock=utc_now),
+        pairing=pairing,
         database=database,
         holder="here",
         told=lambda _: changed.set(),
@@ -82,14 +89,32 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
                 changed.clear()
                 await changed.wait()
 
+    async def until(name: str, state: str) -> Status:
+        async with asyncio.timeout(20):
+            while True:
+                changed.clear()
+                for status in hub.statuses():
+                    if (status.account, status.state) == (name, state):
+                        return status
+                await changed.wait()
+
     listeners.append(hub.turn_ended)
     await hub.start()
-    yield Running(hub=hub, chats=chats, gate=gate, logged_with=logged_with, until_active=until_active)
+    yield Running(
+        hub=hub,
+        turns=turns,
+        pairing=pairing,
+        chats=chats,
+        gate=gate,
+        logged_with=logged_with,
+        until_active=until_active,
+        until=until,
+    )
     await hub.stop()
 
 
-def account(name: str, **values: Any) -> Account:
-    return Account(name=name, kind=name, values={"allow": ["*"]} | values)
+def account(name: str, *, kind: str | None = None, **values: Any) -> Account:
+    return Account(name=name, kind=kind or name, values={"allow": ["*"]} | values)
 
 
 async def test_one_that_is_refused_does_not_disturb_another(running: Running) -> None:
@@ -174,3 +199,36 @@ async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
     await chats["two"].refuse_login()
     await connectors.apply([account("two", per_minute=7)])
     assert (await connectors.hook("two", REQUEST)).status == 503
+
+
+async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Running) -> None:
+    await running.until_active("one", "two")
+
+    # All chats have the same credentials: what tells accounts apart is their kind.
+    await running.hub.apply([account("one"), account("two"), account("three", kind="one")])
+
+    other = await running.until("three", "backing_off")
+    assert other.reason == "another process, or another account of the settings, listens with these credentials"
+    assert running.hub.active() == ["one", "two"]
+
+
+@pytest.mark.parametrize(("local", "let_in"), [(True, ["one"]), (False, ["one", "two"])])
+async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_another(
+    running: Running, local: bool, let_in: list[str]
+) -> None:
+    connectors, chats = running.hub, running.chats
+    for name in ("one", "two"):
+        # Only with credentials of their own can both listen.
+        kind = type("Own", (chats[name].connector,), {"local_ids": local, "credentials": name})
+        chats[name].connector = kind
+    await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])
+    await running.until_active("one", "two")
+    act = Act(principal="operator", source="test", at=utc_now())
+    await running.pairing.approve("one:ana" if local else "chat:ana", act=act)
+
+    for name in ("one", "two"):
+        said = await chats[name].say("hello", sender="ana")
+        await chats[name].until_taken(said)
+        turn = await running.turns.heard(name, said)
+        assert (turn is not None) == (name in let_in)
+        assert turn is None or turn.user == ("one:ana" if local else "chat:ana")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.registry import Account, check_accounts, read_accounts
+from torana.connectors.registry import Account, check_accounts, load, read_accounts
 from torana.errors import ConfigInvalid
 
 SECRET = b64encode(b"k" * 32).decode()
@@ -78,3 +78,13 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
         "connectors.work: the connector slack needs a library that is not installed (slack_sdk"
     )
     assert fault.endswith("pip install 'torana[slack]'")
+
+
+@pytest.mark.parametrize("kind", ["dingtalk", "irc", "slack", "webhook"])
+def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own(kind: str) -> None:
+    assert load(kind).local_ids
+
+
+def test_people_of_one_account_cannot_be_taken_for_those_of_another_kind() -> None:
+    (fault,) = faults_of(hook("telegram"), hook("webhook"), hook("home"))
+    assert fault.startswith("connectors.telegram: an account of webhook cannot have the name of another")
