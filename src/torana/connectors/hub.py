@@ -101,11 +101,13 @@ class Connectors:
         return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
     async def apply(self, accounts: Sequence[Account]) -> list[str]:
-        """Take on changed settings: only accounts that changed are connected anew. Returns their names."""
+        """Take on changed settings: only accounts that changed are connected anew, and those that are refused:
+        what refused them may have been mended at the platform. Returns the names of both.
+        """
         async with self._changing:
             if self._stopped:
                 return []
-            changed = self.changes(accounts)
+            changed = sorted({*self.changes(accounts), *self.refused()})
             await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
             await self._keep_subscriptions(accounts)
             self._start_all([account for account in accounts if account.name in changed])
@@ -115,6 +117,10 @@ class Connectors:
         names = [account.name for account in accounts]
         self._subscribed.intersection_update(names)
         await self._database.run(partial(deliveries.keep_subscriptions, accounts=names))
+
+    def refused(self) -> list[str]:
+        """The names of those whose credentials or settings are refused."""
+        return [status.account for status in self.statuses() if status.state == "refused"]
 
     def active(self) -> list[str]:
         """The names of those that receive."""

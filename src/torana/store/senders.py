@@ -30,7 +30,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """A sender who asked. ``user`` is who they are here, once approved; ``codes`` counts the codes they got."""
+    """A sender who asked. ``user`` is who they are here, while approved; ``codes`` counts the codes they got."""
 
     asker: Asker
     state: SenderState
@@ -131,8 +131,9 @@ def _key(kind: str, sender: str) -> dict[str, Any]:
 def _paired(row: RowMapping) -> Paired:
     values: Mapping[str, Any] = dict(row)
     names = ("kind", "sender", "account", "place", "name")
-    rest = {name: values[name] for name in ("state", "user", "codes", "asked_at", "decided_at")}
-    return Paired(asker=Asker(**{name: values[name] for name in names}), **rest)
+    rest = {name: values[name] for name in ("state", "codes", "asked_at", "decided_at")}
+    user = values["user"] if values["state"] == "approved" else None
+    return Paired(asker=Asker(**{name: values[name] for name in names}), user=user, **rest)
 
 
 _GET = sa.select(senders).where(

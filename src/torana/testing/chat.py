@@ -195,6 +195,10 @@ class Chat(Platform):
         """As ``Platform``."""
         self._refuses = True
 
+    async def accept_login(self) -> None:
+        """Take the account's credentials for right again."""
+        self._refuses = False
+
     # What the connector does.
 
     def connect(self) -> None:

@@ -150,6 +150,20 @@ async def test_changed_settings_touch_their_own_connection_alone(
     assert connectors.active() == ["one"]
 
 
+async def test_whoever_was_refused_is_tried_anew_though_the_settings_are_the_same(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    await running.until_active("one", "two")
+    await chats["two"].refuse_login()
+    await chats["two"].cut()
+    await running.until("two", "refused")
+    await chats["two"].accept_login()
+
+    assert await connectors.apply([account("one"), account("two")]) == ["two"]
+
+    await running.until_active("one", "two")
+    assert {status.account: status.connections for status in connectors.statuses()} == {"one": 1, "two": 1}
+
+
 async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

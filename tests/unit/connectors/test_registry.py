@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.registry import Account, check_accounts, load, read_accounts
+from torana.connectors.registry import Account, check_accounts, load, open_connector, read_accounts
 from torana.errors import ConfigInvalid
 
 SECRET = b64encode(b"k" * 32).decode()
@@ -25,27 +25,44 @@ def hook(name: str, **values: Any) -> Account:
     return Account(name=name, kind="webhook", values={"secrets": SECRET} | values)
 
 
-def test_variables_stand_for_whole_values_and_items() -> None:
+def test_variables_stand_for_whole_values_wherever_they_are() -> None:
     tables: Mapping[str, Mapping[str, Any]] = {
-        "in": {"kind": "webhook", "secrets": ["$ONE", "plain"], "chat": "$TWO", "thread": "$.two $TWO"},
+        "in": {
+            "kind": "webhook",
+            "secrets": ["$ONE", "plain"],
+            "chat": "$TWO",
+            "thread": "$.two $TWO",
+            "users": {"$ONE": "$ONE", "deeper": {"list": [{"x": "$TWO"}]}},
+        },
         "off": {"enabled": False, "token": "$UNSET"},
     }
-    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [
-        Account(
-            name="in", kind="webhook", values={"secrets": ["1", "plain"], "chat": "", "thread": "$.two $TWO"}
-        )
-    ]
+    values = {
+        "secrets": ["1", "plain"],
+        "chat": "",
+        "thread": "$.two $TWO",
+        "users": {"$ONE": "1", "deeper": {"list": [{"x": ""}]}},
+    }
+    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [Account(name="in", kind="webhook", values=values)]
 
 
-def test_every_variable_that_is_not_set_is_named() -> None:
-    tables = {"a": {"token": "$ONE", "list": ["$TWO", "$SET"]}, "b": {"token": "$ONE"}}
-    with pytest.raises(ConfigInvalid) as caught:
-        read_accounts(tables, {"SET": "x"})
-    assert caught.value.detail.splitlines() == [
-        "connectors.a.token: the environment variable ONE is not set",
-        "connectors.a.list: the environment variable TWO is not set",
-        "connectors.b.token: the environment variable ONE is not set",
+def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
+    tables = {
+        "a": {"token": "$ONE", "list": ["$TWO", "$SET"], "users": {"x": "$THREE"}},
+        "b": {"token": "$ONE"},
+        "c": {"kind": "webhook", "secrets": SECRET},
+    }
+    a, b, c = read_accounts(tables, {"SET": "x"})
+    where = "the environment variable {} is not set; set it, or write it into .env"
+    missing = [
+        f"connectors.a.token: {where.format('ONE')}",
+        f"connectors.a.list: {where.format('TWO')}",
+        f"connectors.a.users.x: {where.format('THREE')}",
+        f"connectors.b.token: {where.format('ONE')}",
     ]
+    assert [*a.missing, *b.missing] == missing
+    assert faults_of(a, b, c) == missing
+    with pytest.raises(ConfigInvalid, match="connectors.b.token"):
+        open_connector(b)
 
 
 def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
