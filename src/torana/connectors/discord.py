@@ -105,7 +105,8 @@ class Discord(Connector[DiscordSettings]):
 
     async def run(self, ears: Ears) -> None:
         """As ``Connector``; a session that can be resumed is, without a word."""
-        named = dict.fromkeys([*self.settings.allow, *self.settings.users])
+        let_in = await ears.paired(_CHATS)
+        named = dict.fromkeys([*self.settings.allow, *self.settings.users, *let_in])
         people = [int(one) for one in named if one.isdecimal()]
         client = _Client(ears, people=people, age=timedelta(minutes=self.settings.catch_up_minutes))
         self._client = client

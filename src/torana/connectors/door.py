@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -86,6 +86,10 @@ class Door:
                 await asyncio.Event().wait()
             _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
             await self._pause(next(pauses, _PAUSES[-1]))
+
+    async def paired(self, most: int) -> Sequence[str]:
+        """The ids of so many senders whom the operator let in, the latest first."""
+        return await self._pairing.approved(self._kind, most)
 
     async def _hindrance(self, heard: Heard, luggage: Luggage) -> GatewayError | None:
         """What keeps the message from being written down at this moment."""

@@ -101,7 +101,7 @@ def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) ->
 
 
 def _filled(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
-    """The value, and all in it, with what their variables say; of those that are not set ``missing`` is told."""
+    """The value, and all in it, with its variables' values; ``missing`` is told of those that are not set."""
     if isinstance(value, dict):
         inner = cast("dict[str, Any]", value)
         return {key: _filled(item, f"{place}.{key}", environ, missing) for key, item in inner.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -64,6 +64,10 @@ class Surroundings(Protocol):
 
     async def hear(self, heard: Heard) -> None:
         """Take a message: see ``Ears``."""
+        ...
+
+    async def paired(self, most: int) -> Sequence[str]:
+        """Those whom the operator let in: see ``Ears``."""
         ...
 
     async def deliver(self, connector: Connector[Any]) -> None:
@@ -261,6 +265,9 @@ class _Ears:
         finally:
             self._listening -= 1
             self._sign.set()
+
+    async def paired(self, most: int) -> Sequence[str]:
+        return await self._surroundings.paired(most)
 
     async def until_deaf(self, quiet: float | None) -> None:
         """Raise when nothing was received for so many seconds; never where the platform calls us."""

@@ -30,7 +30,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """A sender who asked. ``user`` is who they are here, while approved; ``codes`` counts the codes they got."""
+    """A sender who asked. ``user`` is who they are here, while approved; ``codes`` counts their codes."""
 
     asker: Asker
     state: SenderState
@@ -44,6 +44,13 @@ def get(connection: Connection, kind: str, sender: str) -> Paired | None:
     """What is known of a sender."""
     row = connection.execute(_GET, {"kind": kind, "sender": sender}).mappings().first()
     return None if row is None else _paired(row)
+
+
+def approved(connection: Connection, kind: str, most: int) -> list[str]:
+    """The ids of so many of that kind who were let in, the latest first."""
+    let_in = (senders.c.kind == kind) & (senders.c.state == "approved")
+    latest = sa.select(senders.c.sender).where(let_in).order_by(senders.c.decided_at.desc(), senders.c.sender)
+    return list(connection.execute(latest.limit(most)).scalars())
 
 
 def pending(connection: Connection, account: str, since: datetime) -> int:

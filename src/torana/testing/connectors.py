@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +165,10 @@ class Line:
             await self.heard.put(heard)
             raise OSError("the store cannot be written")
         await self.heard.put(heard)
+
+    async def paired(self, most: int) -> Sequence[str]:
+        """As ``Ears``: nobody was let in."""
+        return []
 
     async def next(self) -> Heard:
         """The next message heard."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +17,12 @@ from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.connectors.supervisor import Status
 from torana.limits.rates import MessageRates
-from torana.messages import Turn, utc_now
+from torana.messages import EVERYONE, Turn, utc_now
 from torana.people.pairing import Pairing
+from torana.store import deliveries
 from torana.store.audit import Act
 from torana.store.database import Database
+from torana.store.deliveries import Delivery
 from torana.telemetry import bind
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
@@ -27,11 +31,22 @@ from torana.turns import Turns
 REQUEST = HookRequest(method="POST", headers={}, query={}, body=b"")
 
 
+class Clock:
+    """The time, and how much later it is here."""
+
+    late = timedelta()
+
+    def __call__(self) -> datetime:
+        return utc_now() + self.late
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """A hub, the chat of each account, and a wait until just those are active."""
 
     hub: Connectors
+    database: Database
+    clock: Clock
     turns: Turns
     pairing: Pairing
     chats: dict[str, Chat]
@@ -65,7 +80,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
         for listener in listeners:
             listener(turn)
 
-    changed = asyncio.Event()
+    changed, clock = asyncio.Event(), Clock()
     pairing = Pairing(database=database, clock=utc_now)
     turns = open_turns(
         ScriptedModel([gate, "first"], "second", "third"),
@@ -79,6 +94,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
         pairing=pairing,
         database=database,
         holder="here",
+        clock=clock,
         told=lambda _: changed.set(),
         open_=connect,
     )
@@ -102,6 +118,8 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     await hub.start()
     yield Running(
         hub=hub,
+        database=database,
+        clock=clock,
         turns=turns,
         pairing=pairing,
         chats=chats,
@@ -213,6 +231,67 @@ async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
     await chats["two"].refuse_login()
     await connectors.apply([account("two", per_minute=7)])
     assert (await connectors.hook("two", REQUEST)).status == 503
+
+
+async def test_what_is_for_an_account_that_is_gone_says_so_and_becomes_stale(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    running.gate.clear()
+    await running.until_active("one", "two")
+    await chats["two"].until_taken(await chats["two"].say("hello"))
+    await connectors.apply([account("one")])
+    (turn,) = running.turns.live
+    running.gate.set()
+    await running.turns.ended(turn)
+
+    async def until(state: str) -> Delivery:
+        async with asyncio.timeout(20):
+            while True:
+                (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+                if (row.state, row.reason) == (state, "account is not configured"):
+                    return row
+
+    waits = await until("pending")
+    running.clock.late = timedelta(hours=25)
+    connectors.wake("two")
+    assert (await until("stale")).id == waits.id
+    assert await chats["two"].shown(0) == []
+
+
+async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running: Running) -> None:
+    connectors, chat = running.hub, running.chats["two"]
+    await running.until_active("one", "two")
+    chat.gate = asyncio.Event()
+    await chat.say("hello")
+    await chat.called(1)
+
+    await connectors.apply([account("one")])
+    (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+    assert (row.state, row.reason) == ("sending", "account is not configured")
+
+    chat.gate = None
+    await connectors.apply([account("one"), account("two")])
+    assert [one.text for one in await chat.shown(1)] == ["first"]
+
+
+async def test_what_nobody_sends_is_looked_after_now_and_then(
+    database: Database, open_turns: Callable[..., Turns]
+) -> None:
+    hub = Connectors(
+        accounts=[],
+        turns=open_turns(),
+        rates=MessageRates(per_user=0, overall=0),
+        pairing=Pairing(database=database, clock=utc_now),
+        database=database,
+        holder="here",
+        sweep_every=0.01,
+    )
+    await hub.start()
+    notice = partial(deliveries.add_notice, account="gone", line="gone/ana", place="{}", text="hello")
+    await database.run(partial(notice, at=utc_now() - timedelta(hours=25)))
+    async with asyncio.timeout(20):
+        while (await database.run(partial(deliveries.listed, owner=EVERYONE, limit=9)))[0].state != "stale":
+            pass
+    await hub.stop()
 
 
 async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Running) -> None:

@@ -61,7 +61,7 @@ def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
     ]
     assert [*a.missing, *b.missing] == missing
     assert faults_of(a, b, c) == missing
-    with pytest.raises(ConfigInvalid, match="connectors.b.token"):
+    with pytest.raises(ConfigInvalid, match=r"connectors\.b\.token"):
         open_connector(b)
 
 

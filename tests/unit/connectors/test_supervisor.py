@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -54,6 +54,9 @@ class Nowhere:
 
     async def hear(self, heard: Any) -> None:
         await asyncio.Event().wait()
+
+    async def paired(self, most: int) -> Sequence[str]:
+        return []
 
     async def deliver(self, connector: Connector[Any]) -> None:
         await asyncio.Event().wait()

@@ -56,9 +56,10 @@ def plans_of(connection: Connection, work: Callable[[Connection], object]) -> li
     [
         (partial(rows.heads, account="home", now=AT), "ix_deliveries_open"),
         (partial(rows.cut_off, account="home"), "ix_deliveries_open"),
+        (partial(rows.sweep, accounts=["home"], now=AT), "ix_deliveries_open"),
         (rows.waiting, "ix_deliveries_unsent"),
     ],
-    ids=["heads", "cut_off", "waiting"],
+    ids=["heads", "cut_off", "sweep", "waiting"],
 )
 def test_what_is_open_is_found_without_reading_what_was_sent(
     engine: Engine, work: Callable[[Connection], object], index: str
@@ -101,4 +102,51 @@ def test_what_was_sent_or_dropped_is_forgotten_and_what_waits_is_not(engine: Eng
         assert [row.number for row in rows.listed(connection, "gateway", limit=9)] == [
             new.number,
             refused.number,
+        ]
+
+
+GONE = "account is not configured"
+
+
+def shown(connection: Connection) -> list[tuple[str, str | None]]:
+    """How each stands and why, the oldest first."""
+    return [(row.state, row.reason) for row in reversed(rows.listed(connection, "gateway", limit=9))]
+
+
+def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engine: Engine) -> None:
+    with engine.begin() as connection:
+        add(connection, "waits", account="gone")
+        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        rows.end(
+            connection, add(connection, "held", account="gone").number, "refused", AT, reason="no such chat"
+        )
+        rows.put_back(connection, add(connection, "here"), due_at=AT, reason="down")
+        others = [("refused", "no such chat"), ("pending", "down")]
+
+        rows.sweep(connection, ["home"], AT)
+        assert shown(connection) == [("pending", GONE), ("sending", GONE), *others]
+
+        rows.sweep(connection, ["home", "gone"], AT)
+        assert shown(connection) == [("pending", None), ("sending", None), *others]
+
+        rows.sweep(connection, [], AT)
+        assert shown(connection) == [("pending", GONE), ("sending", GONE), others[0], ("pending", GONE)]
+
+
+def test_what_is_too_late_is_the_operators_whoever_is_connected(engine: Engine) -> None:
+    with engine.begin() as connection:
+        add(connection, "waits", account="gone")
+        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        add(connection, "its platform is down")
+        rows.begin(connection, add(connection, "is being sent").number)
+
+        rows.sweep(connection, ["home"], AT + rows.FRESH)
+        assert [state for state, _ in shown(connection)] == ["pending", "sending", "pending", "sending"]
+
+        rows.sweep(connection, ["home"], AT + rows.FRESH + timedelta(seconds=1))
+        assert shown(connection) == [
+            ("stale", GONE),
+            ("ambiguous", GONE),
+            ("stale", "not delivered within 24 hours"),
+            ("sending", None),
         ]
