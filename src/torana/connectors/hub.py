@@ -135,7 +135,8 @@ class Connectors:
 
     async def _sweep(self) -> None:
         names = [account.name for account in self._accounts]
-        await self._database.run(partial(deliveries.sweep, accounts=names, now=self._clock()))
+        with suppress(StoreUnavailable):  # another time
+            await self._database.run(partial(deliveries.sweep, accounts=names, now=self._clock()))
 
     async def _sweep_again_and_again(self) -> None:
         while True:
@@ -143,8 +144,7 @@ class Connectors:
                 async with asyncio.timeout(self._sweep_every):
                     await self._unswept.wait()
             self._unswept.clear()
-            with suppress(StoreUnavailable):
-                await self._sweep()
+            await self._sweep()
 
     def refused(self) -> list[str]:
         """The names of those whose credentials or settings are refused."""

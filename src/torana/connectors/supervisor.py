@@ -185,13 +185,16 @@ class Supervisor:
 
     async def _renew(self, name: str, until: datetime) -> None:
         while True:
-            await asyncio.sleep(self._lease.total_seconds() / 3)
+            await asyncio.sleep(min(self._lease.total_seconds() / 3, self._left(until)))
             try:
-                async with asyncio.timeout((until - self._clock()).total_seconds()):
+                async with asyncio.timeout(self._left(until)):
                     until = await self._take_lease(name)
             except (StoreUnavailable, TimeoutError):
                 if self._clock() >= until:  # before that nobody else can take it
                     raise _Elsewhere("the lease ran out, and could not be renewed") from None
+
+    def _left(self, until: datetime) -> float:
+        return max(0.0, (until - self._clock()).total_seconds())
 
     async def _listen(self, connector: Connector[Any]) -> None:
         """Run the connector, deliver over it, and watch that it receives."""

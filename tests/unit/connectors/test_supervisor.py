@@ -217,7 +217,7 @@ async def test_while_the_store_is_away_it_listens_for_as_long_as_its_lease(
         with outage():
             while not clock.looks.empty():
                 clock.looks.get_nowait()
-            for _ in range(12):  # nine are enough for three tries
+            for _ in range(16):  # four tries
                 await clock.looks.get()
             assert (watched.supervisor.status.state, watched.supervisor.status.connections) == ("active", 1)
 
