@@ -110,7 +110,7 @@ def _forget_senders(connection: Connection, user: str) -> None:
     """Of whom the operator turned away stays that, and nothing else."""
     is_denied = senders.c.state == "denied"
     connection.execute(sa.delete(senders).where(of_user(user), ~is_denied))
-    blank = {"name": "", "place": "", "account": ""}
+    blank = {"name": "", "place": "", "account": "", "user": None}
     connection.execute(sa.update(senders).where(of_user(user), is_denied).values(blank))
 
 
