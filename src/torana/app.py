@@ -74,6 +74,7 @@ from torana.turns.deliveries import Deliveries
 from torana.turns.log.memory import MemoryEventLog
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
+from torana.web.search import open_search
 
 #: The limit that is counted in memory.
 _A_MINUTE = "messages-minute"
@@ -258,7 +259,13 @@ def _workspaces(settings: Settings) -> Workspaces:
 
 def _web(settings: Settings) -> WebTools:
     guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
-    return WebTools(client=GuardedClient(guard=guard), reader=Reader())
+    search = open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
+    return WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search)
+
+
+def search_key(settings: Settings) -> str | None:
+    """The key for the search service, if there is one."""
+    return settings.search_api_key.get_secret_value() if settings.search_api_key else None
 
 
 def open_bubblewrap(settings: Settings) -> Bubblewrap:
