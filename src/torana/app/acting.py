@@ -32,6 +32,7 @@ from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
+from torana.web.search import open_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ def build_acting(
         granted=granted,
         environ=loaded.provider_environ,
     )
+    search = open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
     groups = [
         MemoryTools(memory=memory),
         ConversationTools(sessions=sessions),
@@ -71,7 +73,7 @@ def build_acting(
         scripts,
         python,
         FileTools(workspaces=workspaces),
-        WebTools(client=GuardedClient(guard=guard), reader=Reader()),
+        WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
     toolset = build_toolset(groups, own=load_tools(settings.tools))
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
@@ -98,6 +100,11 @@ def open_workspaces(settings: Settings) -> Workspaces:
         max_bytes=settings.workspace_megabytes * 1_000_000,
         max_files=settings.workspace_files,
     )
+
+
+def search_key(settings: Settings) -> str | None:
+    """The key for the search service, if there is one."""
+    return settings.search_api_key.get_secret_value() if settings.search_api_key else None
 
 
 def open_bubblewrap(settings: Settings) -> Bubblewrap:

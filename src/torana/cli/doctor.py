@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app.acting import open_bubblewrap, open_skills
+from torana.app.acting import open_bubblewrap, open_skills, search_key
 from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
@@ -29,6 +29,7 @@ from torana.store.migrate import HEAD
 from torana.tools.mcp.entries import read_servers
 from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
+from torana.web.search import lacking
 
 app = typer.Typer()
 
@@ -132,7 +133,10 @@ def _sandbox(loaded: Loaded) -> str:
 
 
 def _tools(loaded: Loaded) -> str:
-    names = [getattr(function, "__name__", repr(function)) for function in load_tools(loaded.settings.tools)]
+    settings = loaded.settings
+    names = [getattr(function, "__name__", repr(function)) for function in load_tools(settings.tools)]
+    if missing := lacking(settings.search, url=settings.search_url, api_key=search_key(settings)):
+        raise OperatorError(f"web_search is left out: {missing}")
     return ", ".join(names) or "none of your own"
 
 

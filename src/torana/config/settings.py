@@ -40,7 +40,7 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Never shown: not in a message, not by ``config show``, not in a log.
-SECRETS = frozenset({"gateway_token", "model_api_key"})
+SECRETS = frozenset({"gateway_token", "model_api_key", "search_api_key"})
 
 #: Tables in which there are secrets: only their names are shown.
 TABLES = frozenset({"connectors", "mcp"})
@@ -287,6 +287,15 @@ class Settings(BaseModel):
     web_deny: Hosts = Field(
         default=(), description="Hosts that the agent never fetches from, with everything below them."
     )
+    search: Annotated[Literal["none", "searxng", "brave", "tavily"], BeforeValidator(lower)] = Field(
+        default="none", description="The service by which the agent searches the web."
+    )
+    search_url: BaseUrl = Field(
+        default=None,
+        description="The address of your SearXNG instance, or of a proxy before another service; it may be a "
+        "private one.",
+    )
+    search_api_key: Secret = Field(default=None, description="The key for the search service.")
     workspace_megabytes: Whole = Field(
         default=100, ge=1, le=1_000_000, description="How much one user may keep in files of the agent's."
     )

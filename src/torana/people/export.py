@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -73,8 +72,7 @@ class Export:
         """Write the user's own files under their names; returns how many."""
         count = 0
         for name, body in self._workspaces.contents(user):
-            # A name that a script gave may be no text; no file system loses by it.
-            out.writestr(f"workspace/{os.fsencode(name).decode('utf-8', 'replace')}", body)
+            out.writestr(f"workspace/{name}", body)
             count += 1
         return count
 

@@ -1,4 +1,4 @@
-"""Backups: one zip file with the database, the user's skills, and what made it."""
+"""Backups: one zip file with the database, the user's skills, the users' files, and what made it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from torana.errors import BackupInvalid, DataDirUnusable, OperatorError
 from torana.store.check import check_database
 from torana.store.snapshot import Progress, copy_database
+from torana.store.workspaces import WORKSPACES_NAME, everything
 
 DATABASE_NAME = "torana.db"
 
@@ -78,6 +79,8 @@ def _write(
             out.write(database, DATABASE_NAME)
             for name, file in files:
                 out.write(file, name)
+            for name, body in everything(data_dir / WORKSPACES_NAME):
+                out.writestr(f"{WORKSPACES_NAME}/{name}", body)
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
             out.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
@@ -112,15 +115,17 @@ def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) 
     _swap(scratch / DATABASE_NAME, data_dir / DATABASE_NAME, suffix)
     if (scratch / _SKILLS).exists():
         _swap(scratch / _SKILLS, skills_dir, suffix)
-    # Also where the backup has none: the rows that name what is there go with the old database.
-    if (scratch / INSTALLED).exists() or (data_dir / INSTALLED).exists():
-        (scratch / INSTALLED).mkdir(exist_ok=True)
-        _swap(scratch / INSTALLED, data_dir / INSTALLED, suffix)
+    # Also where the backup has none: the rows that name what is there go with the old database, and files of
+    # now are not those of the users of then.
+    for folder in (INSTALLED, WORKSPACES_NAME):
+        _swap(scratch / folder, data_dir / folder, suffix)
 
 
 def _swap(new: Path, old: Path, suffix: str) -> None:
     if old.exists():
         shutil.move(old, old.with_name(old.name + suffix))
+    if not new.exists():
+        return
     old.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(new, old)
 
@@ -130,8 +135,9 @@ def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
     try:
         with zipfile.ZipFile(source) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
-            skills = [entry for entry in archive.infolist() if _is_skill_file(entry.filename)]
-            _extract(archive, [archive.getinfo(DATABASE_NAME), *skills], scratch, progress)
+            skills = [*_below(archive, _SKILLS), *_below(archive, INSTALLED)]
+            files = _below(archive, WORKSPACES_NAME)
+            _extract(archive, [archive.getinfo(DATABASE_NAME), *skills, *files], scratch, progress)
         _check(scratch / DATABASE_NAME, manifest["sha256"])
         return Restored(version=manifest["version"], created_at=manifest["createdAt"], skill_files=len(skills))
     except FileNotFoundError:
@@ -182,9 +188,13 @@ def _check(database: Path, sha256: str) -> None:
         raise ValueError("its database is empty")
 
 
-def _is_skill_file(name: str) -> bool:
+def _below(archive: zipfile.ZipFile, folder: str) -> list[zipfile.ZipInfo]:
+    return [entry for entry in archive.infolist() if _is_below(folder, entry.filename)]
+
+
+def _is_below(folder: str, name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return len(parts) > 1 and parts[0] in (_SKILLS, INSTALLED) and ".." not in parts and not name.endswith("/")
+    return len(parts) > 1 and parts[0] == folder and ".." not in parts and not name.endswith("/")
 
 
 def _sha256(file: Path) -> str:

@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 from torana.store.backup import DATABASE_NAME
+from torana.store.workspaces import WORKSPACES_NAME
 
 #: What an upgrade kept, what a restore replaced, and what either left when it was cut off.
 _PATTERNS = (
     f"{DATABASE_NAME}.before-*",
     f"{DATABASE_NAME}.replaced-*",
+    f"{WORKSPACES_NAME}.replaced-*",
     ".torana-restore-*",
     ".torana-backup-*",
 )

@@ -65,21 +65,15 @@ class Workspaces:
 
     def listed(self, user: str) -> list[Entry]:
         """The files by name."""
-        try:
-            with _opened(self.folder(user)) as top:
-                return sorted(_walk(top), key=lambda entry: entry.name)
-        except FileNotFoundError:
-            return []
+        return _listed(self.folder(user))
 
     def read(self, user: str, name: str, *, limit: int) -> bytes:
         """The first ``limit`` bytes of a file. Raises ``FileFault``."""
-        return self._read_at(user, name, _parts(name), limit)
+        return _read_at(self.folder(user), name, _parts(name), limit)
 
     def contents(self, user: str) -> Iterator[tuple[str, bytes]]:
         """Every file under its name, also under one that nobody could ask for, if it can be read."""
-        for entry in self.listed(user):
-            with suppress(FileFault):  # gone meanwhile
-                yield entry.name, self._read_at(user, entry.name, entry.name.split("/"), None)
+        return _contents(self.folder(user))
 
     def write(self, user: str, name: str, body: bytes) -> bool:
         """Keep ``body`` under ``name``, whole or not at all, durably; returns whether it replaced a file.
@@ -111,22 +105,10 @@ class Workspaces:
     def erase(self, user: str) -> int:
         """Delete all of a user's files; returns how many there were. Raises ``OSError``."""
         with self._writing:
-            folder = self.folder(user)
-            try:
-                with _opened(folder) as top:
-                    count = sum(1 for _ in _walk(top))
-                shutil.rmtree(folder)
-            except FileNotFoundError:
-                return 0
+            count = len(_listed(self.folder(user)))
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.folder(user))
         return count
-
-    def _read_at(self, user: str, name: str, parts: list[str], limit: int | None) -> bytes:
-        *folders, last = parts
-        with _told(name), _opened(self.folder(user)) as top, _descended(top, folders) as parent:
-            file = os.open(_found(parent, last), _FILE, dir_fd=parent)
-            with os.fdopen(file, "rb") as stream:
-                _demand_plain(os.fstat(stream.fileno()))
-                return stream.read(limit)
 
     def _check_quota(self, top: int, name: str, size: int) -> None:
         others = [entry for entry in _walk(top) if _key(entry.name) != _key(name)]
@@ -156,6 +138,40 @@ class Workspaces:
             os.replace(draft, name, src_dir_fd=unfinished, dst_dir_fd=parent)
         os.fsync(parent)
         return replaced
+
+
+def everything(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of all users of a directory of workspaces, each behind the name of its user's folder."""
+    with suppress(FileNotFoundError):
+        for folder in sorted(directory.iterdir()):
+            if folder.name != _UNFINISHED:
+                for name, body in _contents(folder):
+                    yield f"{folder.name}/{name}", body
+
+
+def _listed(folder: Path) -> list[Entry]:
+    try:
+        with _opened(folder) as top:
+            return sorted(_walk(top), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for entry in _listed(folder):
+        with suppress(FileFault):  # gone meanwhile, or not to be read
+            body = _read_at(folder, entry.name, entry.name.split("/"), None)
+            # A name that a script gave may be no text.
+            yield os.fsencode(entry.name).decode("utf-8", "replace"), body
+
+
+def _read_at(folder: Path, name: str, parts: list[str], limit: int | None) -> bytes:
+    *folders, last = parts
+    with _told(name), _opened(folder) as top, _descended(top, folders) as parent:
+        file = os.open(_found(parent, last), _FILE, dir_fd=parent)
+        with os.fdopen(file, "rb") as stream:
+            _demand_plain(os.fstat(stream.fileno()))
+            return stream.read(limit)
 
 
 def _replaced(parent: int, name: str) -> bool:

@@ -36,7 +36,7 @@ async def model() -> ScriptedModel:
 async def operator(start: Start, model: ScriptedModel) -> AsyncGenerator[httpx.AsyncClient]:
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
-    yield client
+    return client
 
 
 async def waiting(client: httpx.AsyncClient, *, headers: dict[str, str] | None = None) -> dict[str, Any]:

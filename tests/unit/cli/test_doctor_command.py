@@ -190,6 +190,13 @@ def test_a_tool_that_is_not_there_is_found(
     assert "put it on PYTHONPATH" in findings()["tools"]
 
 
+def test_a_search_service_that_lacks_something_is_found(
+    findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_SEARCH", "brave")
+    assert findings()["tools"] == "web_search is left out: brave needs a key: set TORANA_SEARCH_API_KEY"
+
+
 def test_ones_own_tools_are_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_TOOLS", "torana.tools.arithmetic:calculate")
     assert "ok    tools      calculate\n" in command("doctor")[1]

@@ -20,8 +20,10 @@ from torana.errors import BackupInvalid, DatabaseTooNew, OperatorError
 from torana.skills.folder import files_to_keep
 from torana.store.backup import DATABASE_NAME, Restored, restore_backup, write_backup
 from torana.store.check import check_database
+from torana.store.copies import delete_copies
 from torana.store.migrate import HEAD, migrate
 from torana.store.snapshot import Progress, copy_database
+from torana.store.workspaces import Workspaces
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 KEPT = ".replaced-20260302T093000Z"
@@ -152,6 +154,26 @@ def test_the_last_writes_of_a_killed_gateway_are_kept_too(
 
     assert owners(crashed / DATABASE_NAME) == ["old"]
     assert set(owners(crashed / f"{DATABASE_NAME}{KEPT}")) == {"old", "last"}
+
+
+def test_the_files_of_users_come_back_as_they_were(back_up: Callable[..., Path], data_dir: Path) -> None:
+    workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
+    workspaces.write("ana", "trips/oslo.md", b"ferry")
+    outside = data_dir / "outside.txt"
+    outside.write_text("secret")
+    (workspaces.folder("ana") / "link.txt").symlink_to(outside)
+    backup = back_up()
+    workspaces.write("ana", "trips/oslo.md", b"train")
+    workspaces.write("ben", "new.txt", b"new")
+
+    restore(backup, data_dir)
+
+    assert [entry.name for entry in workspaces.listed("ana")] == ["trips/oslo.md"]
+    assert workspaces.read("ana", "trips/oslo.md", limit=100) == b"ferry"
+    assert workspaces.listed("ben") == []
+    assert (data_dir / f"workspaces{KEPT}" / workspaces.folder("ben").name / "new.txt").read_text() == "new"
+    delete_copies(data_dir)  # as an erasure does
+    assert not (data_dir / f"workspaces{KEPT}").exists()
 
 
 def test_a_backup_without_skills_leaves_the_skills_alone(

@@ -1,0 +1,43 @@
+"""Searching the web by a service that the operator has chosen: one file for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torana.web.client import GuardedClient
+from torana.web.search.base import Hit, Search, SearchService
+from torana.web.search.brave import Brave
+from torana.web.search.searxng import Searxng
+from torana.web.search.tavily import Tavily
+
+__all__ = ["SERVICES", "Hit", "Search", "SearchName", "SearchService", "lacking", "open_search"]
+
+SearchName = Literal["none", "searxng", "brave", "tavily"]
+
+#: By the name in the settings.
+SERVICES: Mapping[SearchName, type[SearchService]] = {"searxng": Searxng, "brave": Brave, "tavily": Tavily}
+
+
+def lacking(name: SearchName, *, url: str | None, api_key: str | None) -> str:
+    """What is missing before the service can be used, and the cure; empty where nothing is."""
+    if name == "none":
+        given = "search_url" if url else "search_api_key" if api_key else ""
+        return f"{given} is set, but no service: set TORANA_SEARCH too" if given else ""
+    service = SERVICES[name]
+    if url is None and service.url is None:
+        return f"{name} needs the address of your instance: set TORANA_SEARCH_URL"
+    if api_key is None and service.needs_key:
+        return f"{name} needs a key: set TORANA_SEARCH_API_KEY"
+    return ""
+
+
+def open_search(
+    name: SearchName, *, url: str | None, api_key: str | None, client: GuardedClient | None = None
+) -> Search | None:
+    """The service, or None where none is chosen or something is lacking. Its host may be a private one."""
+    if name == "none" or lacking(name, url=url, api_key=api_key):
+        return None
+    service = SERVICES[name]
+    address = (url or service.url or "").rstrip("/")
+    return Search(service=service(url=address, api_key=api_key or ""), client=client)
