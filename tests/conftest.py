@@ -28,15 +28,21 @@ from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
 from torana.store.migrate import migrate
+from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
+from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
+from torana.tools.permission import Rules
 from torana.tools.schedules import ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
+from torana.tools.web import WebTools
 from torana.turns import Queue, Turns
 from torana.turns.log.memory import MemoryEventLog
+from torana.web import Guard, GuardedClient
+from torana.web.readable import Reader
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,8 +91,24 @@ def core_skills() -> Skills:
 
 
 @pytest.fixture
+def workspaces(tmp_path: Path) -> Workspaces:
+    """Small ones: 10,000 bytes in 5 files."""
+    return Workspaces(directory=tmp_path / "workspaces", max_bytes=10_000, max_files=5)
+
+
+@pytest.fixture
+def web_tools() -> WebTools:
+    """The real ones, which reach nothing in a test."""
+    return WebTools(client=GuardedClient(guard=Guard()), reader=Reader())
+
+
+@pytest.fixture
 def open_agent(
-    database: Database, clock: Callable[[], datetime], core_skills: Skills
+    database: Database,
+    clock: Callable[[], datetime],
+    core_skills: Skills,
+    workspaces: Workspaces,
+    web_tools: WebTools,
 ) -> Callable[..., TurnAgent]:
     """``open_agent(model, toolset, database=…, history_messages=…)``: the real agent over a model."""
 
@@ -98,6 +120,7 @@ def open_agent(
         history_messages: int = 40,
         recall_in_rooms: bool = False,
         takes: Sequence[FileKind] = ("text", "image", "pdf"),
+        rules: Rules | None = None,
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -106,10 +129,14 @@ def open_agent(
             database=database, zone=zone, per_user=50, min_minutes=5, changed=lambda: None, clock=clock
         )
         core = build_toolset(
-            memory=MemoryTools(memory=memory),
-            conversation=ConversationTools(sessions=sessions),
-            skills=SkillTools(skills=core_skills),
-            schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+            [
+                MemoryTools(memory=memory),
+                ConversationTools(sessions=sessions),
+                SkillTools(skills=core_skills),
+                ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+                FileTools(workspaces=workspaces),
+                web_tools,
+            ],
             own=[],
         )
         return TurnAgent(
@@ -123,6 +150,7 @@ def open_agent(
             bounds=Bounds(),
             clock=clock,
             takes=frozenset(takes),
+            rules=rules,
         )
 
     return make

@@ -11,7 +11,7 @@ layered, and imports point down only (``make check`` holds it)::
     agent                         one turn: context -> model <-> tools -> events
     tools                         what a turn may do
     skills  models  memory  sessions  limits
-    store                         tables, migrations, SQL
+    store  web                    tables, migrations, SQL · guarded fetching of pages
     telemetry · messages · errors vocabulary: imports nothing above
 """
 

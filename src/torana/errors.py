@@ -7,8 +7,8 @@
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           NotHeld · MemoryFull · MemorySuperseded · SettingsFaulty · SchedulesFull
-    │                           ScheduleEnded
+    │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -248,6 +248,21 @@ class NotHeld(Conflict):
     """Only a delivery that was refused, is stale, or may have arrived can be tried again."""
 
     code = "not_held"
+
+
+class AlreadyDecided(Conflict):
+    """Somebody else has decided about the call, its time has run out, or its turn has ended."""
+
+    code = "already_decided"
+
+
+class NotWaiting(Conflict):
+    """The turn is only being taken up again, and other arguments cannot be checked yet; send it once more in a
+    moment.
+    """
+
+    code = "not_waiting"
+    retryable = True
 
 
 class TokenEnded(Conflict):

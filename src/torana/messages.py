@@ -35,6 +35,7 @@ EventType = Literal[
     "message.delta",
     "tool.started",
     "tool.finished",
+    "approval.required",
     "turn.resumed",
     "message.snapshot",
     "turn.completed",

@@ -216,9 +216,9 @@ def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[Tool
         return f"held: {line}"
 
     tools = FunctionToolset[ToolContext]()
-    tools.add_function(append, metadata={"idempotent": False})
-    tools.add_function(look, metadata={"idempotent": True})
-    tools.add_function(hold, metadata={"idempotent": True})
+    tools.add_function(append, metadata={"idempotent": False, "permission": "allow"})
+    tools.add_function(look, metadata={"idempotent": True, "permission": "allow"})
+    tools.add_function(hold, metadata={"idempotent": True, "permission": "allow"})
     return tools
 
 

@@ -20,10 +20,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def certify(directory: Path) -> None:
-    """Write ``certificate.pem`` and ``key.pem``: this machine's name, signed by itself."""
+async def certify(directory: Path, name: str = "localhost") -> None:
+    """Write ``certificate.pem`` and ``key.pem``: a name of this machine's, signed by itself."""
     request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
+    names = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1", "-days", "2")
     files = ("-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem"))
     process = await asyncio.create_subprocess_exec(*request, *names, *files, stdout=PIPE, stderr=STDOUT)
     output, _ = await process.communicate()

@@ -19,6 +19,7 @@ from torana.agent.files import Prompts
 from torana.agent.guard import ToolGuard
 from torana.agent.instructions import Instructions, Knowledge
 from torana.agent.journal import Journal, Journaled, Run, responses_of, settled_messages
+from torana.agent.permits import Permits
 from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
@@ -27,6 +28,7 @@ from torana.messages import FileKind, Reply, Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import Sessions, history
 from torana.tools import ToolContext
+from torana.tools.permission import Rules
 
 __all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
 
@@ -75,6 +77,7 @@ class TurnAgent:
         clock: Callable[[], datetime],
         prices: Prices | None = None,
         takes: frozenset[FileKind] = frozenset(),
+        rules: Rules | None = None,
     ) -> None:
         """``takes`` are the kinds of files that the model can be handed."""
         self._agent = pydantic_ai.Agent(
@@ -82,7 +85,7 @@ class TurnAgent:
             name="torana",
             deps_type=Run,
             toolsets=[toolset],
-            capabilities=[Journaled(), ToolGuard()],
+            capabilities=[Permits(rules or Rules()), Journaled(), ToolGuard()],
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )

@@ -35,6 +35,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
+from torana.agent.approval import Decision, Question
 from torana.agent.watch import whole
 from torana.messages import Turn
 from torana.tools import ToolContext
@@ -71,6 +72,11 @@ class Call:
     state: CallState = "started"
     result: bytes = b""
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether it was cut off and may be begun anew."""
+        return self.state == "started" and self.idempotent
+
 
 class Journal(Protocol):
     """What is written down of one turn. Each method returns after the commit."""
@@ -100,6 +106,13 @@ class Journal(Protocol):
         """Keep how a started call ended."""
         ...
 
+    async def ask(self, question: Question, step: Step | None) -> Decision:
+        """Have somebody decide whether a call may run, and wait for it, also across crashes.
+
+        The question is kept with the step that called it, where that is not kept yet.
+        """
+        ...
+
     def check_budgets(self) -> None:
         """Raise ``BudgetSpent`` where nothing could be held back for another request to the model."""
         ...
@@ -124,6 +137,16 @@ class Run(ToolContext):
     prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
     #: The tasks in which the model is being asked.
     _asking: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
+    #: The step that is written down with the first thing that is done with its calls; one at most.
+    _pending: list[Step] = field(default_factory=list[Step], init=False)
+
+    def keep_pending(self, step: Step) -> None:
+        """Leave a step to whatever is written down next."""
+        self._pending.append(step)
+
+    def take_pending(self) -> Step | None:
+        """The step that is to be written down with what is written now, if any."""
+        return self._pending.pop() if self._pending else None
 
     @contextmanager
     def asking(self) -> Generator[None]:
@@ -154,7 +177,6 @@ class Journaled(AbstractCapability[Run]):
 
     #: What was said with the model and is not in a step yet.
     _said: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False)
-    _pending: Step | None = field(default=None, init=False)
 
     async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
         """One of its own for each run: it remembers what is not written yet."""
@@ -164,7 +186,7 @@ class Journaled(AbstractCapability[Run]):
         self, ctx: RunContext[Run], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Put in front of the model what the user added while the turn ran."""
-        added = await ctx.deps.journal.steers(_number(ctx))
+        added = await ctx.deps.journal.steers(step_number(ctx))
         last = request_context.messages[-1]
         if added and isinstance(last, ModelRequest):
             prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
@@ -181,14 +203,14 @@ class Journaled(AbstractCapability[Run]):
         handler: WrapModelRequestHandler,
     ) -> ModelResponse:
         """Ask the model; a response that calls tools waits for the first of them to be written down."""
-        if pending := self._take_pending():
+        if pending := ctx.deps.take_pending():
             await ctx.deps.journal.settle(pending)
         ctx.deps.journal.check_budgets()
         with ctx.deps.asking():
             response = _storable(await handler(request_context))
         self._said += [request_context.messages[-1], response]
         if response.tool_calls:
-            self._pending = Step(number=_number(ctx), messages=self._said)
+            ctx.deps.keep_pending(Step(number=step_number(ctx), messages=self._said))
             self._said = []
         return response
 
@@ -204,20 +226,16 @@ class Journaled(AbstractCapability[Run]):
         """Run a tool between two rows, unless an earlier attempt did."""
         journal = ctx.deps.journal
         begun = Call(
-            step=_number(ctx),
+            step=step_number(ctx),
             id=call.tool_call_id,
             tool=call.tool_name,
             idempotent=bool((tool_def.metadata or {}).get("idempotent")),
         )
         known = journal.call(begun.step, begun.id)
-        if known is not None and not (known.state == "started" and known.idempotent):
+        if known is not None and not known.runs_again:
             return _recorded(known)
-        await journal.start(begun, self._take_pending())
+        await journal.start(begun, ctx.deps.take_pending())
         return await _run(journal, begun, handler, args)
-
-    def _take_pending(self) -> Step | None:
-        pending, self._pending = self._pending, None
-        return pending
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
@@ -245,7 +263,7 @@ def _dump(result: Any) -> bytes:
     return _RESULT.dump_json(wrapped, fallback=str, warnings=False)
 
 
-def _number(ctx: RunContext[Run]) -> int:
+def step_number(ctx: RunContext[Run]) -> int:
     """The step's place in the turn: a resumed run's first new request is behind all that is settled."""
     steps = ctx.deps.journal.steps
     return (steps[-1].number + 1 if steps else 0) + ctx.run_step - 1

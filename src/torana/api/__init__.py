@@ -17,6 +17,7 @@ from torana.api.auth import Authentication
 from torana.api.connections import add_connectors, add_deliveries, add_pairing
 from torana.api.cors import Cors
 from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.mcp import add_mcp
 from torana.api.memories import add_memories, add_memory
 from torana.api.openapi import openapi_document
 from torana.api.pages import add_pages, closed_door
@@ -93,6 +94,7 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_connectors(app.router, services)
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
+    add_mcp(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
     allowed = _allowed_methods(app.routes)
 

@@ -33,10 +33,15 @@ class Metrics:
         *,
         turns: Callable[[], Mapping[str, int]],
         connectors: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]],
+        mcp: Callable[[], Sequence[Mapping[str, Any]]],
     ) -> None:
-        """``turns`` are those that have not ended, by state; ``connectors`` is how each account stands."""
+        """``turns`` are those that have not ended, by state.
+
+        ``connectors`` is how each account stands, ``mcp`` how each MCP server.
+        """
         self._turns = turns
         self._connectors = connectors
+        self._mcp = mcp
         # Its own, and not the library's: two gateways in a process must not count together.
         self._registry = CollectorRegistry()
         self._now = _Now()
@@ -52,7 +57,12 @@ class Metrics:
         """All of them, in Prometheus' text format. Raises ``StoreUnavailable``."""
         connectors = await self._connectors()
         turns = [_turns(self._turns()), _ended(self._ended)]
-        self._now.families = [*turns, *_connections(connectors), _deliveries(connectors)]
+        self._now.families = [
+            *turns,
+            *_connections(connectors),
+            _deliveries(connectors),
+            *_servers(self._mcp()),
+        ]
         return generate_latest(self._registry)
 
 
@@ -93,6 +103,24 @@ def _connections(connectors: Sequence[Mapping[str, Any]]) -> Sequence[Metric]:
         up.add_metric([one["account"], one["kind"]], one["state"] == "active")
         made.add_metric([one["account"]], one["connections"])
     return up, made
+
+
+def _servers(servers: Sequence[Mapping[str, Any]]) -> Sequence[Metric]:
+    up = GaugeMetricFamily(
+        "torana_mcp_up", "Whether the MCP server is connected (1) or not (0).", labels=["server"]
+    )
+    made = CounterMetricFamily(
+        "torana_mcp_connections", "Connections to the MCP server since the start.", labels=["server"]
+    )
+    calls = CounterMetricFamily(
+        "torana_mcp_calls", "Calls of the MCP server's tools since the start.", labels=["server", "outcome"]
+    )
+    for one in servers:
+        up.add_metric([one["server"]], one["state"] == "active")
+        made.add_metric([one["server"]], one["connections"])
+        calls.add_metric([one["server"], "failed"], one["failedCalls"])
+        calls.add_metric([one["server"], "ok"], one["calls"] - one["failedCalls"])
+    return up, made, calls
 
 
 def _deliveries(connectors: Sequence[Mapping[str, Any]]) -> Metric:

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
+    ApprovalOfTools,
     DenialRequest,
     ForkBody,
     MemoryChange,
@@ -36,6 +37,7 @@ _REQUESTS = (
     PairingRequest,
     DenialRequest,
     ScheduleRequest,
+    ApprovalOfTools,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

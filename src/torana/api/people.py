@@ -67,7 +67,7 @@ def add_people(router: APIRouter, services: Services) -> None:
 def _export_answer() -> dict[str, Any]:
     return {
         "description": "The zip file: `manifest.json`, `sessions/<id>.jsonl`, `files.jsonl` and what it lists, "
-        "`memories.jsonl`, `schedules.jsonl`, `tokens.jsonl`, `accounts.jsonl` and `usage.csv`.",
+        "`workspace/`, `memories.jsonl`, `schedules.jsonl`, `tokens.jsonl`, `accounts.jsonl` and `usage.csv`.",
         "content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}},
     }
 
@@ -83,7 +83,7 @@ def _receipt_body(receipt: Receipt) -> dict[str, Any]:
     return {
         "user": receipt.user,
         "erasedAt": receipt.erased_at.isoformat(),
-        "counts": counts | {"copies": receipt.copies},
+        "counts": counts | {"files": receipt.files, "copies": receipt.copies},
         "kept": list(receipt.kept),
         "outOfReach": list(receipt.out_of_reach),
     }

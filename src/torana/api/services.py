@@ -19,6 +19,7 @@ from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.store.audit import Act
+from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -60,6 +61,7 @@ class Services:
     rates: MessageRates
     spending: Spending
     connections: Connections
+    mcp: McpServers
     health: Health
     metrics: Metrics
     #: The names of the models that answer.

@@ -29,6 +29,7 @@ def add_status(router: APIRouter, services: Services) -> None:
             "model": list(services.models),
             "turns": services.turns.counts(),
             "connectors": await services.connections.status(),
+            "mcp": services.mcp.status(),
         }
         return JSONResponse(body, headers=NO_STORE)
 

@@ -29,6 +29,7 @@ COMMANDS = (
     "user",
     "usage",
     "connectors",
+    "mcp",
     "pair",
     "deliveries",
     "audit",

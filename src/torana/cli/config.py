@@ -13,6 +13,8 @@ from rich.table import Table
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
 from torana.config import SECRETS, TABLES, Loaded
 from torana.connectors.registry import check_accounts, read_accounts
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import check_servers
 
 #: What stands for a secret that is set.
 HIDDEN = "********"
@@ -35,6 +37,8 @@ def check(config: ConfigFlag = None) -> None:
     """Check the settings: each fault is a line on standard error, and the exit code is then 2."""
     loaded = settings_from(config=config)
     check_accounts(read_accounts(loaded.settings.connectors, loaded.provider_environ))
+    settings, environ = loaded.settings, loaded.provider_environ
+    check_servers(read_servers(settings.mcp, file=settings.mcp_config, environ=environ), environ)
     typer.echo("The settings are right.")
 
 
@@ -57,7 +61,7 @@ def _print_table(loaded: Loaded) -> None:
 def _cell(value: Any) -> str:
     if value is None or value in ([], {}):
         return "not set"
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
         return ", ".join(cast("list[str]", value))
     if isinstance(value, str) and value.isprintable():
         return value

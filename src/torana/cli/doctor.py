@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app import choose_model, open_skills
+from torana.app.acting import open_bubblewrap, open_skills
+from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
+from torana.cli.remote import running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
@@ -23,6 +25,8 @@ from torana.store.backup import DATABASE_NAME
 from torana.store.check import check_database
 from torana.store.lock import read_address
 from torana.store.migrate import HEAD
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
 
 app = typer.Typer()
@@ -39,7 +43,7 @@ class Finding:
 
 @app.command()
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """Check the settings, the data, the skills, your tools, the connectors and the model.
+    """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
     The model gets one real call. No chat platform is asked: `torana connectors list` tells how the running
     gateway gets on with them.
@@ -102,11 +106,22 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    catalogue = open_skills(loaded).catalogue()
     if catalogue.broken:
         raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
     counts = catalogue.counts()
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+
+
+def _sandbox(loaded: Loaded) -> str:
+    fault = open_bubblewrap(loaded.settings).fault()
+    if fault is None:
+        return "skills' scripts can be run"
+    catalogue = open_skills(loaded).catalogue()
+    with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
+    if with_scripts:
+        raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
+    return f"not needed: no skill has scripts. {fault}"
 
 
 def _tools(loaded: Loaded) -> str:
@@ -123,12 +138,27 @@ def _connectors(loaded: Loaded) -> str:
     return ", ".join(_named(account) for account in accounts) or "none"
 
 
+def _mcp(loaded: Loaded) -> str:
+    settings = loaded.settings
+    servers = read_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
+    check_servers(servers, loaded.provider_environ)
+    gateway = running_gateway(settings)
+    if gateway is None or not servers:
+        return ", ".join(server.name for server in servers) or "none"
+    records = gateway.ask("GET", "/v1/mcp", read=lambda document: list(document["items"]))
+    faulty = [f"{one['server']}: {one['reason']}" for one in records if one["reason"]]
+    faulty += [f"{one['server']}: tools wait for `torana mcp approve`" for one in records if one["held"]]
+    if faulty:
+        raise OperatorError("; ".join(faulty))
+    return ", ".join(f"{one['server']} ({one['tools']} tools)" for one in records)
+
+
 def _named(account: Account) -> str:
     return account.name if account.name == account.kind else f"{account.name} ({account.kind})"
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    model = choose_model(loaded, open_skills(loaded))
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 
@@ -138,7 +168,9 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("gateway", _gateway),
     ("database", _database),
     ("skills", _skills),
+    ("sandbox", _sandbox),
     ("tools", _tools),
     ("connectors", _connectors),
+    ("mcp", _mcp),
     ("model", _model),
 )

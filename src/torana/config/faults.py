@@ -12,11 +12,14 @@ from pydantic_core import ErrorDetails
 from torana.config.settings import PREFIX, SECRETS, TABLES, Settings, variable
 from torana.config.sources import Source
 from torana.config.wording import allowed, allowed_item, nearest, shown
+from torana.tools.permission import RULE_KEYS
 
 T = TypeVar("T")
 
 #: More faults than this are counted, not listed.
 LISTED = 20
+
+_NO_RULE = "not a table"
 
 #: What Kubernetes sets in every pod for a service named ``torana``, besides ``TORANA_PORT``.
 _SERVICE_LINK = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
@@ -56,9 +59,25 @@ def _capped(items: Sequence[T], write: Callable[[T], str]) -> list[str]:
 
 def _line(fault: ErrorDetails, sources: Sequence[Source]) -> str:
     name = str(fault["loc"][0])
-    if fault["type"] == "extra_forbidden":
+    if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
         return _unknown(name, sources)
+    if name == "permissions" and len(fault["loc"]) > 1:
+        return f"{where(name, sources=sources)}: rule {int(fault['loc'][1]) + 1}: {_wrong_rule(fault)}"
     return f"{where(name, sources=sources)}: {_wrong(name, fault)}"
+
+
+def _wrong_rule(fault: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in fault["loc"][2:])
+    match fault["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "unexpected_keyword_argument":
+            near = nearest(key, RULE_KEYS)
+            return f"unknown {shown(key)}" + (f'; did you mean "{near}"?' if near else "")
+        case "literal_error":
+            return f"{key} = {shown(fault['input'])} is not allow, ask or deny"
+        case _:
+            return f"{key} = {shown(fault['input'])} is not a text of 1 to 256 characters" if key else _NO_RULE
 
 
 def _unknown(name: str, sources: Sequence[Source]) -> str:

@@ -19,6 +19,7 @@ from pydantic_settings import NoDecode
 from torana.limits.policies import parse_limit
 from torana.limits.prices import parse_price
 from torana.messages import FileKind
+from torana.tools.permission import Rule
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
@@ -197,6 +198,24 @@ ConnectorTables = Annotated[
     Field(max_length=50),
     Allowed("a table for each connector, such as [connectors.telegram], its name of a-z, 0-9, _ and -"),
 ]
+
+PermissionRules = Annotated[
+    tuple[Rule, ...],
+    NoDecode,
+    BeforeValidator(document),
+    Field(max_length=500),
+    Allowed("a table with tool and permission (allow, ask or deny), perhaps user, token and skill"),
+]
+
+#: A table for each MCP server, by its name, and under ``mcpServers`` those in the shape of other clients.
+McpTables = Annotated[
+    Mapping[str, Mapping[str, Any]],
+    NoDecode,
+    BeforeValidator(document),
+    Field(max_length=50),
+    Allowed("a table for each MCP server, such as [mcp.time], with command or url"),
+]
+OptionalFile = Annotated[Annotated[Path, BeforeValidator(_path)] | None, Allowed("a path")]
 
 _A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
 

@@ -17,10 +17,13 @@ from torana.config.fields import (
     Functions,
     Host,
     Hosts,
+    McpTables,
     Models,
     Networks,
+    OptionalFile,
     Origins,
     OwnPrices,
+    PermissionRules,
     Secret,
     Text,
     TokenLimits,
@@ -40,7 +43,7 @@ FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 SECRETS = frozenset({"gateway_token", "model_api_key"})
 
 #: Tables in which there are secrets: only their names are shown.
-TABLES = frozenset({"connectors"})
+TABLES = frozenset({"connectors", "mcp"})
 
 
 class Settings(BaseModel):
@@ -255,6 +258,40 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
+    )
+    permissions: PermissionRules = Field(
+        default=(),
+        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
+        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+    )
+    approval_minutes: Whole = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="Minutes after which a call that nobody approved is denied.",
+    )
+    mcp: McpTables = Field(
+        default={},
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
+        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+    )
+    mcp_config: OptionalFile = Field(
+        default=None,
+        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
+    )
+    web_allow: Hosts = Field(
+        default=(),
+        description="Hosts that the agent may fetch from although they are not on the public internet, such "
+        "as a wiki of yours.",
+    )
+    web_deny: Hosts = Field(
+        default=(), description="Hosts that the agent never fetches from, with everything below them."
+    )
+    workspace_megabytes: Whole = Field(
+        default=100, ge=1, le=1_000_000, description="How much one user may keep in files of the agent's."
+    )
+    workspace_files: Whole = Field(
+        default=1000, ge=1, le=100_000, description="How many files one user may keep."
     )
     connectors: ConnectorTables = Field(
         default={},

@@ -21,7 +21,9 @@ from torana.errors import ConfigInvalid
 #: Bytes that a settings file or a ``.env`` may have.
 FILE_LIMIT = 1_048_576
 
-_PATHS = frozenset(name for name, field in Settings.model_fields.items() if field.annotation is Path)
+_PATHS = frozenset(
+    name for name, field in Settings.model_fields.items() if field.annotation is Path or name == "mcp_config"
+)
 _AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
 
 

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Trigger(Protocol):
+    """A message that runs one of a skill's scripts."""
+
+    @property
+    def phrase(self) -> str:
+        """Words with ``{names}`` between them, each of which stands for some text."""
+        ...
+
+    @property
+    def script(self) -> str:
+        """The script's path in the skill's folder."""
+        ...
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        """Texts in which the phrase's ``{names}`` stand for what was said."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,3 +37,5 @@ class Card:
     examples: tuple[str, ...] = ()
     #: The tools that it works with, by name.
     tools: tuple[str, ...] = ()
+    #: Those of scripts that may be run.
+    triggers: tuple[Trigger, ...] = ()

@@ -16,6 +16,7 @@ from torana.store.audit import Act
 from torana.store.copies import delete_copies
 from torana.store.database import Database
 from torana.store.erasure import Counts, Erased
+from torana.store.workspaces import Workspaces
 from torana.telemetry import drop_turns, logged_turns
 from torana.turns import Turns
 
@@ -47,6 +48,8 @@ class Receipt:
     user: str
     erased_at: datetime
     counts: Counts
+    #: Files of the user's workspace.
+    files: int
     #: Copies of the database that upgrades and restores had left in the data directory.
     copies: int
     kept: Sequence[str] = KEPT
@@ -66,11 +69,13 @@ class Erasure:
         database: Database,
         turns: Turns,
         data_dir: Path,
+        workspaces: Workspaces,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._turns = turns
         self._data_dir = data_dir
+        self._workspaces = workspaces
         self._pause = pause
 
     async def erase(self, user: str, act: Act) -> Receipt:
@@ -82,8 +87,8 @@ class Erasure:
         """
         deleted = await self._delete(user, act)
         self._turns.forget(deleted.turn_ids)
-        copies = await self._clean_up()
-        return Receipt(user=user, erased_at=act.at, counts=deleted.counts, copies=copies)
+        files, copies = await self._clean_up(user)
+        return Receipt(user=user, erased_at=act.at, counts=deleted.counts, files=files, copies=copies)
 
     async def _delete(self, user: str, act: Act) -> Erased:
         revoked = await self._database.run(partial(erasure.revoke_tokens, user=user, act=act))
@@ -101,9 +106,10 @@ class Erasure:
             "revoked; stop what sends the messages, and erase again."
         )
 
-    async def _clean_up(self) -> int:
-        """Let no file hold what was deleted; returns the number of copies that went."""
+    async def _clean_up(self, user: str) -> tuple[int, int]:
+        """Let no file hold what was deleted; returns how many of the user's own and how many copies went."""
         try:
+            files = await asyncio.to_thread(self._workspaces.erase, user)
             await self._clean_logs()
             copies = await asyncio.to_thread(delete_copies, self._data_dir)
         except OSError as error:
@@ -114,7 +120,7 @@ class Erasure:
         await self._database.rewrite()
         for _ in range(_LOOKS):
             if await self._database.empty_log():
-                return copies
+                return files, copies
             await self._pause(_PAUSE)
         raise StoreUnavailable(
             "The user is deleted from the database, but another program reads it and keeps older pages of it "

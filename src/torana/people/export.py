@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -20,6 +21,7 @@ from torana.store.audit import Act
 from torana.store.database import Database
 from torana.store.gathering import Holdings
 from torana.store.reading import read_database
+from torana.store.workspaces import Workspaces
 
 _Row = Mapping[Any, Any]
 
@@ -32,17 +34,18 @@ class Export:
     Rows go through the memory one by one, and all come from one moment.
     """
 
-    def __init__(self, *, database: Database, path: Path) -> None:
+    def __init__(self, *, database: Database, path: Path, workspaces: Workspaces) -> None:
         self._database = database
         self._path = path
+        self._workspaces = workspaces
 
     async def write(self, user: str, act: Act) -> IO[bytes]:
         """A zip file, to be read from its beginning and closed by the caller; recorded as an act.
 
         It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
-        turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``memories.jsonl``,
-        ``schedules.jsonl``, ``tokens.jsonl``, ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody
-        known has empty ones.
+        turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``workspace/`` (the
+        files that the agent keeps for the user), ``memories.jsonl``, ``schedules.jsonl``, ``tokens.jsonl``,
+        ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody known has empty ones.
         Raises ``OSError`` where there is no room.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
@@ -55,27 +58,38 @@ class Export:
         # Beside the database, where room is provided for texts like these.
         file = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed by whoever sends it
         try:
-            counts = read_database(
-                self._path, lambda connection: _write(file, Holdings(connection, user), user, act)
-            )
+            with ZipFile(file, "w", ZIP_DEFLATED) as out:
+                kept = self._write_workspace(out, user)
+                counts = read_database(
+                    self._path, lambda connection: _write(out, Holdings(connection, user), user, act, kept)
+                )
         except BaseException:
             file.close()
             raise
         file.seek(0)
         return file, counts
 
+    def _write_workspace(self, out: ZipFile, user: str) -> int:
+        """Write the user's own files under their names; returns how many."""
+        count = 0
+        for name, body in self._workspaces.contents(user):
+            # A name that a script gave may be no text; no file system loses by it.
+            out.writestr(f"workspace/{os.fsencode(name).decode('utf-8', 'replace')}", body)
+            count += 1
+        return count
 
-def _write(file: IO[bytes], holdings: Holdings, user: str, act: Act) -> dict[str, int]:
-    with ZipFile(file, "w", ZIP_DEFLATED) as out:
-        counts = _write_sessions(out, holdings.said())
-        counts["files"] = _write_files(out, holdings.sent())
-        counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
-        counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.scheduled()))
-        counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
-        counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
-        _write_usage(out, holdings.spent())
-        manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
-        out.writestr("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
+
+def _write(out: ZipFile, holdings: Holdings, user: str, act: Act, kept: int) -> dict[str, int]:
+    counts = _write_sessions(out, holdings.said())
+    counts["files"] = _write_files(out, holdings.sent())
+    counts["workspace"] = kept
+    counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
+    counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.scheduled()))
+    counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
+    counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
+    _write_usage(out, holdings.spent())
+    manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
+    out.writestr("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
     return counts
 
 

@@ -1,7 +1,8 @@
 """What a skill declares to need before it can work: environment variables and programs.
 
 The format itself has no field for it. In the wild it stands under ``metadata``, in a block named after some
-agent (``openclaw``, ``clawdbot``, …), as a mapping or as JSON in a string; every such block is read alike.
+agent (``openclaw``, ``clawdbot``, …), as a mapping or as JSON in a string; every such block is read alike. What
+the block ``torana`` says shorter, as ``bins`` and ``secrets`` (``needs``), is required too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torana.skills.front_matter import Fields, Value, mapping_of, names_of, text_of
+
+BLOCK = "torana"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +29,13 @@ class Requirements:
 def requirements_of(metadata: Fields) -> Requirements:
     """What the blocks of ``metadata``, and ``metadata`` itself, declare together."""
     blocks = [metadata, *(mapping_of(value) for value in metadata.values())]
+    own = mapping_of(metadata.get(BLOCK))
     requires = [mapping_of(block.get("requires")) for block in blocks]
     primary = (text_of(block.get("primaryEnv")) for block in blocks)
+    env = [*(need.get("env") for need in requires), *(list(_required(block)) for block in blocks)]
     return Requirements(
-        env=_union([*(need.get("env") for need in requires), *(list(_required(block)) for block in blocks)]),
-        bins=_union(need.get("bins") for need in requires),
+        env=_union([*env, own.get("secrets")]),
+        bins=_union([*(need.get("bins") for need in requires), own.get("bins")]),
         any_bins=_union(need.get("anyBins") for need in requires),
         primary_env=next((name for name in primary if name), None),
     )

@@ -23,7 +23,9 @@ from torana.skills.front_matter import (
     split,
     text_of,
 )
+from torana.skills.needs import Needs, needs_of
 from torana.skills.requirements import requirements_of
+from torana.skills.triggers import Trigger, triggers_of
 
 Source = Literal["core", "user"]
 
@@ -60,6 +62,9 @@ class Skill:
     #: One of these programs is enough.
     requires_any_bins: tuple[str, ...]
     primary_env: str | None
+    #: What its scripts wish for; nothing of it is granted by being declared.
+    needs: Needs
+    triggers: tuple[Trigger, ...]
     #: ``sha256:…`` over every file of the folder.
     digest: str
 
@@ -88,7 +93,8 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     files = find_files(directory)
     fields, body = split(_skill_text(files))
     metadata = mapping_of(fields.get("metadata"))
-    needs = requirements_of(metadata)
+    required = requirements_of(metadata)
+    needs = needs_of(metadata, required=required, files=(file.name for file in files))
     slug = _slug(fields, folder=directory.name)
     return Skill(
         slug=slug,
@@ -102,10 +108,12 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
         tags=names_of(metadata.get("tags") or fields.get("tags"), written=PHRASES),
         tools=names_of(fields.get("allowed-tools"), written=TOOL_NAMES),
         examples=examples_of(body),
-        requires_env=needs.env,
-        requires_bins=needs.bins,
-        requires_any_bins=needs.any_bins,
-        primary_env=needs.primary_env,
+        requires_env=required.env,
+        requires_bins=required.bins,
+        requires_any_bins=required.any_bins,
+        primary_env=required.primary_env,
+        needs=needs,
+        triggers=triggers_of(metadata, scripts=needs.scripts),
         digest=digest(files),
     )
 

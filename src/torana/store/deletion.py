@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from torana.errors import SessionBusy
 from torana.store import schedules
 from torana.store.tables import (
+    approvals,
     attachments,
     calls,
     deliveries,
@@ -85,7 +86,7 @@ def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: date
     connection.execute(sa.insert(tombstones).from_select(["turn_id", "owner", "at"], buried))
     # A key stays for its day, so that the message is not run again; what it was can no longer be told from it.
     cleared = connection.execute(sa.update(keys).where(keys.c.turn_id.in_(ids)).values(fingerprint=b""))
-    for table in (calls, steps, history, deliveries, attachments):
+    for table in (approvals, calls, steps, history, deliveries, attachments):
         connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
     connection.execute(sa.delete(turns).where(which))
     return Deleted(turns=erased, keys=cleared.rowcount)

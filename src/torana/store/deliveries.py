@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, Turn, new_id
+from torana.store import approvals
 from torana.store.tables import deliveries, owned, subscriptions, undelivered, unsent
 
 DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
@@ -39,6 +40,8 @@ _KEPT = timedelta(days=30)
 _ASIDE = 1_000_000
 #: Where the numbers of those parts begin that tell others of the turn's end.
 _EVENTS = 500_000
+#: Where those of its questions begin, and how many are one question's.
+_QUESTIONS, _PER_QUESTION = 250_000, 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ def add(connection: Connection, turn: Turn) -> None:
     _announce(connection, turn)
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
-    text = _text_of(turn)
+    text = _text_of(turn, told=approvals.told(connection, turn.id))
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
@@ -87,6 +90,23 @@ def add(connection: Connection, turn: Turn) -> None:
     elif text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
+
+
+def add_question(connection: Connection, turn: Turn, text: str, at: datetime) -> None:
+    """Have a question of a running turn said where its message was heard, before its reply.
+
+    A preview that is shown there becomes the question, and what is said after it is a message of its own.
+    """
+    if turn.account is None or turn.place is None:
+        return
+    part = _QUESTIONS + _PER_QUESTION * connection.execute(_ASKED, {"turn_id": turn.id}).scalar_one()
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
+        values = {"part": part, "text": text, "state": "pending", "due_at": at}
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+    else:
+        values = _new(turn.account, turn.channel, turn.place, text, at)
+        connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id, "part": part})
 
 
 def subscribe(connection: Connection, account: str, events: Collection[str]) -> None:
@@ -268,11 +288,12 @@ def waiting(connection: Connection) -> dict[str, dict[str, int]]:
     return found
 
 
-def _text_of(turn: Turn) -> str:
-    """What is told of a turn's end."""
+def _text_of(turn: Turn, *, told: int) -> str:
+    """What is told of a turn's end, behind so many characters of its reply."""
+    reply = (turn.reply or "")[told:].strip() if told else turn.reply or ""
     if turn.failure is None or turn.state == "cancelled":
-        return turn.reply or ""
-    said = f"{turn.reply}\n\n" if turn.reply else ""
+        return reply
+    said = f"{reply}\n\n" if reply else ""
     return f"{said}This message could not be answered: {turn.failure.detail}"
 
 
@@ -306,6 +327,10 @@ _SUBSCRIBED = (
     .order_by(subscriptions.c.account)
 )
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
+_ASKED = sa.select(sa.func.count(sa.distinct(deliveries.c.part / _PER_QUESTION))).where(
+    deliveries.c.turn_id == sa.bindparam("turn_id"),
+    deliveries.c.part.between(_QUESTIONS, _EVENTS - 1),
+)
 _WAITING = sa.select(deliveries.c.number).where(
     undelivered,
     deliveries.c.account == sa.bindparam("account"),

@@ -150,8 +150,8 @@ deliveries = sa.Table(
     sa.Column("line", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
-    # The turn's parts count from 0 (what tells others of its end, from 500,000), behind the row ``root``; one
-    # that is not cut yet holds the whole text.
+    # The turn's parts count from 0 (its questions from 250,000, what tells others of its end from 500,000),
+    # behind the row ``root``; one that is not cut yet holds the whole text.
     sa.Column("root", sa.Integer),
     sa.Column("part", sa.Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),
@@ -352,12 +352,15 @@ _open = sa.text("state = 'open'")
 approvals = sa.Table(
     "approvals",
     metadata,
+    sa.Column("id", sa.Text, nullable=False),
     sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
     sa.Column("step", sa.Integer, primary_key=True),
     sa.Column("call_id", sa.Text, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("tool", sa.Text, nullable=False),
     sa.Column("arguments", sa.LargeBinary, nullable=False),
+    # How many characters of the turn's reply stand before the question.
+    sa.Column("said", sa.Integer, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("edited", sa.LargeBinary),
     sa.Column("reason", sa.Text),

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
-from torana.store import attachments, deliveries, journal, usage
+from torana.store import approvals, attachments, deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 
 
@@ -317,6 +317,7 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
     ended = _end(connection, turn, ending)
     others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
+    approvals.withdraw(connection, turn.id)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
     if ended.state != "failed":
@@ -501,7 +502,9 @@ _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step ==
 _settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists().where(
     steps.c.turn_id == turns.c.id, steps.c.attempt == turns.c.attempt, ~_cut_off
 )
-_COUNT_CRASHES = sa.update(turns).where(active, ~_settled).values(crashes=turns.c.crashes + 1)
+#: Nor does one that only waited for somebody's yes.
+_idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
+_COUNT_CRASHES = sa.update(turns).where(active, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
 _ALL_UNFINISHED = sa.select(turns).where(unfinished).order_by(turns.c.session_id, turns.c.seq)
 _IDLE_SESSIONS = (
     sa.select(turns.c.session_id)

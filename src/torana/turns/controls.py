@@ -1,14 +1,23 @@
-"""Words to the gateway itself: taken before anything is queued, and answered without the agent."""
+"""Words to the gateway itself: taken before anything is queued, and answered without the agent.
+
+They are the commands, and while somebody is asked whether a tool may run, their yes or no.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from torana.messages import Turn
+from torana.messages import Inbound, Turn
+from torana.store import keys
 from torana.store import sessions as session_rows
 from torana.store import turns as rows
-from torana.store.database import Database
+from torana.store.approvals import Approval
+from torana.store.audit import Act
+from torana.store.database import Connection, Database
+from torana.store.turns import NewTurn
+from torana.turns.approvals import Approvals, Choice, answer
+from torana.turns.questions import read_answer
 
 #: What a message has to be, and nothing else, to be taken.
 WORDS = ("/stop", "/status", "/new", "/help")
@@ -21,9 +30,12 @@ Everything else is a message to the agent."""
 class Controls:
     """Obeys a control word for one channel."""
 
-    def __init__(self, *, database: Database, cancel: Callable[[str, str], Awaitable[Turn]]) -> None:
+    def __init__(
+        self, *, database: Database, cancel: Callable[[str, str], Awaitable[Turn]], approvals: Approvals
+    ) -> None:
         self._database = database
         self._cancel = cancel
+        self._approvals = approvals
 
     @staticmethod
     def word(content: str) -> str | None:
@@ -34,7 +46,7 @@ class Controls:
     async def obey(self, word: str, *, owner: str, channel: str) -> str:
         """Do it, and say what was done."""
         live = await self._database.run(partial(rows.of_channel, owner=owner, channel=channel))
-        running = [turn for turn in live if turn.state == "running"]
+        running = [turn for turn in live if turn.state in ("running", "waiting")]
         match word:
             case "/stop":
                 for turn in running:
@@ -46,4 +58,42 @@ class Controls:
             case "/help":
                 return _HELP
             case _:
-                return f"Running here: {len(running)}. Waiting: {len(live) - len(running)}."
+                counts = f"Running here: {len(running)}. Waiting: {len(live) - len(running)}."
+                asked = [one for turn in running for one in await self._approvals.open_of(owner, turn.id)]
+                return " ".join([counts, *(f"Asked: may I run `{one.tool}`?" for one in asked)])
+
+    async def answer(self, inbound: Inbound, new: NewTurn) -> Turn | None:
+        """The turn of a yes or a no, where its sender is asked something in this channel; None for any other
+        message.
+
+        It answers the oldest question, once: in the transaction that writes it down. Heard again it is the
+        same turn.
+        """
+        approve = read_answer(inbound.content)
+        if approve is None or inbound.channel is None:
+            return None
+        choice = Choice(approve=approve, by=inbound.principal)
+        work = partial(_answered, inbound=inbound, new=new, choice=choice)
+        answered = await self._database.run(work)
+        if answered is None:
+            return None
+        turn, approval = answered
+        if approval is not None:
+            self._approvals.decided(approval)
+        return turn
+
+
+def _answered(
+    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice
+) -> tuple[Turn, Approval | None] | None:
+    known = keys.find(connection, inbound, new.at)
+    if known is not None:
+        return known, None
+    act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
+    decided = answer(connection, inbound.owner, new.channel, inbound.user, choice, act)
+    if decided is None:
+        return None
+    approval, more = decided
+    text = f"I run `{approval.tool}`." if choice.approve else f"I do not run `{approval.tool}`."
+    text = " ".join([text, *(f"And `{one.tool}`?" for one in more[:1])])
+    return keys.answer_at_once(connection, inbound, new, text), approval

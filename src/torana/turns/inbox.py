@@ -33,8 +33,10 @@ from torana.store import turns as rows
 from torana.store.audit import Act, recorded
 from torana.store.database import Connection, Database, T
 from torana.store.turns import Accepted, NewTurn
+from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
 from torana.turns.log.base import EventLog
+from torana.turns.questions import is_answer
 from torana.turns.queue import Queue
 from torana.turns.runner import Runner, RunsTurns, stopped
 
@@ -82,6 +84,7 @@ class Turns:
         clock: Callable[[], datetime] = utc_now,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         ended: Callable[[Turn], None] | None = None,
+        approvals: Approvals | None = None,
     ) -> None:
         """``ended`` is called with every turn that has ended; it must not wait or raise."""
         self._database = database
@@ -90,9 +93,11 @@ class Turns:
         self._queue = queue or Queue()
         self._max_crashes = max_crashes
         self._clock = clock
+        self.approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
         self._runner = Runner(
             database=database,
             agent=agent,
+            approvals=self.approvals,
             log=log,
             budgets=self._budgets,
             turn_timeout=turn_timeout,
@@ -101,7 +106,7 @@ class Turns:
             pause=pause,
             ended=ended,
         )
-        self._controls = Controls(database=database, cancel=self.cancel)
+        self._controls = Controls(database=database, cancel=self.cancel, approvals=self.approvals)
         self._accepting = True
         #: What is on its way into the store, with the message if it is one.
         self._writing: dict[asyncio.Task[Any], Inbound | None] = {}
@@ -166,6 +171,8 @@ class Turns:
         self.check_accepting()
         if also is None and (word := self._controls.word(inbound.content)):
             return await self._obey(word, inbound)
+        if is_answer(inbound.content) and (answer := await self._carried_out(self._answer(inbound))):
+            return answer
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live.values(), *arriving])
         return await self._carried_out(self._submit(inbound, rates, also), inbound)
@@ -206,9 +213,10 @@ class Turns:
         return list(self._runner.live.values())
 
     def counts(self) -> dict[str, int]:
-        """How many turns run at this moment, and how many wait."""
-        running = self._runner.running
-        return {"running": running, "queued": len(self._runner.live) - running}
+        """How many turns run at this moment, wait for somebody's approval, and wait for their turn."""
+        running, waiting = self._runner.running, self._runner.waiting
+        queued = len(self._runner.live) - running
+        return {"running": running - waiting, "waiting": waiting, "queued": queued}
 
     async def get(self, owner: str, turn_id: str) -> Turn:
         """The owner's turn as its row says.
@@ -365,6 +373,12 @@ class Turns:
         work = partial(keys.answer_at_once, inbound=inbound, new=new, text=text)
         turn = await self._database.run(work)
         return Submitted(turn=turn, new=turn.id == new.turn_id)
+
+    async def _answer(self, inbound: Inbound) -> Submitted | None:
+        """What became of a yes or a no that somebody waits for; None for any other message."""
+        new = self._new(inbound)
+        turn = await self._controls.answer(inbound, new)
+        return turn and Submitted(turn=turn, new=turn.id == new.turn_id)
 
     def _new(self, inbound: Inbound) -> NewTurn:
         return NewTurn(

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Settled
@@ -26,6 +27,18 @@ class Persists(Protocol):
         ...
 
 
+class Asking(Protocol):
+    """Has somebody decide about a call of a turn's; see ``Approvals.ask``."""
+
+    def __call__(
+        self, turn: Turn, question: Question, /, *, kept: Work[Settled], is_kept: Callable[[Settled], None]
+    ) -> Awaitable[Decision]:
+        """Wait for the decision; ``is_kept`` is told after the commit what ``kept`` did in the transaction that
+        keeps the question, if it comes to that.
+        """
+        ...
+
+
 class TurnJournal:
     """See ``agent.journal.Journal``. ``on_settled`` is called whenever something of the turn is settled."""
 
@@ -39,6 +52,7 @@ class TurnJournal:
         budgets: Budgets,
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
+        asking: Asking | None,
     ) -> None:
         self.steps = steps
         self._run = run
@@ -47,6 +61,7 @@ class TurnJournal:
         self._is_steered = is_steered
         self._budgets = budgets
         self._on_settled = on_settled
+        self._asking = asking
         self._refusal: BudgetSpent | None = None
 
     @classmethod
@@ -58,6 +73,7 @@ class TurnJournal:
         budgets: Budgets,
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
+        asking: Asking | None,
     ) -> TurnJournal:
         """The journal with what earlier attempts wrote; a first attempt has none to read."""
         earlier = turn.attempt - (turn.state == "running")
@@ -80,6 +96,7 @@ class TurnJournal:
             budgets=budgets,
             is_steered=is_steered,
             on_settled=on_settled,
+            asking=asking,
         )
 
     def call(self, step: int, call_id: str) -> Call | None:
@@ -105,6 +122,25 @@ class TurnJournal:
         """See ``Journal``."""
         self._note(await self._run(partial(self._finish, call=call)))
         self._on_settled()
+
+    async def ask(self, question: Question, step: Step | None) -> Decision:
+        """See ``Journal``."""
+        assert self._asking is not None  # noqa: S101 - it was opened to run the turn
+        unkept = step
+
+        def kept(connection: Connection) -> Settled:
+            return Settled() if step is None else self._settle(connection, step)
+
+        def is_kept(settled: Settled) -> None:
+            nonlocal unkept
+            unkept = None
+            self._note(settled)
+            self._on_settled()
+
+        decision = await self._asking(self._turn, question, kept=kept, is_kept=is_kept)
+        if unkept is not None:
+            await self.settle(unkept)
+        return decision
 
     async def resume(self) -> None:
         """Have something held back for the next model call of a turn that goes on after a crash."""

@@ -12,18 +12,22 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from torana.agent import Answer, Emit
+from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.watch import text_of
 from torana.errors import Draining, GatewayError, StoreUnavailable, TurnCancelled, TurnTimeout
-from torana.limits.budgets import Budgets, Warned
+from torana.limits.budgets import Budgets, Settled, Warned
 from torana.messages import EventType, Failure, Turn
 from torana.sessions import history
 from torana.store import turns as rows
 from torana.store.database import Connection, Database, Work
 from torana.store.turns import Ending
 from torana.telemetry import bind
-from torana.turns.journal import Persists, TurnJournal
+from torana.turns.approvals import Approvals
+from torana.turns.journal import Asking, Persists, TurnJournal
 from torana.turns.log.base import EventLog
+from torana.turns.place import Place
+from torana.turns.questions import asked_of
 
 #: Pauses before a turn's end is written again, while the database cannot be written; the last one repeats.
 _RETRY_PAUSES = (0.1, 0.5, 2.0, 5.0)
@@ -55,10 +59,12 @@ class Runner:
         concurrency: int,
         clock: Callable[[], datetime],
         pause: Callable[[float], Awaitable[None]],
+        approvals: Approvals,
         ended: Callable[[Turn], None] | None = None,
     ) -> None:
         """``ended`` is called with every turn that has ended; it must not wait or raise."""
         self._database = database
+        self._approvals = approvals
         self._agent = agent
         self._log = log
         self._budgets = budgets
@@ -71,6 +77,8 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: Those of the tasks that wait for the agent, and may be cancelled without losing an end.
         self._answering: dict[str, asyncio.Task[Any]] = {}
+        #: What those of them say and where they are that have begun.
+        self._begun: dict[str, tuple[_Told, Place]] = {}
         self._cancelled: set[str] = set()
         self._steered: set[str] = set()
         self._live: dict[str, Turn] = {}
@@ -88,6 +96,11 @@ class Runner:
     def running(self) -> int:
         """How many turns run at this moment."""
         return len(self._live.keys() & self._tasks.keys())
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for somebody's approval."""
+        return sum(place.away > 0 for _, place in self._begun.values())
 
     def ending(self, turn_id: str) -> asyncio.Future[Turn] | None:
         """The end of a turn that has not ended; do not cancel it."""
@@ -138,10 +151,14 @@ class Runner:
             self._steered.add(turn_id)
 
     async def stop(self, *, grace: float) -> None:
-        """Give running turns ``grace`` seconds, and leave the rest to the next start."""
+        """Give running turns ``grace`` seconds, and leave the rest to the next start.
+
+        Those that only wait for somebody's approval do so after the next start.
+        """
         self._stopping = True
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=grace)
+        busy = [task for turn_id, task in self._tasks.items() if not self._rests(turn_id)]
+        if busy:
+            await asyncio.wait(busy, timeout=grace)
         left = list(self._tasks.values())
         for task in left:
             task.cancel()
@@ -151,6 +168,11 @@ class Runner:
             ending.set_exception(stopped())
             ending.exception()  # so that nobody has to have waited for it
         self._endings.clear()
+
+    def _rests(self, turn_id: str) -> bool:
+        """Whether all that a turn does is to wait for somebody's approval."""
+        told, place = self._begun.get(turn_id, (None, None))
+        return told is not None and place is not None and 0 < told.calls <= place.away
 
     async def settled_text(self, turn: Turn) -> str:
         """The text of what earlier attempts of the turn settled."""
@@ -228,14 +250,40 @@ class Runner:
         assert task is not None  # noqa: S101 - this runs in one
         self._answering[turn.id] = task
         try:
-            async with self._slots, limit:
-                journal = await self._journal(turn, self.persist)
+            place = Place(slots=self._slots, limit=limit)
+            self._begun[turn.id] = told, place
+            async with place, limit:
+                journal = await self._journal(turn, self.persist, partial(self._ask, told=told, place=place))
                 if turn.attempt > 1:
                     await journal.resume()
                 told.begin(text_of(settled_messages(journal)))
                 return await self._agent.run(turn, told, journal)
         finally:
             del self._answering[turn.id]
+            self._begun.pop(turn.id, None)
+
+    async def _ask(
+        self,
+        turn: Turn,
+        question: Question,
+        /,
+        *,
+        kept: Work[Settled],
+        is_kept: Callable[[Settled], None],
+        told: _Told,
+        place: Place,
+    ) -> Decision:
+        """Have somebody decide about a call; meanwhile others may run in the turn's place."""
+        return await self._approvals.ask(
+            turn,
+            question,
+            said=told.text,
+            kept=kept,
+            is_kept=is_kept,
+            run=self.persist,
+            away=place.left,
+            opened=lambda approval: told("approval.required", asked_of(approval)),
+        )
 
     def cut_off(self, turn: Turn, text: str) -> Ending:
         """The end of a turn that was cancelled when it had begun; what it had said is kept."""
@@ -300,13 +348,14 @@ class Runner:
                 pause = next(pauses, pause)
                 await self._pause(pause)
 
-    async def _journal(self, turn: Turn, run: Persists) -> TurnJournal:
+    async def _journal(self, turn: Turn, run: Persists, asking: Asking | None = None) -> TurnJournal:
         return await TurnJournal.open(
             run=run,
             turn=turn,
             budgets=self._budgets,
             is_steered=lambda: turn.attempt > 1 or turn.id in self._steered,
             on_settled=partial(self._note_settled, turn.id),
+            asking=asking,
         )
 
     def _note_settled(self, turn_id: str) -> None:
@@ -324,7 +373,8 @@ class _Told:
         self._pieces: list[str] = []
         #: Where among them the model began that is being asked; None while tools run.
         self._asked_at: int | None = None
-        self._tools = 0
+        #: How many calls have begun and not ended.
+        self.calls = 0
 
     def begin(self, settled: str) -> None:
         """Begin behind the text that earlier attempts settled."""
@@ -344,8 +394,8 @@ class _Told:
         if type_ == "message.delta":
             self._pieces.append(data["text"])
         elif type_ in ("tool.started", "tool.finished"):
-            self._tools += 1 if type_ == "tool.started" else -1
-            self._asked_at = None if self._tools else len(self._pieces)
+            self.calls += 1 if type_ == "tool.started" else -1
+            self._asked_at = None if self.calls else len(self._pieces)
         self._log.append(self._turn_id, type_, data)
 
 

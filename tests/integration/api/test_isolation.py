@@ -68,6 +68,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/pairing"): set(),
     ("POST", "/v1/pairing/approve"): set(),
     ("POST", "/v1/pairing/deny"): set(),
+    ("GET", "/v1/mcp"): set(),
+    ("POST", "/v1/mcp/{server}/approve"): set(),
 }
 
 

@@ -280,6 +280,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
         "schedule_id": world.schedules[-1][1],
         "user_id": write_user_id(person.user),
         "delivery_id": "dlv_0198",  # all of them are the operator's
+        "server": "time",  # they too
         "token_id": next(token["id"] for token in tokens if token["user"] == person.user),
     }
     return lambda path: path.format(**ids)

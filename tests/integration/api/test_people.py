@@ -209,7 +209,7 @@ async def test_amounts_of_usage_and_the_audit_record_stay_and_hold_no_text(gatew
     assert kept == {("gateway", False): 1, ("user:ana", False): 1, ("user:ana", True): 3}
     [entry] = await rows(app, audit)
     assert (entry["action"], entry["target"], entry["principal"]) == ("user.erase", "ana", "local")
-    counts = {"sessions": 1, "turns": 1, "memories": 0, "keys": 0, "tokensRevoked": 0}
+    counts = {"sessions": 1, "turns": 1, "memories": 0, "schedules": 0, "keys": 0, "tokensRevoked": 0}
     assert json.loads(entry["detail"]) == counts
 
 

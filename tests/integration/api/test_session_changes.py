@@ -391,8 +391,8 @@ async def test_a_long_session_is_summarised_by_the_model(start: Start):
     app, client = await start(model, history_messages=2)
     for content in "ab":
         await say(client, content)
-    assert app.compaction is not None
-    await app.compaction.idle()
+    assert app.core.compaction is not None
+    await app.core.compaction.idle()
     await say(client, "c")
     assert "notes of a" in (model.requests[-1].info.instructions or "")
 

@@ -57,6 +57,8 @@ def act(request: ChatRequest) -> Answer:
     word, _, text = request.text.partition(" ")
     if word == "remember":
         return [Call("remember", {"text": text, "subject": "code"})]
+    if word == "save":
+        return [Call("write_file", {"name": "notes.txt", "text": text})]
     if word == "exceed":
         return [Call("echo", {"text": text})] * 4
     return [Call(word, {"text": text})] if word in ("hold", "echo", "explode") else f"You said: {request.text}"
@@ -113,6 +115,7 @@ def leave_traces(place: Place, client: Client) -> None:
     for number in (1, 2):  # the second supersedes the first
         client.say(f"remember the code {MARKER}{number}", channel="home")
     assert client.say(f"echo {MARKER}", channel="home")["reply"] == f"echo {MARKER}"
+    assert client.say(f"save {MARKER}", channel="home")["reply"] == "Saved notes.txt (11 bytes)."
     client.say(f"explode {MARKER}", channel="home")
     assert client.say(f"exceed {MARKER}", channel="home")["code"] == "turn_limit"
     later = {"Prefer": "respond-async"}
@@ -141,10 +144,11 @@ def test_after_the_receipt_no_file_of_the_data_directory_holds_the_text(place: P
     assert (code, err) == (0, "")
     assert json.loads(out)["counts"] == {
         "sessions": 2,
-        "turns": 9,
+        "turns": 10,
         "memories": 2,
         "keys": 1,
         "tokensRevoked": 1,
+        "files": 1,
         "copies": 1,
     }
     needles = (MARKER.encode(), hashlib.sha256(MARKER.encode()).hexdigest().encode())
@@ -172,15 +176,17 @@ def test_the_log_keeps_what_is_not_the_users(place: Place, client: Client) -> No
 
 def test_an_export_is_written_whole_and_for_its_owner_alone(place: Place, client: Client) -> None:
     client.say(f"echo {MARKER}", channel="a", user="ä na")
+    client.say(f"save {MARKER}", channel="a", user="ä na")
     code, out, err = client.run("user", "export", "ä na", "-o", "ana.zip")
     assert (code, err) == (0, "")
     assert out.startswith("ana.zip (")
-    assert out.endswith("): sessions 1, turns 1, files 0, memories 0, tokens 0, accounts 0\n")
+    assert out.endswith("): sessions 1, turns 2, files 0, workspace 1, memories 0, tokens 0, accounts 0\n")
     file = place.path / "ana.zip"
     assert file.stat().st_mode & 0o777 == 0o600
     with ZipFile(file) as archive:
         assert archive.testzip() is None
-        assert json.loads(archive.read("manifest.json"))["counts"]["turns"] == 1
+        assert json.loads(archive.read("manifest.json"))["counts"]["turns"] == 2
+        assert archive.read("workspace/notes.txt") == MARKER.encode()
     assert not (place.path / "ana.zip.part").exists()
     code, _, err = client.run("user", "export", "ben", "-o", "ana.zip")
     assert (code, err) == (1, "ana.zip exists already; name another file\n")

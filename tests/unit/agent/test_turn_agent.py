@@ -21,6 +21,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from torana.agent import Answer, TurnAgent
+from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
 from torana.memory import Memory
@@ -71,6 +72,9 @@ class Unwritten:
 
     async def finish(self, call: Call) -> None:
         pass
+
+    async def ask(self, question: Question, step: Step | None) -> Decision:
+        return Decision(approved=False)
 
     def check_budgets(self) -> None:
         pass
@@ -292,9 +296,9 @@ async def test_a_tool_knows_the_turn_it_runs_in(open_agent: OpenAgent, turn: Tur
         return f"{deps.turn.user} in {deps.timezone.key} on {deps.clock():%A}, may recall: {deps.may_recall}"
 
     model: Model = ScriptedModel([call("who")], "Told.")
-    answer: Answer = await open_agent(model, FunctionToolset[ToolContext]([who])).run(
-        turn, watcher, Unwritten()
-    )
+    answer: Answer = await open_agent(
+        model, FunctionToolset[ToolContext]([who], metadata={"permission": "allow"})
+    ).run(turn, watcher, Unwritten())
 
     assert b"ana in Europe/Lisbon on Monday, may recall: True" in answer.history[0]
 
@@ -305,7 +309,7 @@ async def test_a_run_cut_off_at_any_moment_leaves_nothing_running(
 ) -> None:
     turn = await say(open_turns(ScriptedModel("It is 2.")))
     looked = asyncio.Event()
-    toolset = FunctionToolset[ToolContext]()
+    toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})
 
     @toolset.tool_plain
     async def look() -> str:

@@ -53,7 +53,10 @@ def test_before_the_first_start_all_is_right(command: Command, place: Path, port
     assert (code, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [
         ["ok", check]
-        for check in ("settings", "data", "gateway", "database", "skills", "tools", "connectors", "model")
+        for check in (
+            *("settings", "data", "gateway", "database", "skills"),
+            *("sandbox", "tools", "connectors", "model"),
+        )
     ]
     assert f"{place / 'data'} is made at the first start" in out
     assert f"not running; 127.0.0.1:{port} is free" in out
@@ -154,6 +157,30 @@ def test_a_broken_skill_is_found_with_its_fault(
 ) -> None:
     add_skill("bad", "---\nname: bad\n---\n")
     assert findings()["skills"].startswith("bad: SKILL.md has no description; add ")
+
+
+SCRIPTED = """---
+name: tries
+description: Tries.
+metadata: {torana: {scripts: [SKILL.md]}}
+---
+"""
+
+
+def test_scripts_that_cannot_be_run_are_found_with_the_cure(
+    findings: Callable[[], dict[str, str]],
+    command: Command,
+    add_skill: AddSkill,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torana.tools.sandbox.bubblewrap.PATH", str(tmp_path))
+    assert "not needed: no skill has scripts. The program nice is missing" in command("doctor")[1]
+
+    add_skill("tries", SCRIPTED)
+    assert findings()["sandbox"] == (
+        "the scripts of tries are refused. The program nice is missing: apt install coreutils."
+    )
 
 
 def test_a_tool_that_is_not_there_is_found(

@@ -25,6 +25,7 @@ from torana.store.audit import Act, listed
 from torana.store.database import Database
 from torana.store.erasure import erase
 from torana.store.tables import audit, history, memories, sessions, tombstones, turns
+from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
 from torana.turns import Turns
 
@@ -41,11 +42,11 @@ async def never(_seconds: float) -> None:
 
 
 @pytest.fixture
-def erasure(path: Path) -> Callable[..., Erasure]:
+def erasure(path: Path, workspaces: Workspaces) -> Callable[..., Erasure]:
     """``erasure(database, turns, pause)``: erases over a database and its turns."""
 
     def make(database: Database, turns: Turns, pause: Callable[[float], Awaitable[None]] = never) -> Erasure:
-        return Erasure(database=database, turns=turns, data_dir=path.parent, pause=pause)
+        return Erasure(database=database, turns=turns, data_dir=path.parent, workspaces=workspaces, pause=pause)
 
     return make
 

@@ -14,6 +14,7 @@ TOOLS = {
     "conversation": ("earlier_messages",),
     "csv-query": ("query_csv",),
     "dates-and-times": ("current_time", "days_between", "shift_date"),
+    "files": ("list_files", "read_file", "write_file", "delete_file"),
     "json-query": ("query_json",),
     "memory": ("remember", "recall", "correct", "forget"),
     "reminders": ("schedule_once", "schedule_repeating", "list_schedules", "cancel_schedule"),
@@ -21,6 +22,7 @@ TOOLS = {
     "skill-writer": (),
     "text-tools": ("count_text", "sort_lines", "unique_lines"),
     "unit-converter": ("convert_units",),
+    "web": ("web_fetch",),
 }
 
 

@@ -17,13 +17,16 @@ from torana.memory import Memory
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
+from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext, promises, tool
 from torana.tools.conversation import ConversationTools
+from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
 from torana.tools.schedules import Planner, ScheduleTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
+from torana.tools.web import WebTools
 
 ORDERS = """\
 import functools
@@ -131,13 +134,19 @@ def test_an_offer_that_cannot_be_had_is_named(package: Path, target: str, reason
 
 
 @pytest.fixture
-def build(database: Database) -> Callable[..., FunctionToolset[ToolContext]]:
+def build(
+    database: Database, workspaces: Workspaces, web_tools: WebTools
+) -> Callable[..., FunctionToolset[ToolContext]]:
     def make(*own: Callable[..., Any]) -> FunctionToolset[ToolContext]:
         return build_toolset(
-            memory=MemoryTools(memory=Memory(database=database)),
-            conversation=ConversationTools(sessions=Sessions(database=database, history_messages=40)),
-            skills=SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
-            schedules=ScheduleTools(planner=cast("Planner", None)),
+            [
+                MemoryTools(memory=Memory(database=database)),
+                ConversationTools(sessions=Sessions(database=database, history_messages=40)),
+                SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
+                ScheduleTools(planner=cast("Planner", None)),
+                FileTools(workspaces=workspaces),
+                web_tools,
+            ],
             own=own,
         )
 

@@ -17,7 +17,9 @@ from torana.messages import Reply, Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
+from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
+from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
 
 
@@ -123,6 +125,9 @@ async def boot(
         clock: Callable[[], datetime] = clock,
         max_crashes: int = 3,
         concurrency: int = 100,
+        rules: Rules | None = None,
+        turn_timeout: float = 60,
+        approvals: Callable[[Database], Approvals] | None = None,
     ) -> Gateway:
         database = open_database()
         model = model or ScriptedModel()
@@ -130,10 +135,11 @@ async def boot(
         agent = Obedient()
         turns = Turns(
             database=database,
-            agent=agent if obedient else open_agent(model, toolset, database=database),
+            agent=agent if obedient else open_agent(model, toolset, database=database, rules=rules),
             queue=queue,
             log=MemoryEventLog(),
-            turn_timeout=60,
+            turn_timeout=turn_timeout,
+            approvals=approvals and approvals(database),
             max_crashes=max_crashes,
             concurrency=concurrency,
             clock=clock,

@@ -65,7 +65,7 @@ class Reader:
     def __init__(self, size: int) -> None:
         self.size = size
         self.runs = 0
-        self.toolset = FunctionToolset[ToolContext]()
+        self.toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})
         self.toolset.add_function(self.read)
 
     def read(self) -> str:
@@ -159,7 +159,7 @@ async def test_whatever_its_end_a_turn_holds_nothing_afterwards(
 ) -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
     pieces = {"completed": ["yes"], "failed": [RuntimeError("broken")], "cancelled": [gate]}[state]
-    toolset = FunctionToolset[ToolContext]()
+    toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})
 
     @toolset.tool_plain
     def read() -> str:

@@ -68,7 +68,7 @@ async def test_a_turn_is_cancelled_while_a_tool_runs(boot: Boot, message: Messag
             stopped.set()
         return "never"
 
-    tools = FunctionToolset[ToolContext]([dig])
+    tools = FunctionToolset[ToolContext]([dig], metadata={"permission": "allow"})
     model = ScriptedModel(["I dig. ", ToolCallPart("dig", {})], "next")
     gateway = await boot(model, tools)
     turn = await gateway.turns.accept(message())

@@ -31,6 +31,7 @@ from torana.messages import FILE_TEXT_LIMIT, File, FileKind, Inbound, Turn, utc_
 from torana.people.erasure import Erasure
 from torana.store import tables
 from torana.store.audit import Act
+from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
@@ -105,7 +106,7 @@ def toolset(stop: asyncio.Event) -> FunctionToolset[ToolContext]:
         return "never"
 
     for function in (look, wait):
-        tools.add_function(function, metadata={"idempotent": True})
+        tools.add_function(function, metadata={"idempotent": True, "permission": "allow"})
     return tools
 
 
@@ -283,7 +284,9 @@ async def test_a_message_without_files_costs_no_statement(boot: Boot, message: M
     assert [statement for statement in statements if "attachments" in statement] == []
 
 
-async def test_an_erasure_leaves_no_byte_of_them(boot: Boot, message: Message, path: Path) -> None:
+async def test_an_erasure_leaves_no_byte_of_them(
+    boot: Boot, message: Message, path: Path, workspaces: Workspaces
+) -> None:
     gateway = await boot(ScriptedModel([ModelFailed("no")], "ok", [asyncio.Event()]))
     for content in ("failed", "completed"):
         said = message(content, user="ana", files=FILES)
@@ -292,9 +295,9 @@ async def test_an_erasure_leaves_no_byte_of_them(boot: Boot, message: Message, p
     await gateway.turns.accept(message("stays", user="ben", channel="elsewhere", files=[bens]))
     assert sorted(await bodies(gateway, tables.attachments)) == sorted([*(f.body for f in FILES), bens.body])
 
-    receipt = await Erasure(database=gateway.database, turns=gateway.turns, data_dir=path.parent).erase(
-        "ana", ACT
-    )
+    receipt = await Erasure(
+        database=gateway.database, turns=gateway.turns, data_dir=path.parent, workspaces=workspaces
+    ).erase("ana", ACT)
 
     assert receipt.counts.turns == 2
     left = b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())

@@ -89,7 +89,8 @@ class Workshop:
             self.wrapped,
         ]
         for function in functions:
-            tools.add_function(function, metadata={"idempotent": function == self.put})
+            metadata = {"idempotent": function == self.put, "permission": "allow"}
+            tools.add_function(function, metadata=metadata)
         return tools
 
 

@@ -53,7 +53,7 @@ async def test_what_runs_and_what_waits_is_counted_as_it_is_now(
     first, second = asyncio.Event(), asyncio.Event()
     turns = open_turns(ScriptedModel([first, "one"], [second, "two"]))
     accepted = [await turns.accept(message()), await turns.accept(message())]
-    assert turns.counts() == {"running": 1, "queued": 1}
+    assert turns.counts() == {"running": 1, "waiting": 0, "queued": 1}
 
     first.set()
     await turns.ended(accepted[0])

@@ -23,6 +23,14 @@ from torana.api.shapes.contract import (
     SkillCounts,
     UsageBody,
 )
+from torana.api.shapes.mcp import (
+    ApprovalOfTools,
+    McpDetailsBody,
+    McpLeftOut,
+    McpServerBody,
+    McpServersBody,
+    McpToolBody,
+)
 from torana.api.shapes.memories import (
     ForgottenBody,
     MemoriesBody,
@@ -58,6 +66,7 @@ from torana.api.shapes.usage import LimitState, SpendingBody, SpentBody, SpentDa
 
 __all__ = [
     "AnswerBody",
+    "ApprovalOfTools",
     "AuditBody",
     "AuditEntryBody",
     "ConnectorBody",
@@ -72,6 +81,11 @@ __all__ = [
     "HealthBody",
     "IssuedTokenBody",
     "LimitState",
+    "McpDetailsBody",
+    "McpLeftOut",
+    "McpServerBody",
+    "McpServersBody",
+    "McpToolBody",
     "MemoriesBody",
     "MemoryBody",
     "MemoryChange",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from torana.api.shapes.base import CLEAN, Id, Wire
+from torana.api.shapes.mcp import McpServerBody
 from torana.store.deliveries import DeliveryState
 from torana.store.senders import SenderState
 
@@ -52,6 +53,7 @@ class StatusBody(Wire):
     model: list[str]
     turns: TurnCounts
     connectors: list[ConnectorBody]
+    mcp: list[McpServerBody]
 
 
 class DeliveryBody(Wire):

@@ -112,6 +112,7 @@ class ErasedCounts(Wire):
     schedules: int
     keys: Annotated[int, Field(description="Idempotency-Keys that lead nowhere any more.")]
     tokens_revoked: int
+    files: Annotated[int, Field(description="Files that the agent kept for the user.")]
     copies: Annotated[int, Field(description="Copies of the whole database in the data directory.")]
 
 

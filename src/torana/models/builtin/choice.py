@@ -12,9 +12,12 @@ from torana.models.base import Card
 from torana.models.builtin.explicit import Call, Unclear, read_call, required
 from torana.models.builtin.message import Message, read
 from torana.models.builtin.readers import READERS
+from torana.models.builtin.triggers import read_trigger
 from torana.store.ranking import Match, Ranking
 from torana.store.words import words
 
+#: The tool that runs skills' scripts.
+SCRIPTS = "run_skill_script"
 #: How much better than the next a skill or tool must rank to be the one that is meant.
 CLEARLY = 1.5
 #: Telling words that a message and a skill must share.
@@ -69,6 +72,8 @@ class Chooser:
         if call := read_call(text, self._tools):
             return call
         message = read(text)
+        if call := self._triggered(message):
+            return call
         ranked = self._card_ranking.rank(message.asked, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
@@ -76,6 +81,10 @@ class Chooser:
             or self._by_name(message)
             or self._fit(message, ranked)
         )
+
+    def _triggered(self, message: Message) -> Call | None:
+        arguments = read_trigger(message, list(self._cards.values())) if SCRIPTS in self._tools else None
+        return Call(SCRIPTS, arguments) if arguments is not None else None
 
     def examples(self) -> list[tuple[Card, str]]:
         """The skills of which something can be done here, each with a message that does it."""

@@ -144,5 +144,5 @@ class MemoryEventLog(EventLog):
 
 
 def _size(event: TurnEvent) -> int:
-    """About how much memory an event takes: its text, and a little for the rest."""
-    return 200 + sum(len(value) for value in event.data.values() if isinstance(value, str))
+    """About how much memory an event takes: its texts, and a little for the rest."""
+    return 200 + sum(len(str(value)) for value in event.data.values())

@@ -8,8 +8,10 @@ from torana.models.builtin.readers.arithmetic import calculate
 from torana.models.builtin.readers.base import Reader
 from torana.models.builtin.readers.conversation import earlier_messages
 from torana.models.builtin.readers.dates import current_time, days_between, shift_date
+from torana.models.builtin.readers.files import delete_file, list_files, read_file, write_file
 from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
 from torana.models.builtin.readers.memory import forget, recall, remember
+from torana.models.builtin.readers.python import run_python
 from torana.models.builtin.readers.schedules import (
     cancel_schedule,
     list_schedules,
@@ -19,6 +21,7 @@ from torana.models.builtin.readers.schedules import (
 from torana.models.builtin.readers.skills import list_skills, load_skill
 from torana.models.builtin.readers.tables import query_csv, query_json
 from torana.models.builtin.readers.units import convert_units
+from torana.models.builtin.readers.web import web_fetch, web_search
 
 _RULES: tuple[Reader, ...] = (
     list_skills,
@@ -33,11 +36,18 @@ _RULES: tuple[Reader, ...] = (
     unique_lines,
     query_json,
     query_csv,
+    run_python,
     earlier_messages,
     schedule_repeating,
     schedule_once,
     list_schedules,
     cancel_schedule,
+    web_fetch,
+    web_search,
+    list_files,
+    read_file,
+    write_file,
+    delete_file,
     remember,
     forget,
     recall,

@@ -19,12 +19,14 @@ def upgrade() -> None:
 def _create_approvals() -> None:
     op.create_table(
         "approvals",
+        sa.Column("id", sa.Text(), nullable=False),
         sa.Column("turn_id", sa.Text(), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("call_id", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("tool", sa.Text(), nullable=False),
         sa.Column("arguments", sa.LargeBinary(), nullable=False),
+        sa.Column("said", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("edited", sa.LargeBinary()),
         sa.Column("reason", sa.Text()),

@@ -1,0 +1,173 @@
+"""Nothing runs that may not: tools are hidden, refused, or wait for somebody's yes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai.capabilities import AbstractCapability, ValidatedToolArgs, WrapToolExecuteHandler
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturn, ToolReturnPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
+
+from torana.agent.approval import Question
+from torana.agent.journal import Run, settled_messages, step_number
+from torana.errors import FieldFault, InvalidField
+from torana.tools.permission import OPENS_SKILL, RUNS_SKILL, SLUG, Calling, Rules, promised_by
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Permits(AbstractCapability[Run]):
+    """Holds every call against the rules, before the journal hears of it.
+
+    A denied tool is not shown to the model, and refused where it is called all the same. What an earlier
+    attempt has run is not asked about again: the journal gives its result.
+    """
+
+    rules: Rules
+    #: The skills that were opened in this turn, and those that count from the next request to the model on:
+    #: so it makes no difference which of several calls of one response is the quickest.
+    _open: set[str] = field(default_factory=set[str], init=False)
+    _opening: set[str] = field(default_factory=set[str], init=False)
+
+    async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
+        """One of its own for each run, which knows the skills that earlier attempts opened."""
+        permits = Permits(self.rules)
+        permits._open |= _opened_in(settled_messages(ctx.deps.journal))
+        return permits
+
+    async def before_model_request(
+        self, ctx: RunContext[Run], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Show the model only what it may reach.
+
+        The tools stay known to the run: a call of one that was allowed when it ran still gives its result.
+        """
+        self._open |= self._opening
+        parameters = request_context.model_request_parameters
+        shown = [
+            tool
+            for tool in parameters.function_tools
+            if not self.rules.is_out_of_reach(self._calling(ctx, tool, {}))
+        ]
+        return replace(request_context, model_request_parameters=replace(parameters, function_tools=shown))
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Run],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: ValidatedToolArgs,
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Run what is allowed or approved; the model is told of everything else that it was not run."""
+        known = ctx.deps.journal.call(step_number(ctx), call.tool_call_id)
+        if known is None or known.runs_again:
+            verdict = self.rules.verdict(self._calling(ctx, tool_def, args))
+            if verdict.permission == "deny":
+                raise _refused(call, f"it is denied here ({verdict.why})")
+            if verdict.permission == "ask":
+                return await _approved(ctx, call, args, handler)
+        result = await handler(args)
+        if call.tool_name == OPENS_SKILL:
+            self._opening |= _slug(args)
+        return result
+
+    def _calling(self, ctx: RunContext[Run], tool: ToolDefinition, args: Mapping[str, Any]) -> Calling:
+        turn = ctx.deps.turn
+        return Calling(
+            tool=tool.name,
+            promised=promised_by(tool.metadata),
+            user=turn.user,
+            token=turn.token,
+            skills=self._open | _slug(args) if tool.name == RUNS_SKILL else self._open,
+        )
+
+
+async def _approved(
+    ctx: RunContext[Run], call: ToolCallPart, args: ValidatedToolArgs, handler: WrapToolExecuteHandler
+) -> Any:
+    """The result of a call once somebody has approved it, perhaps with other arguments."""
+
+    async def check(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await _checked(ctx, call, arguments)
+
+    question = Question(
+        step=step_number(ctx),
+        call_id=call.tool_call_id,
+        tool=call.tool_name,
+        arguments=call.args_as_dict(),
+        check=check,
+    )
+    decision = await ctx.deps.journal.ask(question, ctx.deps.take_pending())
+    if not decision.approved:
+        raise _refused(call, decision.reason)
+    if decision.arguments is None:
+        return await handler(args)
+    try:
+        edited = await check(decision.arguments)
+    except InvalidField as error:  # the tool is another one by now
+        raise _refused(call, f"the arguments that were approved do not fit any more: {error.detail}") from error
+    return _with_note(await handler(dict(edited)), decision.arguments)
+
+
+async def _checked(ctx: RunContext[Run], call: ToolCallPart, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the tool takes them, read as the model's are. Raises ``InvalidField``."""
+    manager = ctx.tool_manager
+    assert manager is not None  # noqa: S101 - a tool is being called
+    edited = replace(call, args=json.dumps(arguments, default=str))
+    try:
+        validated = await manager.validate_tool_call(edited, wrap_validation_errors=False)
+    except ValidationError as error:
+        faults = [
+            FieldFault("/".join(["/arguments", *map(str, fault["loc"])]), fault["msg"])
+            for fault in error.errors(include_url=False, include_input=False)
+        ]
+        raise InvalidField(
+            "; ".join(f"{one.pointer}: {one.detail}" for one in faults), faults=faults
+        ) from error
+    except (ModelRetry, ToolFailed) as error:
+        raise InvalidField(error.message, faults=[FieldFault("/arguments", error.message)]) from error
+    return validated.validated_args or {}
+
+
+def _with_note(result: Any, arguments: Mapping[str, Any]) -> Any:
+    """A result that tells the model with which arguments it was had."""
+    if isinstance(result, ToolReturn):
+        wrapped = cast("ToolReturn[Any]", result)
+        return replace(wrapped, return_value=_with_note(wrapped.return_value, arguments))
+    note = "Whoever approved this call changed its arguments to these."
+    return {"note": note, "arguments": dict(arguments), "result": result}
+
+
+def _refused(call: ToolCallPart, why: str) -> ToolFailed:
+    _log.info("a tool was not run", extra={"tool": call.tool_name, "reason": why})
+    return ToolFailed(
+        f"{call.tool_name} was not run: {why}. Do not try to reach the same in another way; tell the user."
+    )
+
+
+def _slug(args: Mapping[str, Any]) -> set[str]:
+    slug = args.get(SLUG)
+    return {slug} if isinstance(slug, str) else set()
+
+
+def _opened_in(messages: Sequence[ModelMessage]) -> set[str]:
+    """The skills that calls in these messages opened."""
+    parts = [part for message in messages for part in message.parts]
+    opened = {
+        part.tool_call_id
+        for part in parts
+        if isinstance(part, ToolReturnPart) and part.tool_name == OPENS_SKILL and part.outcome == "success"
+    }
+    calls = (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id in opened)
+    return {slug for call in calls for slug in _slug(call.args_as_dict())}

@@ -1,0 +1,60 @@
+"""Files that the user wants kept, seen, or gone."""
+
+from __future__ import annotations
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import Arguments, first_match, wordings
+
+# Only endings of text files: "example.com" and "version 2.0" are none.
+_NAME = (
+    r"(?P<name>(?:[\w-]+/)*[\w-]+(?:\.[\w-]+)*"
+    r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql))"
+)
+_FILE = rf"(?:(?:the|my|a) )?(?:new )?(?:file )?(?:called |named )?{_NAME}"
+
+_LIST = wordings(
+    r"(?:list|show(?: me)?) (?:all )?(?:of )?my files",
+    r"(?:what|which) files (?:do i have|have i(?: got)?|are there)",
+    r"(?:do i have|are there) (?:any )?files",
+)
+_READ = (
+    wordings(rf"(?:read|show|open|print|display)(?: me)?(?: what is in)? {_FILE}"),
+    wordings(rf"what(?:'s| is| does)(?: in)? {_FILE}(?: say| contain)?"),
+)
+_DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
+_PASTED = (
+    wordings(
+        r"(?:save|write|put|store|keep)(?: (?:this|that|it|the following))?(?: text)? "
+        rf"(?:to|into|in|as) {_FILE}"
+    ),
+)
+_INLINE = (wordings(rf"(?:save|write|put|store) (?P<text>.+) (?:to|into|in) {_FILE}"),)
+# What points at something that is not in the message.
+_POINTING = wordings(r"(?:this|that|it|them|everything|all|the (?:above|following|answer|result|text))\b.*")
+
+
+def list_files(message: Message) -> Arguments | None:
+    """A question which files there are."""
+    return {} if _LIST.fullmatch(message.phrase) else None
+
+
+def read_file(message: Message) -> Arguments | None:
+    """One file by its name."""
+    match = first_match(_READ, message.phrase)
+    return {"name": match["name"]} if match else None
+
+
+def write_file(message: Message) -> Arguments | None:
+    """A text that came with the message or stands in it, and where it goes."""
+    if message.pasted and (match := first_match(_PASTED, message.instruction)):
+        return {"name": match["name"], "text": message.pasted}
+    match = first_match(_INLINE, message.phrase)
+    if not match or _POINTING.fullmatch(match["text"]):
+        return None
+    return {"name": match["name"], "text": match["text"].strip('"')}
+
+
+def delete_file(message: Message) -> Arguments | None:
+    """One file by its name, never several."""
+    match = first_match(_DELETE, message.phrase)
+    return {"name": match["name"]} if match else None

@@ -1,0 +1,34 @@
+"""Pages that the user wants read, and what is to be searched for."""
+
+from __future__ import annotations
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import Arguments, first_match, wordings
+
+_URL = r"<?(?P<url>https?://[^\s<>\"]+)>?"
+_FETCH = (
+    wordings(
+        rf"(?:fetch|open|read|get|visit|load|show)(?: me)?"
+        rf"(?: the)?(?: (?:web ?)?(?:page|site|address|url|text))?(?: (?:at|of|from))? {_URL}"
+    ),
+    wordings(rf"what(?:'s| is| does)(?: (?:on|at))? {_URL}(?: say)?"),
+)
+_SEARCH = (
+    wordings(
+        r"(?:search|google|look)(?: (?:on|in))?(?: the)? (?:web|internet|net|online)"
+        r"(?: for| about)?:? (?P<query>.+)"
+    ),
+    wordings(r"(?:find|look up|search(?: for)?) (?P<query>.+) (?:on|in) the (?:web|internet|net)"),
+)
+
+
+def web_fetch(message: Message) -> Arguments | None:
+    """One whole address."""
+    match = first_match(_FETCH, message.phrase)
+    return {"url": match["url"]} if match else None
+
+
+def web_search(message: Message) -> Arguments | None:
+    """What is to be searched for on the web, named as such."""
+    match = first_match(_SEARCH, message.phrase)
+    return {"query": match["query"].strip('"')} if match else None

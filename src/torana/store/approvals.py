@@ -1,0 +1,236 @@
+"""Rows of approvals: calls of tools that wait, or waited, for somebody's yes.
+
+::
+
+    open -> approved | denied | expired          open -> withdrawn (its turn ended) -> open (run again)
+
+While one of its approvals is open a turn is ``waiting``. Whatever decides changes an open row alone, so of
+several deciders one counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.tables import approvals, owned, turns
+
+ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A call that somebody is asked about. ``edited`` are the arguments of whoever approved it with others.
+
+    ``said`` is how many characters of the turn's reply stood before the question.
+    """
+
+    id: str
+    turn_id: str
+    step: int
+    call_id: str
+    owner: str
+    tool: str
+    arguments: Mapping[str, Any]
+    said: int
+    created_at: datetime
+    expires_at: datetime
+    state: ApprovalState = "open"
+    edited: Mapping[str, Any] | None = None
+    reason: str | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What somebody, or the time, decided."""
+
+    state: Literal["approved", "denied", "expired"]
+    at: datetime
+    by: str
+    edited: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+def ask(connection: Connection, asked: Approval) -> tuple[Approval, bool]:
+    """The row of a call, and whether its question is new; made where there is none.
+
+    A turn that asks waits from then on. A question that was asked before is not asked again: its row tells how
+    it stands, and one whose time has come while nobody looked is expired.
+    """
+    known = _one(connection, asked)
+    if known is None:
+        connection.execute(_INSERT, _values(asked))
+    elif known.state == "withdrawn":
+        connection.execute(_UPDATE, _key(asked) | _values(asked))
+    else:
+        found = look(connection, known, asked.created_at)
+        if found.state == "open":
+            connection.execute(_WAIT, {"of_turn": asked.turn_id})
+        return found, False
+    connection.execute(_WAIT, {"of_turn": asked.turn_id})
+    return asked, True
+
+
+def look(connection: Connection, approval: Approval, now: datetime) -> Approval:
+    """The approval as it stands; expired from its time on."""
+    found = _one(connection, approval) or approval
+    if found.state == "open" and found.expires_at <= now:
+        return _closed(connection, found, Verdict(state="expired", at=now, by="time"))
+    return found
+
+
+def decide(connection: Connection, approval: Approval, verdict: Verdict) -> tuple[Approval, bool]:
+    """Decide an approval that is open: it as it stands then, and whether this decided it."""
+    found = look(connection, approval, verdict.at)
+    if found.state != "open":
+        return found, False
+    return _closed(connection, found, verdict), True
+
+
+def withdraw(connection: Connection, turn_id: str) -> None:
+    """Close what a turn that ends still asks."""
+    connection.execute(_WITHDRAW, {"of_turn": turn_id})
+
+
+def told(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
+    """How many characters of a turn's reply were told before or with its questions, ``but`` for one of them."""
+    return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
+
+
+def get(connection: Connection, owner: str, turn_id: str, call_id: str) -> Approval | None:
+    """The owner's approval of that call; of several by one id the open one, else the latest."""
+    query = (
+        sa.select(approvals)
+        .where(owned(approvals, owner), approvals.c.turn_id == turn_id, approvals.c.call_id == call_id)
+        .order_by((approvals.c.state == "open").desc(), approvals.c.step.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> list[Approval]:
+    """What the owner's turn asks at this moment, in the order of asking."""
+    query = _open_at(now).where(owned(approvals, owner), approvals.c.turn_id == turn_id)
+    rows = connection.execute(query.order_by(approvals.c.created_at, approvals.c.id))
+    return [_approval(row) for row in rows.mappings()]
+
+
+def open_in(
+    connection: Connection, owner: str, channel: str, user: str | None, now: datetime
+) -> list[Approval]:
+    """What is asked of a user in a channel at this moment, in the order of asking."""
+    of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
+    query = (
+        _open_at(now)
+        .join(turns, turns.c.id == approvals.c.turn_id)
+        .where(turns.c.owner == owner, turns.c.channel == channel, of_user)
+        .order_by(approvals.c.created_at, approvals.c.id)
+    )
+    return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def listed(
+    connection: Connection, owner: str, *, now: datetime, before: tuple[datetime, str] | None = None, limit: int
+) -> list[Approval]:
+    """The owner's open approvals, the newest first; behind a place in that order."""
+    query = _open_at(now).where(owned(approvals, owner))
+    if before is not None:
+        at, approval_id = before
+        same_time = (approvals.c.created_at == at) & (approvals.c.id < approval_id)
+        query = query.where((approvals.c.created_at < at) | same_time)
+    newest_first = query.order_by(approvals.c.created_at.desc(), approvals.c.id.desc()).limit(limit)
+    return [_approval(row) for row in connection.execute(newest_first).mappings()]
+
+
+def _open_at(now: datetime) -> sa.Select[Any]:
+    return sa.select(approvals).where(is_open, approvals.c.expires_at > now)
+
+
+def _closed(connection: Connection, approval: Approval, verdict: Verdict) -> Approval:
+    """Write a verdict down, and let the turn run where it asks nothing else."""
+    values = {
+        "state": verdict.state,
+        "edited": None if verdict.edited is None else json.dumps(verdict.edited).encode(),
+        "reason": verdict.reason,
+        "decided_by": verdict.by,
+        "decided_at": verdict.at,
+    }
+    connection.execute(_UPDATE, _key(approval) | values)
+    connection.execute(_GO_ON, {"of_turn": approval.turn_id})
+    closed = _one(connection, approval)
+    assert closed is not None  # noqa: S101 - it was just written
+    return closed
+
+
+def _one(connection: Connection, approval: Approval) -> Approval | None:
+    row = connection.execute(_GET, _key(approval)).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def _key(approval: Approval) -> dict[str, Any]:
+    return {"of_turn": approval.turn_id, "at": approval.step, "call": approval.call_id}
+
+
+def _values(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.id,
+        "turn_id": approval.turn_id,
+        "step": approval.step,
+        "call_id": approval.call_id,
+        "owner": approval.owner,
+        "tool": approval.tool,
+        "arguments": json.dumps(approval.arguments).encode(),
+        "said": approval.said,
+        "state": approval.state,
+        "edited": None,
+        "reason": approval.reason,
+        "decided_by": approval.decided_by,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decided_at": approval.decided_at,
+    }
+
+
+def _approval(row: RowMapping) -> Approval:
+    edited = row["edited"]
+    decoded = {"arguments": json.loads(row["arguments"]), "edited": edited and json.loads(edited)}
+    return Approval(**{**row, **decoded})
+
+
+is_open = sa.text("approvals.state = 'open'")
+_ONE = (
+    (approvals.c.turn_id == sa.bindparam("of_turn"))
+    & (approvals.c.step == sa.bindparam("at"))
+    & (approvals.c.call_id == sa.bindparam("call"))
+)
+_GET = sa.select(approvals).where(_ONE)
+_INSERT = sa.insert(approvals)
+_UPDATE = sa.update(approvals).where(_ONE)
+_TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
+    approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
+)
+_WITHDRAW = (
+    sa.update(approvals)
+    .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
+    .values(state="withdrawn")
+)
+_WAIT = (
+    sa.update(turns)
+    .where(turns.c.id == sa.bindparam("of_turn"), turns.c.state == "running")
+    .values(state="waiting")
+)
+_asks = sa.exists().where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
+_GO_ON = (
+    sa.update(turns)
+    .where(turns.c.id == sa.bindparam("of_turn"), turns.c.state == "waiting", ~_asks)
+    .values(state="running")
+)

@@ -1,0 +1,84 @@
+"""The transport to an MCP server at an address (streamable HTTP), with bounds that the library's has not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+
+from torana.tools.mcp.entries import Server
+from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
+
+Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
+
+#: Seconds for connecting, and for sending; a stream of events may be silent for as long as it likes.
+_PATIENCE = 10.0
+#: Seconds in which a server may take note that we are gone.
+_FAREWELL = 2.0
+
+
+@asynccontextmanager
+async def open_http(server: Server) -> AsyncGenerator[Streams]:
+    """Speak with the address; redirects are followed on its own origin alone.
+
+    Raises an exception group, at any time, where it cannot be reached.
+    """
+    assert server.url is not None  # noqa: S101 - a server of this transport has one
+    headers = {name: value.get_secret_value() for name, value in server.headers.items()}
+    client = httpx2.AsyncClient(
+        headers={**headers, "Accept-Encoding": "identity"},
+        timeout=httpx2.Timeout(_PATIENCE, read=None),
+        transport=_Bounded(),
+        trust_env=False,  # a .netrc is not meant for it
+    )
+    async with (
+        client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=MESSAGE_LIMIT) as streams,
+    ):
+        yield streams
+
+
+class _Bounded(httpx2.AsyncHTTPTransport):
+    """Takes no more of an answer than a message may have, and not too many messages at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = Throttle()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            request.extensions["timeout"] = httpx2.Timeout(_FAREWELL).as_dict()
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - what this transport makes
+        events = response.headers.get("content-type", "").startswith("text/event-stream")
+        response.stream = _BoundedStream(
+            response.stream, self._throttle, whole=None if events else MESSAGE_LIMIT
+        )
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, throttle: Throttle, *, whole: int | None) -> None:
+        """``whole`` is how many bytes it may have in all; None is no bound."""
+        self._stream = stream
+        self._throttle = throttle
+        self._whole = whole
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        taken = 0
+        async for chunk in self._stream:
+            taken += len(chunk)
+            if self._whole is not None and taken > self._whole:
+                raise httpx2.StreamError(f"the answer has more than {self._whole // 1_048_576} MiB")
+            await self._throttle.spend(chunk.count(b"\ndata:") + 1)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,105 @@
+"""Snippets of Python that the model writes, run by Monty: an interpreter without a way to the machine.
+
+Monty has no files, no network, no environment and no other program; its workers are processes of their own, and
+one that takes too much is ended without the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pydantic_monty import AsyncMonty, CollectString, MontyError, OSPolicy, ResourceLimits
+
+from torana.tools.base import ToolError, tool
+
+CODE_LIMIT = 20_000
+#: Characters of what is printed, and of the result, that the model reads.
+SHOWN_LIMIT = 16_000
+SECONDS = 5.0
+
+_MEMORY = 64 * 1024 * 1024
+#: A snippet that sleeps would hold a worker for nothing.
+_POLICY: OSPolicy = {"sleep": "zero"}
+#: Seconds beyond its own limit after which a worker counts as hung.
+_GRACE = 5.0
+_WORKERS = 2
+
+
+class PythonTools:
+    """The tool that runs snippets, with its few workers; they start when the first snippet comes."""
+
+    def __init__(self, *, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._limits: ResourceLimits = {
+            "max_feed_duration_secs": seconds,
+            "max_memory": _MEMORY,
+            "max_suspensions": 100,
+        }
+        self._pool: AsyncMonty | None = None
+        self._opening = asyncio.Lock()
+
+    async def close(self) -> None:
+        """End the workers. Idempotent.
+
+        Call it well before the process ends: one that ends right behind its workers may abort (SIGABRT).
+        """
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.__aexit__(None, None, None)
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_python]
+
+    @tool(idempotent=True)
+    async def run_python(self, code: str) -> str:
+        """Run a snippet of Python and read what it prints and the value of its last expression.
+
+        For calculations, counting and reshaping data. It has 5 seconds, nothing of the machine (no files, no
+        network, no packages) and few modules: math, re, json, datetime. Nothing is kept for the next snippet.
+
+        Args:
+            code: The Python code, at most 20,000 characters; data belongs into it as literals.
+        """
+        if len(code) > CODE_LIMIT:
+            raise ToolError(f"The code has {len(code):,} characters; send at most {CODE_LIMIT:,}.")
+        printed = CollectString()
+        pool = await self._opened()
+        try:
+            async with (
+                asyncio.timeout(self._seconds + _GRACE),
+                pool.checkout(limits=self._limits, os_policy=_POLICY) as worker,
+            ):
+                value: object = await worker.feed_run(code, print_callback=printed)
+                result = "" if value is None else _shown("result", repr(value))
+        except TimeoutError as error:
+            raise ToolError("No worker was free, or the code did not end; try it again.") from error
+        # Some values cannot leave the interpreter, such as a number of 5,000 digits.
+        except (MontyError, ValueError, OverflowError, RecursionError) as error:
+            raise ToolError(_fault(error, printed.output)) from error
+        return "\n".join(filter(None, [_shown("printed", printed.output), result])) or "It printed nothing."
+
+    async def _opened(self) -> AsyncMonty:
+        async with self._opening:
+            if self._pool is None:
+                pool = AsyncMonty(
+                    min_processes=0, max_processes=_WORKERS, request_timeout=self._seconds + _GRACE
+                )
+                self._pool = await pool.__aenter__()
+            return self._pool
+
+
+def _fault(error: Exception, printed: str) -> str:
+    said = str(error).strip() or type(error).__name__
+    return "\n".join(filter(None, [f"The code failed: {said[-2000:]}", _shown("printed", printed)]))
+
+
+def _shown(name: str, text: str) -> str:
+    text = text.strip().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if not text:
+        return ""
+    note = f" (its beginning; {len(text):,} characters in all)" if len(text) > SHOWN_LIMIT else ""
+    return f"{name}{note}: {text[:SHOWN_LIMIT]}"

@@ -1,0 +1,202 @@
+"""The command line of bubblewrap: a root with the system's programs in it and nothing else of the host.
+
+What is not mounted is not there: no home, no data directory, no ``/etc`` but a few harmless files. Every mount
+is read-only except ``/tmp`` and ``/dev/shm``, which are bounded and gone when the run ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from torana.tools.sandbox.job import MIB, Job, Limits, SandboxFault
+
+#: Where the job's own files are. A neutral path: the host's are never shown.
+FOLDER = "/skill"
+#: What a script runs as, inside; and outside too where the gateway is root.
+NOBODY = 65534
+#: Where programs are looked for inside, and where those that build the sandbox are outside.
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+_SHM = 16 * MIB
+_OPEN_FILES = 256
+#: Top folders that are links into /usr on most systems today.
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+#: What programs need of /etc and may know: libraries, certificates, links of Debian's, the time zone.
+_ETC = (
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates/extracted",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+    "/etc/localtime",
+)
+#: Files of /etc that the sandbox has of its own.
+ETC_FILES = {
+    "passwd": f"nobody:x:{NOBODY}:{NOBODY}:nobody:/tmp:/bin/sh\n",
+    "group": f"nogroup:x:{NOBODY}:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+_BUBBLEWRAP_CURE = "Install bubblewrap 0.8 or newer (apt install bubblewrap)."
+_NAMESPACES_CURE = (
+    "This system forbids user namespaces. Allow them: `sysctl -w user.max_user_namespaces=15000`, "
+    "on older Debian `sysctl -w kernel.unprivileged_userns_clone=1`, on Ubuntu `sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0`; a container needs a seccomp profile that lets it make "
+    "namespaces."
+)
+
+
+class Bubblewrap:
+    """Builds the command lines. ``hidden`` are paths that no job may see, whatever it was granted."""
+
+    def __init__(self, *, hidden: Iterable[Path] = ()) -> None:
+        self._hidden = tuple(Path(os.path.realpath(path)) for path in hidden)
+        self._as_root = os.geteuid() == 0
+        self._fault: str | None = None
+        self._probed = False
+
+    def fault(self) -> str | None:
+        """Why nothing can be run here, with the cure; None where all is well. Tried once, then remembered.
+
+        The first call takes some 50 ms.
+        """
+        if not self._probed:
+            self._fault = self._probe()
+            self._probed = True
+        return self._fault
+
+    def which(self, program: str) -> str | None:
+        """Where the sandbox has the program; None where it has not, though the host may."""
+        found = shutil.which(program, path=PATH)
+        real = os.path.realpath(found) if found else ""
+        visible = real.startswith(("/usr/", *(f"{folder}/" for folder in _SYSTEM)))
+        return found if visible and not self._is_hidden(Path(real)) else None
+
+    def command(
+        self, job: Job, started: Sequence[str], *, room: Path, limits: Limits, seccomp: int
+    ) -> list[str]:
+        """The whole command line for ``job``, of which ``started`` is what it prepared.
+
+        ``room`` holds its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
+        ``seccomp`` is a descriptor with the filter of its system calls. Raises ``SandboxFault`` for a directory
+        that cannot be shown.
+        """
+        inner = [*self._program("prlimit"), *_limits(limits), "--", *started]
+        if job.hosts:
+            inner = ["/usr/bin/python3", "-I", "-S", "/run/forward.py", *inner]
+        return [*self._outer(), *self._root(job, room=room, limits=limits, seccomp=seccomp), "--", *inner]
+
+    def _outer(self) -> Iterator[str]:
+        """What comes before bubblewrap: the gateway goes first, and root is given up.
+
+        Processes of root are not counted (RLIMIT_NPROC), and could write to what root owns.
+        """
+        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "800", "--")
+        if self._as_root:
+            ids = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
+            yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")
+        yield from self._program("bwrap")
+
+    def _root(self, job: Job, *, room: Path, limits: Limits, seccomp: int) -> Iterator[str]:
+        yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL")
+        yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox")
+        yield from ("--die-with-parent", "--new-session", "--seccomp", str(seccomp))
+        yield from ("--ro-bind", "/usr", "/usr")
+        for folder in _SYSTEM:
+            yield from _system_folder(folder)
+        for path in _ETC:
+            yield from ("--ro-bind-try", path, path)
+        for name in ETC_FILES:
+            yield from ("--ro-bind", str(room / "etc" / name), f"/etc/{name}")
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
+        yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside
+        yield from ("--ro-bind", str(room / "skill"), FOLDER)
+        if job.hosts:
+            for name in ("egress.sock", "forward.py"):
+                yield from ("--ro-bind", str(room / name), f"/run/{name}")
+        for path in job.directories:
+            yield from ("--ro-bind", self._shown(path), path)
+        for path in job.writable:
+            yield from ("--bind", self._shown(path), path)
+        for path in self._hidden:
+            if path.is_relative_to("/usr") and path.is_dir():
+                yield from ("--tmpfs", str(path), "--remount-ro", str(path))
+        yield from ("--remount-ro", "/", "--chdir", FOLDER)
+
+    def _shown(self, path: str) -> str:
+        # A link could lead anywhere by now, and bubblewrap would follow it.
+        if os.path.realpath(path) != path or not Path(path).is_dir():
+            raise SandboxFault(
+                f"The directory {path!r} is not there, or there is a link on the way to it; correct it."
+            )
+        if self._is_hidden(Path(path)) or any(hidden.is_relative_to(path) for hidden in self._hidden):
+            raise SandboxFault(f"The directory {path!r} holds data of the gateway's own; no script may see it.")
+        return path
+
+    def _is_hidden(self, path: Path) -> bool:
+        return any(path.is_relative_to(hidden) for hidden in self._hidden)
+
+    def _program(self, name: str) -> tuple[str, ...]:
+        path = shutil.which(name, path=PATH)
+        if path is None:
+            package = {"bwrap": "bubblewrap", "nice": "coreutils"}.get(name, "util-linux")
+            raise SandboxFault(f"The program {name} is missing: apt install {package}.")
+        return (path,)
+
+    def _probe(self) -> str | None:
+        if sys.platform != "linux":
+            return "Scripts run on Linux only: nothing else has the namespaces that keep them in."
+        try:
+            command = [
+                *self._outer(),
+                "--unshare-all",
+                "--unshare-user",
+                "--disable-userns",
+                "--cap-drop",
+                "ALL",
+            ]
+        except SandboxFault as fault:
+            return str(fault)
+        command += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/dev", "--", "/usr/bin/env", "true"]
+        try:
+            done = subprocess.run(  # noqa: S603 - our own words
+                command, capture_output=True, text=True, timeout=10, env={"PATH": PATH}, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"The sandbox cannot be tried ({error}). {_BUBBLEWRAP_CURE}"
+        return None if done.returncode == 0 else _explain(done.stderr)
+
+
+def _system_folder(folder: str) -> Sequence[str]:
+    if Path(folder).is_symlink():
+        return "--symlink", str(Path(folder).readlink()), folder
+    return "--ro-bind-try", folder, folder
+
+
+def _limits(limits: Limits) -> Sequence[str]:
+    # Data and not address space: JavaScript engines reserve gigabytes that they never touch.
+    return (
+        f"--nproc={limits.processes}",
+        f"--data={limits.memory}",
+        f"--fsize={limits.disk}",
+        f"--nofile={_OPEN_FILES}",
+        "--core=0",
+        "--memlock=0",
+        "--msgqueue=0",
+    )
+
+
+def _explain(stderr: str) -> str:
+    said = " ".join(stderr.split())[:200]
+    if "nknown option" in said:
+        return f"This bubblewrap is too old: {said}. {_BUBBLEWRAP_CURE}"
+    return f"bubblewrap does not work here: {said}. {_NAMESPACES_CURE}"

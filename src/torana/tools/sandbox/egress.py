@@ -1,0 +1,181 @@
+"""The only way out of a sandbox with hosts: an HTTP proxy that connects to the granted ones.
+
+It speaks ``CONNECT`` (RFC 9110, 9.3.6) and plain HTTP in absolute form (RFC 9112, 3.2.2) on a Unix socket,
+which only that run's sandbox has. A host is looked up once for each connection, and what is connected to is one
+of the addresses that were checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torana.web import WebFault
+
+#: The addresses at which a host's name may be reached on a port, as ``web.Guard`` gives them.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+#: Ports of a host that was granted without one.
+WEB_PORTS = (80, 443)
+HEAD_LIMIT = 16 * 1024
+CONNECTIONS = 32
+
+_PATIENCE = 10.0
+_CHUNK = 64 * 1024
+_REFUSED_LIMIT = 20
+#: Headers between the script and this proxy alone, or written anew.
+_DROPPED = ("connection", "host", "keep-alive", "proxy-authorization", "proxy-connection", "upgrade")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    host: str
+    port: int
+    #: What is sent on before the bytes that follow; empty for CONNECT.
+    head: bytes
+    tunnel: bool
+
+
+class Egress:
+    """The proxy of one run."""
+
+    def __init__(self, *, hosts: Iterable[str], resolve: Resolve) -> None:
+        self._granted = frozenset(place for host in hosts for place in _places(host))
+        self._resolve = resolve
+        self._refused: dict[str, None] = {}
+        self._open: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """``host:port`` of what was asked for and not granted; the first 20."""
+        return tuple(self._refused)
+
+    async def open(self, path: Path) -> None:
+        """Listen on a Unix socket at ``path``."""
+        self._server = await asyncio.start_unix_server(self._accept, path, limit=HEAD_LIMIT)
+
+    async def close(self) -> None:
+        """Stop listening and cut every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - asyncio runs this in one
+        self._open.add(task)
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                await self._serve(reader, writer)
+        finally:
+            self._open.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) > CONNECTIONS:
+            await _refuse(writer, 503, "Too many connections at once.")
+            return
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
+            request = _parse(head)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError):
+            await _refuse(writer, 400, "This proxy understands CONNECT and http:// requests.")
+            return
+        if (request.host, request.port) not in self._granted:
+            place = f"{request.host}:{request.port}"[:300]
+            if len(self._refused) < _REFUSED_LIMIT:
+                self._refused[place] = None
+            await _refuse(writer, 403, f"The operator has not granted {place} to this skill.")
+            return
+        try:
+            out_reader, out_writer = await self._connect(request.host, request.port)
+        except (OSError, TimeoutError, WebFault) as error:
+            await _refuse(writer, 502, f"{request.host} cannot be reached: {error}")
+            return
+        try:
+            await _join(request, (reader, writer), (out_reader, out_writer))
+        finally:
+            out_writer.close()
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # An address that was granted as such is meant, also where it is not public.
+        addresses = [host] if _is_address(host) else await self._resolve(host, port)
+        failure = OSError("it has no address")
+        for address in addresses:
+            try:
+                return await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
+            except OSError as error:
+                failure = error
+        raise failure
+
+
+def _places(host: str) -> list[tuple[str, int]]:
+    """The host and port that an entry of ``Needs.hosts`` stands for."""
+    parts = urlsplit(f"//{host}")
+    name = _normal(parts.hostname or "")
+    return [(name, port) for port in ([parts.port] if parts.port else WEB_PORTS)]
+
+
+def _normal(host: str) -> str:
+    host = host.lower().removesuffix(".")
+    return str(ip_address(host)) if _is_address(host) else host
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ip_address(host)
+        return True
+    return False
+
+
+def _parse(head: bytes) -> _Request:
+    """Raises ``ValueError`` for what is no request to a proxy."""
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    method, target, _version = first.split(" ")
+    tunnel = method == "CONNECT"
+    url = urlsplit(f"//{target}" if tunnel else target)
+    if url.hostname is None or url.username is not None or url.scheme != ("" if tunnel else "http"):
+        raise ValueError(target)
+    port = url.port or 80
+    if tunnel:
+        return _Request(_normal(url.hostname), port, b"", tunnel=True)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    kept = [line for line in lines if line.partition(":")[0].strip().lower() not in _DROPPED]
+    # One request for each connection: what follows would not be looked at.
+    sent = [f"{method} {path} HTTP/1.1", f"Host: {url.netloc}", "Connection: close", *kept]
+    return _Request(_normal(url.hostname), port, "\r\n".join([*sent, "", ""]).encode("latin-1"), tunnel=False)
+
+
+async def _join(
+    request: _Request,
+    inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+) -> None:
+    if request.tunnel:
+        inside[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    else:
+        outside[1].write(request.head)
+    await asyncio.gather(_pump(inside[0], outside[1]), _pump(outside[0], inside[1]))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: int, text: str) -> None:
+    body = f"{text}\n".encode()
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+    await writer.drain()

@@ -1,0 +1,188 @@
+"""One process that is given an end: its time, memory, files and output are watched from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from torana.tools.sandbox.job import Limits, Outcome, Stopped
+
+#: Seconds between two looks at what is in use.
+_LOOK = 0.1
+#: Seconds that the outputs of a killed process may still take to close.
+_AFTERMATH = 5.0
+_CHUNK = 64 * 1024
+_PAGE = os.sysconf("SC_PAGESIZE")
+#: Where a job can write, inside.
+_DISKS = ("tmp", "dev/shm")
+
+
+@dataclass(slots=True)
+class _Output:
+    """The beginning of what was read from a pipe, and how much it was."""
+
+    kept: bytearray = field(default_factory=bytearray)
+    size: int = 0
+
+
+class BoundedProcess:
+    """Runs a command line of bubblewrap to its end. Made for one run."""
+
+    def __init__(self, *, limits: Limits) -> None:
+        self._limits = limits
+        self._stopped: Stopped | None = None
+        self._process: subprocess.Popen[bytes]
+        self._flood = 0
+
+    async def run(
+        self, command: Sequence[str], *, environ: Mapping[str, str], stdin: bytes, descriptors: Sequence[int]
+    ) -> Outcome:
+        """Start ``command`` with nothing but ``environ`` and wait for it, or for its killing.
+
+        Whatever happens, cancellation included, nothing of it is alive afterwards: bubblewrap's death takes its
+        whole process namespace with it, also what ignores signals or became a daemon. Raises ``OSError`` where
+        it cannot be started.
+        """
+        started = time.monotonic()
+        with sealed_file(stdin) as given:
+            # Not asyncio's: uvloop leaves descriptors open in the child when it is to pass one on.
+            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - a few milliseconds; our own words
+                command,
+                env=environ,
+                pass_fds=descriptors,
+                cwd="/",
+                start_new_session=True,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        clock = asyncio.get_running_loop().call_later(self._limits.seconds, self._stop, "time")
+        outputs = _Output(), _Output()
+        pipes = self._process.stdout, self._process.stderr
+        reading = [asyncio.create_task(self._read(*pair)) for pair in zip(pipes, outputs, strict=True)]
+        watching = asyncio.create_task(self._watch())
+        try:
+            await _ended(self._process.pid)
+            await asyncio.wait(reading, timeout=_AFTERMATH)
+        finally:
+            clock.cancel()
+            self._kill()
+            for task in (watching, *reading):
+                task.cancel()
+            await asyncio.gather(watching, *reading, return_exceptions=True)
+            code = self._process.wait()
+        return Outcome(
+            code=code if code >= 0 else 128 - code,
+            stopped=self._stopped,
+            seconds=time.monotonic() - started,
+            stdout=bytes(outputs[0].kept),
+            stderr=bytes(outputs[1].kept),
+            stdout_bytes=outputs[0].size,
+            stderr_bytes=outputs[1].size,
+        )
+
+    async def _read(self, pipe: IO[bytes] | None, output: _Output) -> None:
+        stream = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(stream)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+        with closing(transport):
+            while chunk := await stream.read(_CHUNK):
+                output.kept += chunk[: self._limits.output - len(output.kept)]
+                output.size += len(chunk)
+                self._flood += len(chunk)
+                if self._flood > self._limits.flood:
+                    self._stop("output")
+
+    async def _watch(self) -> None:
+        while True:
+            pids = list(_descendants(self._process.pid))
+            # The first is quick and counts for each process what they share; the second is slow and right.
+            if all(sum(map(measure, pids)) > self._limits.memory for measure in (_resident, _proportional)):
+                self._stop("memory")
+            # While it is alone, the first process may still be building the sandbox and see the host's disks.
+            if len(pids) > 1 and _files(pids[0]) > self._limits.files:
+                self._stop("files")
+            await asyncio.sleep(_LOOK)
+
+    def _stop(self, why: Stopped) -> None:
+        self._stopped = self._stopped or why
+        self._kill()
+
+    def _kill(self) -> None:
+        """Kill bubblewrap and its child, which is the first process of the sandbox: the others die with it."""
+        if self._process.poll() is None:
+            for pid in (*_children(self._process.pid), self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def sealed_file(data: bytes) -> Generator[int]:
+    """A descriptor of a file in memory with ``data``, which nobody can change any more; for a child process."""
+    descriptor = os.memfd_create("given", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _ended(pid: int) -> None:
+    """Wait until the child has ended; it is still to be collected."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(pid)
+    try:
+        loop.add_reader(descriptor, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """All processes below ``pid``, parents first."""
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    return 0
+
+
+def _proportional(pid: int) -> int:
+    with suppress(OSError):
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+    return 0
+
+
+def _files(pid: int) -> int:
+    """Files that the sandbox's own disks hold. Their size is bounded, but an empty file takes memory too."""
+    used = 0
+    for disk in _DISKS:
+        with suppress(OSError):
+            found = os.statvfs(f"/proc/{pid}/root/{disk}")
+            used += found.f_files - found.f_ffree
+    return used

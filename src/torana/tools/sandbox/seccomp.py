@@ -1,0 +1,124 @@
+"""A filter of system calls (seccomp(2), in classic BPF): what no script needs and an escape might.
+
+Namespaces hide what there is; the filter takes away doors in the kernel that they do not close: sockets that no
+network namespace holds (AF_VSOCK), memory that belongs to no process and so is not counted (memfd, System V),
+typing into a terminal (TIOCSTI), keys, tracing, io_uring, BPF and mounts. A forbidden call fails with an error.
+"""
+
+from __future__ import annotations
+
+import platform
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EAFNOSUPPORT, ENOSYS, EPERM
+
+# linux/audit.h: which calling convention the numbers below belong to.
+_X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
+
+# linux/bpf_common.h and linux/seccomp.h
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+# struct seccomp_data. Of an argument's 64 bits the lower half is read: both machines are little-endian.
+_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
+
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+_TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+#: CLONE_NEW* of linux/sched.h, save NEWTIME, which clone() cannot ask for.
+_NEW_NAMESPACES = 0x7E020000
+#: Bit 30 marks the x32 calls of x86-64, a second set of numbers.
+_X32 = 0x40000000
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The numbers of system calls on one machine."""
+
+    arch: int
+    socket: int
+    ioctl: int
+    clone: int
+    clone3: int
+    forbidden: tuple[int, ...]
+
+
+# Since Linux 5.1 new calls have the same number everywhere: io_uring, the mount calls, memfd_secret …
+_NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
+_MACHINES = {
+    "x86_64": _Calls(
+        arch=_X86_64,
+        socket=41,
+        ioctl=16,
+        clone=56,
+        clone3=435,
+        # ptrace mount umount2 pivot_root unshare setns bpf keyctl add_key request_key userfaultfd
+        # perf_event_open memfd_create shmget semget msgget kexec_load process_vm_readv process_vm_writev
+        # open_by_handle_at
+        forbidden=(
+            *(101, 165, 166, 155, 272, 308, 321, 250, 248, 249, 323, 298),
+            *(319, 29, 64, 68, 246, 310, 311, 304),
+            *_NEWER,
+        ),
+    ),
+    "aarch64": _Calls(
+        arch=_AARCH64,
+        socket=198,
+        ioctl=29,
+        clone=220,
+        clone3=435,
+        forbidden=(
+            *(117, 40, 39, 41, 97, 268, 280, 219, 217, 218, 282, 241),
+            *(279, 194, 190, 186, 104, 270, 271, 265),
+            *_NEWER,
+        ),
+    ),
+}
+
+
+def program(machine: str | None = None) -> bytes:
+    """The filter for ``machine``, by default this one; one that allows all where its numbers are not known."""
+    calls = _MACHINES.get(machine or platform.machine())
+    return b"".join(_assemble(calls)) if calls else _allow()
+
+
+def _assemble(calls: _Calls) -> Iterator[bytes]:
+    yield _step(_LOAD, _ARCH)
+    yield from _unless(_EQUAL, (calls.arch,), ENOSYS)
+    yield _step(_LOAD, _NUMBER)
+    yield from _when(_AT_LEAST, _X32, _answer(ENOSYS))
+    # With ENOSYS the C library falls back to clone(), whose flags can be read.
+    yield from _when(_EQUAL, calls.clone3, _answer(ENOSYS))
+    for number in calls.forbidden:
+        yield from _when(_EQUAL, number, _answer(EPERM))
+    yield from _when(
+        _EQUAL, calls.socket, _step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT), _allow()
+    )
+    terminal = [step for code in _TERMINAL for step in _when(_EQUAL, code, _answer(EPERM))]
+    yield from _when(_EQUAL, calls.ioctl, _step(_LOAD, _SECOND), *terminal, _allow())
+    namespaces = _when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))
+    yield from _when(_EQUAL, calls.clone, _step(_LOAD, _FIRST), *namespaces, _allow())
+    yield _allow()
+
+
+def _when(test: int, value: int, *then: bytes) -> list[bytes]:
+    """If the loaded number passes the test, ``then``; otherwise go on behind it."""
+    return [_step(test, value, skip_if_false=len(then)), *then]
+
+
+def _unless(test: int, values: tuple[int, ...], error: int) -> list[bytes]:
+    """Fail unless the loaded number passes the test with one of ``values``."""
+    tests = [_step(test, value, skip_if_true=len(values) - i) for i, value in enumerate(values)]
+    return [*tests, _answer(error)]
+
+
+def _answer(error: int) -> bytes:
+    return _step(_RETURN, _ERROR | error)
+
+
+def _allow() -> bytes:
+    return _step(_RETURN, _ALLOW)
+
+
+def _step(code: int, value: int, *, skip_if_true: int = 0, skip_if_false: int = 0) -> bytes:
+    """``struct sock_filter``."""
+    return struct.pack("<HBBI", code, skip_if_true, skip_if_false, value)

@@ -1,0 +1,207 @@
+"""Run a skill's script in the sandbox, with what its operator granted it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
+from torana.tools.base import ToolError, tool
+from torana.tools.sandbox import FOLDER, Job, Limits, Outcome, Sandbox, SandboxFault
+
+#: What the operator granted to the skill as it is now; None where it is not approved.
+Granted = Callable[[Skill], Needs | None]
+
+ARGUMENTS_LIMIT = 64
+ARGUMENT_LIMIT = 8 * 1024
+STDIN_LIMIT = 256 * 1024
+#: Characters of each output that the model reads.
+SHOWN_LIMIT = 16_000
+
+_SHEBANG_LIMIT = 256
+#: Who runs a script that does not say so itself.
+_INTERPRETERS = {
+    ".py": "python3",
+    ".sh": "sh",
+    ".bash": "bash",
+    ".js": "node",
+    ".mjs": "node",
+    ".rb": "ruby",
+    ".pl": "perl",
+}
+
+
+class ScriptTools:
+    """The tool that runs scripts. ``environ`` has the secrets' values; none but a granted one is looked up."""
+
+    def __init__(
+        self,
+        *,
+        skills: Skills,
+        sandbox: Sandbox,
+        granted: Granted,
+        environ: Mapping[str, str],
+        limits: Limits | None = None,
+    ) -> None:
+        self._skills = skills
+        self._sandbox = sandbox
+        self._granted = granted
+        self._environ = environ
+        self._limits = limits or Limits()
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_skill_script]
+
+    @tool(idempotent=False)
+    async def run_skill_script(
+        self, slug: str, script: str, arguments: Sequence[str] = (), stdin: str = ""
+    ) -> str:
+        """Run a script of a skill, as its instructions say. It runs in a sandbox without your other tools.
+
+        The script starts in the skill's folder, can write to /tmp only, and has 30 seconds.
+
+        Args:
+            slug: The skill's short name.
+            script: The script's path inside the skill's folder, such as scripts/report.py.
+            arguments: The command line's arguments, one by one and unquoted.
+            stdin: What the script reads from its standard input.
+        """
+        skill = self._skills.catalogue().get(slug)
+        if skill is None:
+            raise ToolError(f"There is no skill {slug!r}; list_skills names those there are.")
+        needs = self._needs(skill)
+        name = posixpath.normpath(script.removeprefix(f"{FOLDER}/"))
+        if name not in needs.scripts:
+            listed = ", ".join(needs.scripts) or "none"
+            raise ToolError(f"The skill {slug!r} has no script {script!r} that may be run; it has: {listed}.")
+        secrets = {key: self._environ[key] for key in needs.secrets if self._environ.get(key)}
+        job = Job(
+            prepare=partial(self._prepare, skill, name, _checked(arguments)),
+            environ=secrets,
+            stdin=_bounded(stdin),
+            directories=needs.directories,
+            writable=needs.writable,
+            hosts=needs.hosts,
+        )
+        try:
+            outcome = await self._sandbox.run(job, self._limits)
+        except (SandboxFault, SkillFileError) as fault:
+            raise ToolError(str(fault)) from fault
+        return _report(outcome, self._limits, secrets=secrets)
+
+    def _needs(self, skill: Skill) -> Needs:
+        """What is both declared and granted."""
+        granted = self._granted(skill)
+        if granted is None:
+            raise ToolError(
+                f"The scripts of the skill {skill.slug!r} are not approved; the operator can do so with "
+                f"`torana skills approve {skill.slug}`."
+            )
+        return both(skill.needs, granted)
+
+    def _prepare(self, skill: Skill, name: str, arguments: Sequence[str], folder: Path) -> Sequence[str]:
+        copy_skill(skill, folder)
+        with (folder / name).open("rb") as file:
+            first = file.readline(_SHEBANG_LIMIT).decode(errors="replace")
+        words = _shebang(first) or _by_ending(name)
+        if not words:
+            raise ToolError(
+                f"{name} does not say what runs it; begin it with a line such as '#!/usr/bin/env python3'."
+            )
+        for program in _programs(words):
+            if self._sandbox.which(program) is None:
+                raise ToolError(f"{name} is run by {program}, which is not installed for scripts here.")
+        return (*words, f"{FOLDER}/{name}", *arguments)
+
+
+def both(one: Needs, other: Needs) -> Needs:
+    """What stands in both."""
+    return Needs(
+        **{
+            field.name: tuple(name for name in getattr(one, field.name) if name in getattr(other, field.name))
+            for field in fields(Needs)
+        }
+    )
+
+
+def _shebang(line: str) -> tuple[str, ...]:
+    """The interpreter and its one argument, as the kernel reads them (execve(2))."""
+    if not line.startswith("#!"):
+        return ()
+    program, _, argument = line[2:].strip().partition(" ")
+    return (program, argument.strip()) if argument.strip() else (program,)
+
+
+def _by_ending(name: str) -> tuple[str, ...]:
+    program = _INTERPRETERS.get(posixpath.splitext(name)[1].lower())
+    return ("/usr/bin/env", program) if program else ()
+
+
+def _programs(words: Sequence[str]) -> Iterator[str]:
+    """The programs that an interpreter's line needs; of ``env`` the one that it starts."""
+    yield words[0]
+    if posixpath.basename(words[0]) == "env" and len(words) > 1 and not words[1].startswith("-"):
+        yield words[1]
+
+
+def _checked(arguments: Sequence[str]) -> Sequence[str]:
+    if len(arguments) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in arguments):
+        raise ToolError(
+            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} characters; "
+            "send more as stdin."
+        )
+    if any("\0" in argument for argument in arguments):
+        raise ToolError("An argument cannot hold U+0000; leave it out.")
+    return arguments
+
+
+def _bounded(stdin: str) -> bytes:
+    data = stdin.encode(errors="replace")
+    if len(data) > STDIN_LIMIT:
+        raise ToolError(f"stdin has {len(data):,} bytes; send at most {STDIN_LIMIT:,}.")
+    return data
+
+
+def _report(outcome: Outcome, limits: Limits, *, secrets: Mapping[str, str]) -> str:
+    why = {
+        "time": f"it was still running after {limits.seconds:g} seconds",
+        "memory": f"it used more than {limits.memory >> 20} MiB of memory",
+        "output": f"it wrote more than {limits.flood >> 20} MiB of output",
+        "files": f"it made more than {limits.files:,} files",
+    }
+    ended = f"exit code {outcome.code}"
+    parts = [f"The script was stopped: {why[outcome.stopped]}." if outcome.stopped else ended]
+    parts += [f"Not granted to it, and refused: {place}." for place in outcome.refused]
+    parts += _shown("stdout", outcome.stdout, outcome.stdout_bytes, secrets)
+    parts += _shown("stderr", outcome.stderr, outcome.stderr_bytes, secrets)
+    return "\n".join(parts)
+
+
+def _shown(name: str, data: bytes, size: int, secrets: Mapping[str, str]) -> list[str]:
+    cut = size > len(data)
+    text = (
+        _scrubbed(data, secrets, cut=cut)
+        .decode(errors="replace")
+        .replace("\0", "\N{REPLACEMENT CHARACTER}")
+        .strip()
+    )
+    if not text:
+        return []
+    note = f" (its beginning; {size:,} bytes in all)" if cut or len(text) > SHOWN_LIMIT else ""
+    return [f"{name}{note}:", text[:SHOWN_LIMIT]]
+
+
+def _scrubbed(data: bytes, secrets: Mapping[str, str], *, cut: bool) -> bytes:
+    """Without the secrets' values, and without a piece of one at the end where the output was cut."""
+    values = {name: os.fsencode(value) for name, value in secrets.items()}
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+        data = data.replace(value, f"[{name}]".encode())
+    longest = max(map(len, values.values()), default=0)
+    return data[: len(data) - longest] if cut else data

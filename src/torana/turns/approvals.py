@@ -1,0 +1,273 @@
+"""Calls of tools that wait for somebody's yes: asked, decided once, and expired to a no."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from torana.agent.approval import Decision, Question
+from torana.errors import AlreadyDecided, NotFound, NotWaiting
+from torana.limits.budgets import Settled
+from torana.messages import Turn, new_id, utc_now
+from torana.paging import TIME_KEY, Page, cut, read_cursor
+from torana.store import approvals as rows
+from torana.store import deliveries
+from torana.store.approvals import Approval, Verdict
+from torana.store.audit import Act, record
+from torana.store.database import Connection, Database, Work
+from torana.turns.journal import Persists
+from torana.turns.questions import question_text
+
+#: Seconds between two looks at the clock and the row while nobody decides.
+_LOOK = 60.0
+
+T = TypeVar("T")
+
+_NOBODY = "it needs somebody's approval, and here is nobody who can be asked"
+_NO_ANSWER = "it needs somebody's approval, and nobody answered in time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What somebody decides about a call: approved, perhaps with other arguments, or denied."""
+
+    approve: bool
+    by: str
+    arguments: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that waits in this process."""
+
+    question: Question
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Approvals:
+    """Asks about calls and takes the answers.
+
+    The rows say how everything stands: what is decided while nobody waits here, is found when its turn comes
+    past the call again.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        lasts: timedelta = timedelta(hours=1),
+        clock: Callable[[], datetime] = utc_now,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        can_ask: Callable[[str], bool] = lambda _: True,
+        asked: Callable[[Turn], None] = lambda _: None,
+    ) -> None:
+        """After ``lasts`` a question is a no. ``can_ask`` tells whether people see questions on an account;
+        ``asked`` is told the turn of every question.
+        """
+        self._database = database
+        self._lasts = lasts
+        self._clock = clock
+        self._pause = pause
+        self._can_ask = can_ask
+        self._asked = asked
+        self._waiting: dict[tuple[str, int, str], _Waiting] = {}
+        self._deciding: set[asyncio.Task[Any]] = set()
+
+    async def ask(
+        self,
+        turn: Turn,
+        question: Question,
+        *,
+        said: str,
+        kept: Work[Settled],
+        is_kept: Callable[[Settled], None],
+        run: Persists,
+        away: Callable[[], AbstractAsyncContextManager[None]],
+        opened: Callable[[Approval], None],
+    ) -> Decision:
+        """Have somebody decide about a call, and wait for it inside of ``away``.
+
+        ``said`` is what the reply is so far. ``kept`` is done in the transaction that keeps the question, if it
+        comes to that: where nobody is there to ask, the answer is no at once. After the commit ``is_kept`` is
+        told what that gave, and ``opened`` of the question where it is open.
+        """
+        if not self._is_there(turn):
+            return Decision(approved=False, reason=_NOBODY)
+        key = (turn.id, question.step, question.call_id)
+        waiting = self._waiting[key] = _Waiting(question)
+        try:
+            new = self._new(turn, question, said)
+            approval, settled = await run(partial(_open, turn=turn, new=new, said=said, kept=kept))
+            is_kept(settled)
+            if approval.state == "open":
+                self._asked(turn)
+                opened(approval)
+                async with away():
+                    approval = await self._decided(approval, waiting, run)
+        finally:
+            del self._waiting[key]
+        return _decision(approval)
+
+    async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
+        """Decide about a call; recorded as an act where it decides. Deciding the same again changes nothing.
+
+        Raises ``NotFound``, ``AlreadyDecided``, ``InvalidField`` for arguments that the tool would not take,
+        and ``NotWaiting`` where it cannot be asked about them yet.
+        """
+        found = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id, call_id=call_id))
+        if found is None:
+            raise NotFound(f"the turn {turn_id!r} has no approval {call_id!r}")
+        if choice.arguments is not None and found.state == "open":
+            await self._check(found, choice.arguments)
+        verdict = _verdict(choice, self._clock())
+        approval = await self._carried_out(partial(_decide, approval=found, verdict=verdict, act=act))
+        if (approval.state, approval.edited) != (verdict.state, verdict.edited):
+            raise AlreadyDecided(f"The call {call_id!r} is {approval.state} already.")
+        return approval
+
+    async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
+        """What the owner's turn asks at this moment, in the order of asking."""
+        work = partial(rows.open_of, owner=owner, turn_id=turn_id, now=self._clock())
+        return await self._database.run(work)
+
+    async def listed(self, owner: str, *, limit: int, after: str | None = None) -> Page[Approval]:
+        """The owner's open approvals, the newest first.
+
+        Raises ``InvalidField`` for a cursor that no page gave.
+        """
+        before = read_cursor(after, TIME_KEY)
+        work = partial(rows.listed, owner=owner, now=self._clock(), before=before, limit=limit + 1)
+        return cut(await self._database.run(work), limit, _place, TIME_KEY)
+
+    def decided(self, approval: Approval) -> None:
+        """Let the call go on that waits for this; called after the commit."""
+        waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
+        if waiting is not None:
+            waiting.decided.set()
+
+    def _is_there(self, turn: Turn) -> bool:
+        """Whether there is anybody to ask: who sent it over HTTP or can read along on a platform."""
+        if turn.account is not None:
+            return turn.place is not None and self._can_ask(turn.account)
+        return not turn.principal.startswith("schedule:")
+
+    def _new(self, turn: Turn, question: Question, said: str) -> Approval:
+        now = self._clock()
+        return Approval(
+            id=new_id("apr"),
+            turn_id=turn.id,
+            step=question.step,
+            call_id=question.call_id,
+            owner=turn.owner,
+            tool=question.tool,
+            arguments=question.arguments,
+            said=len(said),
+            created_at=now,
+            expires_at=now + self._lasts,
+        )
+
+    async def _decided(self, approval: Approval, waiting: _Waiting, run: Persists) -> Approval:
+        """The approval once it is not open any more."""
+        while True:
+            left = (approval.expires_at - self._clock()).total_seconds()
+            await self._rest(waiting, min(_LOOK, max(0.0, left)))
+            found = await run(partial(rows.look, approval=approval, now=self._clock()))
+            if found.state != "open":
+                return found
+
+    async def _rest(self, waiting: _Waiting, seconds: float) -> None:
+        woken = asyncio.create_task(waiting.decided.wait())
+        pause = asyncio.ensure_future(self._pause(seconds))
+        try:
+            await asyncio.wait({woken, pause}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+            pause.cancel()
+
+    async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
+        waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
+        if waiting is None:
+            raise NotWaiting
+        await waiting.question.check(arguments)
+
+    async def _carried_out(self, work: Work[Approval]) -> Approval:
+        """What the decision made of it; it is carried to its end when its caller goes away."""
+
+        async def both() -> Approval:
+            approval = await self._database.run(work)
+            self.decided(approval)
+            return approval
+
+        return await asyncio.shield(self._kept(both()))
+
+    def _kept(self, work: Coroutine[Any, Any, Approval]) -> asyncio.Task[Approval]:
+        task = asyncio.create_task(work)
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+        return task
+
+
+def answer(
+    connection: Connection, owner: str, channel: str, user: str | None, choice: Choice, act: Act
+) -> tuple[Approval, Sequence[Approval]] | None:
+    """Decide the oldest call that this user is asked about in the channel, and what else is asked of them;
+    None where nothing is.
+    """
+    asked = rows.open_in(connection, owner, channel, user=user, now=act.at)
+    if not asked:
+        return None
+    return _decide(connection, asked[0], _verdict(choice, act.at), act), asked[1:]
+
+
+def _open(
+    connection: Connection, turn: Turn, new: Approval, said: str, kept: Work[Settled]
+) -> tuple[Approval, Settled]:
+    settled = kept(connection)
+    approval, is_new = rows.ask(connection, new)
+    if is_new:
+        untold = said[rows.told(connection, turn.id, but=new) :].strip()
+        text = "\n\n".join(filter(None, [untold, question_text(new)]))
+        deliveries.add_question(connection, turn, text, at=new.created_at)
+    return approval, settled
+
+
+def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: Act) -> Approval:
+    decided, is_now = rows.decide(connection, approval, verdict)
+    if is_now:
+        record(
+            connection,
+            act,
+            f"approval.{'approve' if verdict.state == 'approved' else 'deny'}",
+            decided.turn_id,
+            callId=decided.call_id,
+            tool=decided.tool,
+            edited=decided.edited is not None,
+        )
+    return decided
+
+
+def _verdict(choice: Choice, at: datetime) -> Verdict:
+    if choice.approve:
+        return Verdict(state="approved", at=at, by=choice.by, edited=choice.arguments, reason=choice.reason)
+    return Verdict(state="denied", at=at, by=choice.by, reason=choice.reason)
+
+
+def _decision(approval: Approval) -> Decision:
+    match approval.state:
+        case "approved":
+            return Decision(approved=True, arguments=approval.edited)
+        case "denied":
+            why = f", who said: {approval.reason}" if approval.reason else ""
+            return Decision(approved=False, reason=f"it was denied by whoever was asked{why}")
+        case _:
+            return Decision(approved=False, reason=_NO_ANSWER)
+
+
+def _place(approval: Approval) -> tuple[datetime, str]:
+    return approval.created_at, approval.id

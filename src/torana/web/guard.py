@@ -1,0 +1,112 @@
+"""Where the gateway may go: names are looked up here, once, and every address of the answer is judged."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import anyio
+import anyio.to_thread
+
+from torana.web.addresses import Address, is_metadata, is_public, parse
+from torana.web.faults import NotAllowed, TooSlow, Unreachable
+
+#: Looks a name up: its addresses as text. Raises ``OSError`` where there are none.
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+
+#: Seconds that looking a name up may take.
+_LOOKUP = 10.0
+
+#: Two labels at least: a lone one may mean any machine of the network that the gateway stands in.
+_NAME = re.compile(
+    r"(?=.{3,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)"
+)
+#: What makes a resolver read the whole name as a number (WHATWG URL, "ends in a number").
+_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
+
+
+class Guard:
+    """Judges hosts.
+
+    ``allow`` has the hosts that may be private, exactly as they are written in an address; ``deny`` those that
+    are never reached, with everything below them, and it stands above ``allow``. ``resolver`` looks names up.
+    """
+
+    def __init__(
+        self, *, allow: Iterable[str] = (), deny: Iterable[str] = (), resolver: Resolver | None = None
+    ) -> None:
+        self._allow = frozenset(map(_plain, allow))
+        self._deny = frozenset(map(_plain, deny))
+        self._resolver = resolver or system_resolver
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The addresses at which ``host`` may be reached, in the order of the answer; at least one.
+
+        Connect to one of these and to nothing else: asked again, a name may have another answer. If a single
+        address of the answer is not public the host is refused. Raises ``NotAllowed``, ``Unreachable``
+        or ``TooSlow``.
+        """
+        name = _plain(host)
+        if any(name == denied or name.endswith(f".{denied}") for denied in self._deny):
+            raise NotAllowed(f"{host} is not to be reached: web_deny names it.")
+        allowed = name in self._allow
+        literal = parse(name)
+        if literal is not None:
+            addresses = [literal]
+        else:
+            if not allowed:
+                _check_name(host, name)
+            addresses = await self._look_up(name, port)
+        for address in addresses:
+            _check_address(host, address, allowed=allowed, named=str(address) in self._allow)
+        return [str(address) for address in addresses]
+
+    async def _look_up(self, name: str, port: int) -> list[Address]:
+        try:
+            with anyio.fail_after(_LOOKUP):
+                answer = await self._resolver(name, port)
+        except TimeoutError as error:
+            raise TooSlow(f"{name} could not be looked up within {_LOOKUP:.0f} s.") from error
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(f"There is no host {name}, or it cannot be looked up.") from error
+        addresses = [parse(text) for text in dict.fromkeys(answer)]
+        if not addresses or None in addresses:
+            raise Unreachable(f"There is no address for {name}.")
+        return [address for address in addresses if address is not None]
+
+
+async def system_resolver(name: str, port: int) -> list[str]:
+    """What the system says (files, DNS), looked up in a thread that is left alone when it is given up."""
+    found = await anyio.to_thread.run_sync(
+        lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), abandon_on_cancel=True
+    )
+    return [str(entry[4][0]) for entry in found]
+
+
+def _plain(host: str) -> str:
+    """The one way to write a host: an address in its usual form, a name without the dot that may end it."""
+    text = host.lower().removesuffix(".").removeprefix("[").removesuffix("]")
+    address = parse(text)
+    return text if address is None else str(address)
+
+
+def _check_name(host: str, name: str) -> None:
+    if name == "localhost" or name.endswith(".localhost"):
+        raise NotAllowed(f"{host} is the gateway's own machine, which is not reached from here.")
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):
+        raise NotAllowed(
+            f"{host} is no usual way to write an address; write a name, or four numbers with dots."
+        )
+    if not _NAME.fullmatch(name):
+        raise NotAllowed(f"{host} is not the full name of a host, such as www.example.org.")
+
+
+def _check_address(host: str, address: Address, *, allowed: bool, named: bool) -> None:
+    # A name that is allowed does not lead to credentials; only that very address, allowed, does.
+    fine = named if is_metadata(address) else allowed or is_public(address)
+    if not fine:
+        at = "" if str(address) == _plain(host) else f" ({address})"
+        raise NotAllowed(
+            f"{host}{at} is not on the public internet; the operator can allow this host with web_allow."
+        )

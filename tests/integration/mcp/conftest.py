@@ -1,0 +1,100 @@
+"""MCP servers, real ones and a hostile one, behind the real agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+from tests.standins import hostile_mcp
+
+from torana.agent import TurnAgent
+from torana.messages import Inbound, utc_now
+from torana.testing import ScriptedModel
+from torana.tools.mcp.entries import read_servers
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
+from torana.turns import Turns
+
+Start = Callable[..., Awaitable[McpServers]]
+#: ``await ask(servers, ("name", {…}))`` calls the tool in a turn, and gives what the model was told.
+Ask = Callable[..., Coroutine[Any, Any, str]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncGenerator[Start]:
+    """``await start(time={"command": …})`` connects to servers, and waits until each was tried."""
+    started: list[McpServers] = []
+
+    async def connect(wait: bool = True, **tables: dict[str, Any]) -> McpServers:
+        servers = McpServers(
+            servers=read_servers(tables, file=None, environ=os.environ),
+            data_dir=tmp_path,
+            path=os.environ["PATH"],
+            taken=frozenset({"calculate"}),
+            clock=utc_now,
+            head_start=0.2,
+        )
+        started.append(servers)
+        servers.start()
+        if wait:
+            await tried(servers)
+        return servers
+
+    yield connect
+    for servers in started:
+        await servers.stop()
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """``hostile("trick", …)``: the settings of a hostile server."""
+
+    def make(trick: str = "", **settings: Any) -> dict[str, Any]:
+        # -P: beside it lies a module of the name of one of the standard library.
+        arguments = ["-P", hostile_mcp.__file__, trick, str(tmp_path / "state")]
+        return {"command": sys.executable, "args": arguments, "allow": list(hostile_mcp.TOOLS), **settings}
+
+    return make
+
+
+@pytest.fixture
+def ask(
+    open_agent: Callable[..., TurnAgent], open_turns: Callable[..., Turns], message: Callable[..., Inbound]
+) -> Ask:
+    """See ``Ask``."""
+
+    async def call(servers: McpServers, *calls: tuple[str, dict[str, Any]]) -> str:
+        parts = [ToolCallPart(name, arguments) for name, arguments in calls]
+        model = ScriptedModel(parts, "done")
+        turns = open_turns(agent=open_agent(model, McpToolset(servers)))
+        turn = await turns.ended(await turns.accept(message("go", channel=None)))
+        assert turn.state == "completed", turn.failure
+        told = model.requests[-1].messages[-1].parts
+        return "\n".join(str(part.content) for part in told if isinstance(part, ToolReturnPart))
+
+    return call
+
+
+async def tried(servers: McpServers) -> None:
+    """Wait until it is known of each server whether it can be had."""
+    await asyncio.gather(*(one.tried.wait() for one in servers.supervisors.values()))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so; the test's own time limit ends it."""
+    while not condition():  # noqa: ASYNC110 - what is waited for is in other processes
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False

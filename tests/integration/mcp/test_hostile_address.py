@@ -1,0 +1,92 @@
+"""A hostile MCP server over HTTP: the gateway stays well, and says what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from tests.integration.mcp.conftest import Ask, Start
+from tests.standins.hostile_mcp import TOOLS, Hostile, serving_http
+
+from torana.tools.mcp.servers import McpServers
+
+
+@pytest.fixture
+def server() -> Hostile:
+    return Hostile()
+
+
+@pytest.fixture
+def address(server: Hostile) -> Generator[str]:
+    with serving_http(server) as url:
+        yield url
+
+
+@pytest.fixture
+def events(server: Hostile) -> Generator[str]:
+    with serving_http(server, events=True) as url:
+        yield url
+
+
+def bad(url: str, **settings: Any) -> dict[str, Any]:
+    return {"url": url, "allow": list(TOOLS), **settings}
+
+
+def status(servers: McpServers) -> dict[str, Any]:
+    return servers.listed()[0]
+
+
+async def test_a_result_of_100_mb_is_not_taken_and_the_connection_holds(
+    start: Start, ask: Ask, address: str
+) -> None:
+    servers = await start(bad=bad(address))
+
+    assert "the answer has more than 4 MiB" in await ask(servers, ("bad_big", {}))
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+    assert status(servers)["connections"] == 1
+
+
+async def test_an_event_of_100_mb_is_not_taken(start: Start, ask: Ask, events: str) -> None:
+    servers = await start(bad=bad(events))
+
+    assert "Whether it did something is unknown" in await ask(servers, ("bad_big", {}))
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+
+
+async def test_progress_does_not_buy_time(start: Start, ask: Ask, events: str) -> None:
+    servers = await start(bad=bad(events, timeout=1))
+
+    assert "did not answer within 1 s" in await ask(servers, ("bad_progress", {}))
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+
+
+@pytest.mark.parametrize(
+    ("trick", "reason"),
+    [
+        ("redirect", "Redirect to http://127.0.0.2:1/mcp not followed"),
+        ("locked", "Server returned an error response"),
+        ("bomb", "compressed"),
+    ],
+)
+async def test_one_that_cannot_be_had_tells_why(
+    start: Start, server: Hostile, address: str, trick: str, reason: str
+) -> None:
+    server.trick = trick
+
+    servers = await start(bad=bad(address, headers={"Authorization": "Bearer wrong-one"}))
+
+    assert status(servers)["state"] == "backing_off"
+    assert reason in status(servers)["reason"]
+    assert "wrong-one" not in str(status(servers))
+
+
+async def test_its_headers_go_with_every_request(
+    start: Start, ask: Ask, server: Hostile, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "right")
+    server.trick = "locked"
+
+    servers = await start(bad=bad(address, headers={"Authorization": "Bearer ${KEY}"}))
+
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))

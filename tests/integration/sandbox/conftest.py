@@ -1,0 +1,155 @@
+"""A gateway that runs scripts, as the user of the tests and, where that is root, as another one too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.parts import require
+
+#: What the gateway knows and no script may see.
+TOKEN = "token-of-the-gateway"
+NOBODY = 65534
+
+_FRONT = """\
+---
+name: {slug}
+description: Tries things.
+metadata:
+  torana: {block}
+---
+# Tries
+"""
+
+
+@dataclass
+class Result:
+    """What the tool answered."""
+
+    #: The text, or the text of its ``ToolError``.
+    text: str
+    failed: bool
+    #: How often another task of the gateway had its turn meanwhile.
+    ticks: int
+
+    @property
+    def first(self) -> str:
+        return self.text.partition("\n")[0]
+
+    @property
+    def stdout(self) -> str:
+        return self.text.partition("stdout:\n")[2].partition("\nstderr")[0]
+
+
+@dataclass
+class Gateway:
+    """The running program and the folders it works with, which all users may read."""
+
+    home: Path
+    process: subprocess.Popen[str]
+    user: int
+    hidden: list[Path] = field(default_factory=list[Path])
+
+    @property
+    def skills(self) -> Path:
+        return self.home / "skills"
+
+    def write(self, script: str, *, name: str = "scripts/try.py", slug: str = "tries", **block: Any) -> Path:
+        """Make the skill ``slug`` of one script; ``block`` is what it declares."""
+        folder = self.skills / slug
+        shutil.rmtree(folder, ignore_errors=True)
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(_FRONT.format(slug=slug, block=json.dumps(block)))
+        path.write_text(textwrap.dedent(script))
+        return folder
+
+    def request(
+        self,
+        *,
+        script: str = "scripts/try.py",
+        slug: str = "tries",
+        arguments: list[str] | None = None,
+        stdin: str = "",
+        limits: Mapping[str, float] | None = None,
+        approved: Mapping[str, list[str]] | str | None = "all",
+        addresses: Mapping[str, list[str]] | None = None,
+        private: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        return {
+            "call": {"slug": slug, "script": script, "arguments": arguments or [], "stdin": stdin},
+            "skills": str(self.skills),
+            "hidden": [str(path) for path in [self.home / "data", *self.hidden]],
+            "limits": limits or {},
+            "approved": approved,
+            "addresses": addresses or {},
+            "private": private,
+        }
+
+    def call(self, **request: Any) -> Result:
+        """Have the tool run a script of a skill that is there."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{json.dumps(self.request(**request))}\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return Result(answer.get("text") or answer["error"], failed="error" in answer, ticks=answer["ticks"])
+
+    def run(self, script: str, **call: Any) -> Result:
+        """Write the Python script and run it; what it prints to stderr shows in the result."""
+        self.write(script)
+        return self.call(**call)
+
+
+@pytest.fixture(scope="session", params=["own", "nobody"])
+def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    require("bwrap", "bubblewrap")
+    if request.param == "nobody" and os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    user = NOBODY if request.param == "nobody" else os.geteuid()
+    # Not pytest's, whose folders are closed to other users; nor in /tmp, which no script sees.
+    home = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/var/tmp"))
+    home.chmod(0o755)
+    for name in ("data", "skills", "shared", "out"):
+        (home / name).mkdir()
+        # The sandbox's user is another one where the gateway is root.
+        os.chown(home / name, user or NOBODY, -1)
+    (home / "data" / "torana.db").write_text("SQLite format 3")
+    environ = {
+        **os.environ,
+        "TORANA_GATEWAY_TOKEN": TOKEN,
+        "TRIES_KEY": "key-of-tries",
+        "OTHER_KEY": "key-of-other",
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("gateway.py")), str(user)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    with process:
+        gateway = Gateway(home, process, user)
+        gateway.run("print('rehearsed')")
+        yield gateway
+        assert process.stdin
+        process.stdin.close()
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def gateway(_gateway: Gateway) -> Iterator[Gateway]:
+    """The gateway, which after each test still runs an honest script."""
+    _gateway.hidden = []
+    yield _gateway
+    assert _gateway.run("print('well')").text == "exit code 0\nstdout:\nwell"

@@ -1,0 +1,84 @@
+"""A gateway's part that runs scripts, as a program of its own, so that it can be another user's.
+
+Its first argument is the user it becomes after the first request. It reads a request as JSON from each line of
+its input and writes a line with what came of it: the tool's text, and how often another task of its event loop
+had its turn meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from torana.skills import Needs, Skill, Skills
+from torana.tools import ToolError
+from torana.tools.sandbox import Bubblewrap, Limits, Sandbox
+from torana.tools.scripts import ScriptTools
+from torana.web import Guard
+
+
+def become(user: int) -> None:
+    """Give up root; what cannot be read by all cannot be read any more."""
+    if user != os.geteuid():
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+
+
+async def answer(request: dict[str, Any]) -> dict[str, Any]:
+    async def answers(host: str, _port: int) -> Sequence[str]:
+        return request["addresses"].get(host, [])
+
+    def granted(skill: Skill) -> Needs | None:
+        return skill.needs if request["approved"] == "all" else _needs(request["approved"])
+
+    bubblewrap = Bubblewrap(hidden=[Path(path) for path in request["hidden"]])
+    tools = ScriptTools(
+        skills=Skills(core_dir=Path("/nowhere"), user_dir=Path(request["skills"]), environ=os.environ),
+        sandbox=Sandbox(
+            bubblewrap=bubblewrap, resolve=Guard(allow=request["private"], resolver=answers).resolve
+        ),
+        granted=granted,
+        environ=os.environ,
+        limits=Limits(**request["limits"]),
+    )
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    try:
+        text = await tools.run_skill_script(**request["call"])
+        return {"text": text, "ticks": ticks}
+    except ToolError as error:
+        return {"error": str(error), "ticks": ticks}
+    finally:
+        ticking.cancel()
+
+
+def _needs(approved: dict[str, list[str]] | None) -> Needs | None:
+    return None if approved is None else Needs(**{name: tuple(names) for name, names in approved.items()})
+
+
+async def main() -> None:
+    reader = asyncio.StreamReader(limit=1_000_000)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        print(json.dumps(await answer(json.loads(line))), flush=True)  # noqa: T201
+        # Not earlier: what Python imports only when it is used may be closed to the other user.
+        become(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,196 @@
+"""Scripts that take without end: each is stopped at its bound, says so, and the gateway lives on meanwhile."""
+
+from __future__ import annotations
+
+import psutil
+from tests.integration.sandbox.conftest import Gateway
+
+SHORT = {"seconds": 2}
+
+
+def running(marker: str) -> list[int]:
+    return [
+        process.pid for process in psutil.process_iter(["cmdline"]) if marker in (process.info["cmdline"] or [])
+    ]
+
+
+def test_forks_without_end_are_refused(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os, time
+        while True:
+            try:
+                if os.fork() == 0:
+                    time.sleep(60)
+            except OSError as error:
+                print(error.strerror, flush=True)
+                time.sleep(60)
+        """,
+        limits=SHORT,
+    )
+
+    assert result.first == "The script was stopped: it was still running after 2 seconds."
+    assert "Resource temporarily unavailable" in result.stdout
+    assert result.ticks > 10
+
+
+def test_a_fork_bomb_dies_whole(gateway: Gateway) -> None:
+    gateway.write("bomb() { bomb | bomb & }; bomb; exec sleep 60", name="scripts/bomb.sh")
+
+    result = gateway.call(script="scripts/bomb.sh", arguments=["marker-of-the-bomb"], limits=SHORT)
+
+    assert result.first == "The script was stopped: it was still running after 2 seconds."
+    assert running("marker-of-the-bomb") == []
+    assert result.ticks > 10
+
+
+def test_sleeping_for_ever_ends(gateway: Gateway) -> None:
+    result = gateway.run("import time; print('before', flush=True); time.sleep(10**6)", limits=SHORT)
+
+    assert result.text == "The script was stopped: it was still running after 2 seconds.\nstdout:\nbefore"
+    assert result.ticks > 10
+
+
+def test_what_ignores_signals_is_killed(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import signal, time
+        for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            time.sleep(1)
+        """,
+        limits=SHORT,
+    )
+
+    assert result.first == "The script was stopped: it was still running after 2 seconds."
+
+
+def test_a_daemon_dies_with_its_script(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execv("/usr/bin/sleep", ["marker-of-the-daemon", "60"])
+            os._exit(0)
+        time.sleep(0.3)
+        lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
+        print([line for line in lines if line.startswith("marker")])
+        """
+    )
+
+    # It was there, held the outputs open, and is gone all the same.
+    assert result.text == "exit code 0\nstdout:\n['marker-of-the-daemon\\x0060\\x00']"
+    assert running("marker-of-the-daemon") == []
+
+
+def test_gigabytes_of_output_are_cut_and_stopped(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os
+        block = b"flood " * 10000
+        while True:
+            os.write(1, block)
+        """
+    )
+
+    assert result.first == "The script was stopped: it wrote more than 4 MiB of output."
+    assert "stdout (its beginning; " in result.text
+    assert len(result.text) < 17_000
+
+
+def test_output_in_bounds_is_cut_and_says_how_much_there_was(gateway: Gateway) -> None:
+    result = gateway.run("import sys; print('x' * 100_000); print('y' * 100_000, file=sys.stderr)")
+
+    assert result.first == "exit code 0"
+    assert "stdout (its beginning; 100,001 bytes in all):\nxxx" in result.text
+    assert "stderr (its beginning; 100,001 bytes in all):\nyyy" in result.text
+
+
+def test_memory_of_one_process_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run("data = bytearray(600 * 2**20)")
+
+    assert result.first == "exit code 1"
+    assert "MemoryError" in result.text
+
+
+def test_memory_of_many_processes_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os, time
+        for _ in range(8):
+            if os.fork() == 0:
+                data = bytearray(os.urandom(1)) * (100 * 2**20)
+                time.sleep(60)
+        time.sleep(60)
+        """
+    )
+
+    assert result.first == "The script was stopped: it used more than 512 MiB of memory."
+    assert result.ticks > 0
+
+
+def test_memory_that_is_shared_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import mmap, time
+        held = []
+        while True:
+            held.append(mmap.mmap(-1, 16 * 2**20))
+            held[-1].write(b"x" * (16 * 2**20))
+        """
+    )
+
+    assert result.first == "The script was stopped: it used more than 512 MiB of memory."
+
+
+def test_the_disk_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os
+        for folder in ("/tmp", "/dev/shm"):
+            size = 0
+            try:
+                for n in range(1000):
+                    with open(f"{folder}/{n}", "wb") as file:
+                        size += file.write(bytes(2**20))
+            except OSError as error:
+                print(folder, size >> 20, error.strerror)
+        """
+    )
+
+    assert result.stdout.splitlines() == [
+        "/tmp 64 No space left on device",
+        "/dev/shm 16 No space left on device",
+    ]
+
+
+def test_one_file_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run("open('/tmp/hole', 'wb').truncate(2**40)")
+
+    assert "File too large" in result.text
+
+
+def test_files_without_end_are_stopped(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        n = 0
+        while True:
+            open(f"/tmp/{n}", "w").close()
+            n += 1
+        """
+    )
+
+    assert result.first == "The script was stopped: it made more than 10,000 files."
+
+
+def test_input_that_is_not_read_holds_nothing_up(gateway: Gateway) -> None:
+    gateway.write("import sys; sys.stdin.close(); print('done')")
+
+    assert gateway.call(stdin="x" * 200_000).text == "exit code 0\nstdout:\ndone"
+
+
+def test_a_script_killed_by_a_signal_says_so(gateway: Gateway) -> None:
+    assert gateway.run("import os; os.kill(os.getpid(), 11)").first == "exit code 139"

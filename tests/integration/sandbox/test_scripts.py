@@ -1,0 +1,179 @@
+"""The tool that runs a skill's script: what is approved, how it is started, and what becomes of secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.integration.sandbox.conftest import Gateway
+
+from torana.skills import SkillFileError, copy_skill, parse_skill
+
+SECRETS = """
+import os, sys
+print("key:", os.environ.get("TRIES_KEY"), "other:", os.environ.get("OTHER_KEY"))
+print("error with", os.environ.get("TRIES_KEY"), file=sys.stderr)
+print(len(os.environ.get("TRIES_KEY", "")))
+"""
+
+
+def test_arguments_input_and_assets_reach_the_script(gateway: Gateway) -> None:
+    folder = gateway.write("import sys; print(sys.argv[1:], sys.stdin.read(), open('assets/a.txt').read())")
+    (folder / "assets").mkdir()
+    (folder / "assets" / "a.txt").write_text("asset")
+
+    result = gateway.call(arguments=["--place", "Ábo; rm -rf /", "$HOME"], stdin="line\n")
+
+    assert result.stdout == "['--place', 'Ábo; rm -rf /', '$HOME'] line\n asset"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("scripts/a.sh", "echo ran $1"),
+        ("scripts/a.bash", "set -o pipefail; echo ran $1"),
+        ("scripts/a.py", "import sys; print('ran', sys.argv[1])"),
+        pytest.param("scripts/a", "#!/bin/sh -e\necho ran $1", id="shebang with an argument"),
+        pytest.param(
+            "scripts/a.txt", "#!/usr/bin/env python3\nimport sys; print('ran', sys.argv[1])", id="env"
+        ),
+    ],
+)
+def test_a_script_is_run_by_what_it_says_or_its_ending(gateway: Gateway, name: str, text: str) -> None:
+    gateway.write(text, name=name)
+
+    assert gateway.call(script=name, arguments=["x"]).text == "exit code 0\nstdout:\nran x"
+
+
+def test_an_exit_code_and_the_errors_are_shown(gateway: Gateway) -> None:
+    assert gateway.run("raise SystemExit('no such city')").text == "exit code 1\nstderr:\nno such city"
+
+
+def test_a_script_may_start_another_of_its_folder(gateway: Gateway) -> None:
+    folder = gateway.write("import subprocess; subprocess.run(['scripts/other.sh'], check=True)")
+    (folder / "scripts" / "other.sh").write_text("#!/bin/sh\necho other")
+
+    assert gateway.call().stdout == "other"
+
+
+def test_a_secret_reaches_only_the_script_that_declared_it_and_is_never_shown(gateway: Gateway) -> None:
+    gateway.write(SECRETS, secrets=["TRIES_KEY"])
+
+    result = gateway.call()
+
+    assert result.stdout == "key: [TRIES_KEY] other: None\n12"
+    assert "error with [TRIES_KEY]" in result.text
+
+
+def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gateway) -> None:
+    gateway.write(SECRETS, secrets=["TRIES_KEY"])
+    without = gateway.call(approved={"scripts": ["scripts/try.py"], "secrets": ["OTHER_KEY"]})
+    gateway.write(SECRETS)
+    undeclared = gateway.call(approved={"scripts": ["scripts/try.py"], "secrets": ["TRIES_KEY"]})
+
+    assert without.stdout.startswith("key: None other: None")
+    assert undeclared.stdout.startswith("key: None other: None")
+
+
+def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> None:
+    gateway.write("import os; print(os.environ['TRIES_KEY'] * 8000)", secrets=["TRIES_KEY"])
+
+    result = gateway.call(limits={"output": 100})
+
+    assert "key" not in result.text.partition("stdout")[2]
+    assert "[TRIES_KEY][TRIES_KEY]" in result.text
+
+
+def test_directories_are_seen_as_declared(gateway: Gateway) -> None:
+    shared, out = gateway.home / "shared", gateway.home / "out"
+    (shared / "data.txt").write_text("shared data")
+    gateway.write(
+        f"""
+        print(open("{shared}/data.txt").read())
+        open("{out}/report.txt", "w").write("made")
+        try:
+            open("{shared}/more.txt", "w")
+        except OSError as error:
+            print(error.strerror)
+        """,
+        directories=[str(shared)],
+        writable=[str(out)],
+    )
+
+    assert gateway.call().stdout == "shared data\nRead-only file system"
+    assert (out / "report.txt").read_text() == "made"
+
+
+def test_a_directory_that_is_the_gateways_or_a_link_is_refused(gateway: Gateway) -> None:
+    link = gateway.home / "link"
+    if not link.is_symlink():
+        link.symlink_to(gateway.home / "data")
+    refusals: list[str] = []
+    for path in (gateway.home / "data", gateway.home, link, gateway.home / "none"):
+        gateway.write("print(1)", directories=[str(path)])
+        result = gateway.call()
+        assert result.failed
+        refusals.append(result.text.partition("' ")[2])
+
+    assert refusals == [
+        "holds data of the gateway's own; no script may see it.",
+        "holds data of the gateway's own; no script may see it.",
+        "is not there, or there is a link on the way to it; correct it.",
+        "is not there, or there is a link on the way to it; correct it.",
+    ]
+
+
+def test_without_approval_nothing_runs(gateway: Gateway) -> None:
+    gateway.write("print(1)")
+
+    result = gateway.call(approved=None)
+
+    assert result.failed
+    assert result.text == (
+        "The scripts of the skill 'tries' are not approved; the operator can do so with "
+        "`torana skills approve tries`."
+    )
+
+
+@pytest.mark.parametrize(
+    "script", ["SKILL.md", "../../etc/passwd", "/bin/sh", "scripts/none.py", "scripts", ""]
+)
+def test_only_a_granted_script_runs(gateway: Gateway, script: str) -> None:
+    gateway.write("print(1)")
+
+    result = gateway.call(script=script)
+
+    assert result.failed
+    assert result.text.endswith("that may be run; it has: scripts/try.py.")
+
+
+def test_what_nobody_can_run_is_refused(gateway: Gateway) -> None:
+    gateway.write("words", name="scripts/notes.txt")
+    assert "does not say what runs it" in gateway.call(script="scripts/notes.txt").text
+
+    gateway.write("#!/opt/tool/bin/tool\n", name="scripts/tool")
+    assert gateway.call(script="scripts/tool").text == (
+        "scripts/tool is run by /opt/tool/bin/tool, which is not installed for scripts here."
+    )
+
+
+def test_a_file_that_changes_after_it_was_read_is_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "skills" / "tries"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: tries\ndescription: x\n---\n")
+    (folder / "run.py").write_text("print('approved')")
+    skill = parse_skill(folder, source="user")
+    (folder / "run.py").write_text("print('changed!')")
+    (tmp_path / "copy").mkdir()
+
+    with pytest.raises(SkillFileError, match="have changed since it was read"):
+        copy_skill(skill, tmp_path / "copy")
+
+
+def test_too_much_for_a_command_line_is_refused(gateway: Gateway) -> None:
+    gateway.write("print(1)")
+
+    assert "at most 64 arguments" in gateway.call(arguments=["x"] * 65).text
+    assert "at most 64 arguments" in gateway.call(arguments=["x" * 9000]).text
+    assert "cannot hold U+0000" in gateway.call(arguments=["a\0b"]).text
+    assert "send at most 262,144" in gateway.call(stdin="x" * 300_000).text

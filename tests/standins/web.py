@@ -1,0 +1,147 @@
+"""A small internet on loopback: names of public addresses, and one server that plays every host."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import httpx
+
+from torana.web import Guard, GuardedClient
+
+#: An address that is public, of a host that nobody reaches from a test: it is led to loopback.
+PUBLIC = "93.184.215.14"
+#: What the names of the tests answer when nothing else is said.
+SITE = "site.test"
+
+Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+class Seen(NamedTuple):
+    """A request as the server got it."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Internet:
+    """What the servers say and heard.
+
+    ``names`` has for a name its answers, one for each time it is looked up, of which the last one stays.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[list[str]]] = {SITE: [[PUBLIC]]}
+        self.seen: list[Seen] = []
+        #: The addresses and ports that were connected to.
+        self.dialled: list[tuple[str, int | None]] = []
+        #: Addresses at which nobody listens, with a port for which that is true.
+        self.dead: dict[str, int] = {}
+        self._pages: dict[str, Handler] = {}
+        #: The server's own port.
+        self.port = 0
+
+    def page(
+        self,
+        path: str,
+        body: bytes | str = b"",
+        *,
+        type: str = "text/html; charset=utf-8",  # noqa: A002
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Answer requests for ``path``."""
+        data = body.encode() if isinstance(body, str) else body
+        head = {"Content-Type": type, "Content-Length": str(len(data))} | dict(headers or {})
+        lines = [f"HTTP/1.1 {status} Said", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+
+        async def answer(writer: asyncio.StreamWriter) -> None:
+            writer.write("\r\n".join(lines).encode() + data)
+
+        self._pages[path] = answer
+
+    def moved(self, path: str, location: str, *, status: int = 302) -> None:
+        """Redirect requests for ``path``."""
+        self.page(path, status=status, headers={"Location": location})
+
+    def play(self, path: str, handler: Handler) -> None:
+        """Answer requests for ``path`` byte by byte."""
+        self._pages[path] = handler
+
+    async def resolve(self, name: str, port: int) -> Sequence[str]:
+        """Look a name up, as a ``Resolver``."""
+        answers = self.names.get(name)
+        if answers is None:
+            raise OSError(f"no such name: {name}")
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def client(
+        self, *, allow: Sequence[str] = (), deny: Sequence[str] = (), tls: ssl.SSLContext | None = None
+    ) -> GuardedClient:
+        """A client whose guard knows these names only, and whose connections end here."""
+        guard = Guard(allow=allow, deny=deny, resolver=self.resolve)
+        return GuardedClient(guard=guard, transport=_Led(self, tls))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take one connection with one request."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            method, path, _ = head[0].split(" ")
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])
+            }
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            self.seen.append(Seen(method, path, headers, body))
+            handler = self._pages.get(path.partition("?")[0])
+            if handler is None:
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            else:
+                await handler(writer)
+            await writer.drain()
+        with suppress(ConnectionError, ssl.SSLError):
+            writer.close()
+            await writer.wait_closed()
+
+
+class _Led(httpx.AsyncBaseTransport):
+    """Leads every address to the one server, and writes down where it would have gone."""
+
+    def __init__(self, internet: Internet, tls: ssl.SSLContext | None) -> None:
+        self._internet = internet
+        self._inner = httpx.AsyncHTTPTransport(
+            verify=tls or True, limits=httpx.Limits(max_keepalive_connections=0)
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self._internet.dialled.append((request.url.host, request.url.port))
+        port = self._internet.dead.get(request.url.host, self._internet.port)
+        request.url = request.url.copy_with(host="127.0.0.1", port=port)
+        return await self._inner.handle_async_request(request)
+
+
+@asynccontextmanager
+async def internet(tls: ssl.SSLContext | None = None) -> AsyncGenerator[Internet]:
+    """A running internet, with ``tls`` one of https; what still hangs in it is cut off in the end."""
+    play = Internet()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        await play.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    play.port = server.sockets[0].getsockname()[1]
+    try:
+        yield play
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

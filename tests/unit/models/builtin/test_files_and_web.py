@@ -1,0 +1,69 @@
+"""What the rules read of files and pages, and what they leave alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from torana.models.builtin.choice import Chooser
+from torana.models.builtin.explicit import Call, Unclear
+
+
+def fetched(url: str) -> Call:
+    return Call("web_fetch", {"url": url})
+
+
+def saved(name: str, text: str) -> Call:
+    return Call("write_file", {"name": name, "text": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("Fetch https://example.org/a?b=c", fetched("https://example.org/a?b=c")),
+        ("fetch the page at http://example.org.", fetched("http://example.org")),
+        ("Please open <https://example.org/>, thanks!", fetched("https://example.org/")),
+        ("What does https://example.org/faq say?", fetched("https://example.org/faq")),
+        ("could you read https://Example.org/Path please", fetched("https://Example.org/Path")),
+        ("search the web for cheap flights to Oslo", Call("web_search", {"query": "cheap flights to Oslo"})),
+        ('Look up "torana gates" on the internet', Call("web_search", {"query": "torana gates"})),
+        ("List my files", Call("list_files", {})),
+        ("Which files do I have?", Call("list_files", {})),
+        ("Read notes.txt", Call("read_file", {"name": "notes.txt"})),
+        ("what is in the file trips/oslo.md?", Call("read_file", {"name": "trips/oslo.md"})),
+        ("delete the file notes.txt", Call("delete_file", {"name": "notes.txt"})),
+        ("Save milk, eggs and bread to shopping.txt", saved("shopping.txt", "milk, eggs and bread")),
+        ('write "call Ana" into todo.md', saved("todo.md", "call Ana")),
+        ("Save this to notes.txt: Buy milk.", saved("notes.txt", "Buy milk.")),
+        ("Save to a new file called a.csv:\na,b\n1,2\n", saved("a.csv", "a,b\n1,2")),
+    ],
+)
+def test_read(chooser: Chooser, text: str, call: Call) -> None:
+    assert chooser.choose(text) == call
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fetch me a coffee",
+        "fetch file:///etc/passwd",
+        "fetch https://a.example and https://b.example",
+        "do not fetch https://example.org",
+        "how do I save something to notes.txt?",
+        "save me some cake",
+        "save that to notes.txt",
+        "put the kettle on in example.com",
+        "delete all my files",
+        "delete notes.txt and todo.txt",
+        "read between the lines",
+        "search for my keys",
+    ],
+)
+def test_left_alone(chooser: Chooser, text: str) -> None:
+    chosen = chooser.choose(text)
+    assert not (
+        isinstance(chosen, Call) and chosen.tool.rpartition("_")[2] in {"fetch", "search", "file", "files"}
+    )
+
+
+def test_a_text_that_is_missing_is_asked_for(chooser: Chooser) -> None:
+    assert isinstance(chooser.choose("save this to notes.txt"), Unclear)

@@ -1,0 +1,89 @@
+"""Messages that run a skill's script, or a snippet of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from pydantic_ai.tools import ToolDefinition
+
+from torana.models.base import Card
+from torana.models.builtin.choice import Chooser
+from torana.models.builtin.explicit import Call
+from torana.skills import Trigger
+
+WEATHER = Card(
+    slug="weather",
+    title="Weather",
+    description="Forecasts.",
+    triggers=(
+        Trigger(phrase="forecast for {place}", script="scripts/a.py", arguments=("--place", "{place}")),
+        Trigger(phrase="from {a} to {b} and back to {a}", script="scripts/b.sh", arguments=("{b}", "{a}{a}")),
+        Trigger(phrase="what's up? (now)", script="scripts/c.py", arguments=()),
+    ),
+)
+
+
+@pytest.fixture
+def chooser(tools: Mapping[str, ToolDefinition]) -> Iterator[Chooser]:
+    chooser = Chooser(
+        cards=[WEATHER], tools={**tools, "run_skill_script": ToolDefinition(name="run_skill_script")}
+    )
+    yield chooser
+    chooser.close()
+
+
+def script(name: str, *arguments: str) -> Call:
+    return Call("run_skill_script", {"slug": "weather", "script": name, "arguments": list(arguments)})
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("forecast for Lisbon", script("scripts/a.py", "--place", "Lisbon")),
+        ("Could you please Forecast  for São João?", script("scripts/a.py", "--place", "São João")),
+        ("forecast for $(reboot); {place}", script("scripts/a.py", "--place", "$(reboot); {place}")),
+        ("from Rome to Oslo and back to Rome", script("scripts/b.sh", "Oslo", "RomeRome")),
+        ("What's up? (now)", script("scripts/c.py")),
+    ],
+)  # fmt: skip
+def test_a_declared_phrase_runs_its_script(chooser: Chooser, message: str, call: Call) -> None:
+    assert chooser.choose(message) == call
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["forecast", "the forecast for Lisbon", "from Rome to Oslo and back to Bonn", "what is a forecast for"],
+)
+def test_other_words_run_nothing(chooser: Chooser, message: str) -> None:
+    choice = chooser.choose(message)
+
+    assert not isinstance(choice, Call)
+
+
+def test_without_the_tool_a_phrase_runs_nothing(tools: Mapping[str, ToolDefinition]) -> None:
+    chooser = Chooser(cards=[WEATHER], tools=tools)
+
+    assert not isinstance(chooser.choose("forecast for Lisbon"), Call)
+    chooser.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("run python: sum(range(10))", "sum(range(10))"),
+        ("Please run this Python code:\n```python\nx = 1\n  \nx + 1\n```", "x = 1\n  \nx + 1"),
+        ("run the python snippet\nprint('a')\nprint('b')", "print('a')\nprint('b')"),
+        ("evaluate python: {'a': [1]}", "{'a': [1]}"),
+    ],
+)
+def test_python_is_run_as_it_was_sent(chooser: Chooser, message: str, code: str) -> None:
+    assert chooser.choose(message) == Call("run_python", {"code": code})
+
+
+@pytest.mark.parametrize("message", ["run python", "how do I run python: x", "my python runs: far"])
+def test_talk_of_python_runs_nothing(chooser: Chooser, message: str) -> None:
+    choice: Any = chooser.choose(message)
+
+    assert not isinstance(choice, Call)

@@ -1,0 +1,105 @@
+"""Whether there can be a sandbox, and what would mend it: tried with programs that fail like the real ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.parts import require
+
+from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault
+from torana.tools.sandbox.seccomp import program
+
+_PASS_ON = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """``programs(script)`` makes a ``bwrap`` of that script, and the programs before it pass everything on."""
+
+    def make(script: str) -> Path:
+        nice = '#!/bin/sh\nshift 2; exec "$@"\n'
+        texts = {"bwrap": f"#!/bin/sh\n{script}\n", "choom": _PASS_ON, "setpriv": _PASS_ON, "nice": nice}
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setattr("torana.tools.sandbox.bubblewrap.PATH", str(tmp_path))
+        return tmp_path
+
+    return make
+
+
+def test_where_all_is_well_there_is_no_fault() -> None:
+    require("bwrap", "bubblewrap")
+
+    assert Bubblewrap().fault() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("bwrap: Unknown option --disable-userns", "This bubblewrap is too old: bwrap: Unknown option"),
+        (
+            "bwrap: No permissions to create new namespace, likely because the kernel does not allow",
+            "This system forbids user namespaces. Allow them: `sysctl -w user.max_user_namespaces=15000`",
+        ),
+        ("bwrap: setting up uid map: Permission denied", "kernel.apparmor_restrict_unprivileged_userns=0`"),
+    ],
+)
+def test_a_failing_bubblewrap_is_told_with_the_cure(
+    programs: Callable[[str], Path], said: str, cure: str
+) -> None:
+    programs(f"echo '{said}' >&2; exit 1")
+
+    fault = Bubblewrap().fault()
+
+    assert fault is not None
+    assert said in fault
+    assert cure in fault
+
+
+async def test_a_missing_bubblewrap_refuses_scripts_and_says_how_to_get_it(
+    programs: Callable[[str], Path],
+) -> None:
+    (programs("") / "bwrap").unlink()
+
+    async def nowhere(_host: str, _port: int) -> list[str]:
+        return []
+
+    def never(_folder: Path) -> list[str]:
+        raise AssertionError("nothing may be prepared")
+
+    sandbox = Sandbox(bubblewrap=Bubblewrap(), resolve=nowhere)
+    with pytest.raises(SandboxFault, match=r"The program bwrap is missing: apt install bubblewrap\."):
+        await sandbox.run(Job(prepare=never), Limits())
+
+
+def test_the_probe_is_made_once(programs: Callable[[str], Path]) -> None:
+    folder = programs(f"echo x >> {os.devnull}; exit 0")
+    bubblewrap = Bubblewrap()
+    before = bubblewrap.fault()
+    (folder / "bwrap").unlink()
+
+    assert (before, bubblewrap.fault()) == (None, None)
+
+
+def test_programs_are_those_that_the_sandbox_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = tmp_path / "tool"
+    outside.write_text("#!/bin/sh\n")
+    outside.chmod(0o755)
+    monkeypatch.setattr("torana.tools.sandbox.bubblewrap.PATH", f"{tmp_path}:/usr/bin")
+
+    assert Bubblewrap().which("tool") is None
+    assert Bubblewrap().which("env") == "/usr/bin/env"
+    assert Bubblewrap(hidden=[Path("/usr/bin")]).which("env") is None
+
+
+def test_another_machine_has_a_filter_of_its_own_numbers_and_an_unknown_one_none() -> None:
+    known = {program("x86_64"), program("aarch64")}
+
+    assert len(known) == 2
+    assert all(len(steps) % 8 == 0 and len(steps) > 400 for steps in known)
+    # A single instruction: allow.
+    assert program("riscv64") == bytes.fromhex("060000000000ff7f")

@@ -1,0 +1,124 @@
+"""Entries of MCP servers, in the settings and in other clients' files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torana.errors import ConfigInvalid
+from torana.tools.mcp.entries import Server, read_servers
+from torana.tools.mcp.servers import check_servers
+from torana.tools.mcp.stdio import child_environment
+
+ENVIRON = {"TOKEN": "a-secret", "HOME": "/home/ana", "TORANA_GATEWAY_TOKEN": "ours", "PATH": "/usr/bin:/bin"}
+
+
+def read(**tables: dict[str, Any]) -> list[Server]:
+    return read_servers(tables, file=None, environ=ENVIRON)
+
+
+def faults(**tables: dict[str, Any]) -> str:
+    with pytest.raises(ConfigInvalid) as refused:
+        read(**tables)
+    assert "a-secret" not in refused.value.detail
+    return refused.value.detail
+
+
+def test_a_program_and_an_address() -> None:
+    time, wiki = read(
+        time={"command": "mcp-server-time", "args": ["--local-timezone", "UTC"], "allow": ["get_current_time"]},
+        wiki={"url": "https://wiki.example/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}, "timeout": 5},
+    )
+
+    assert (time.name, time.transport, time.timeout) == ("time", "stdio", 60)
+    assert (wiki.transport, wiki.timeout) == ("http", 5)
+    assert wiki.headers["Authorization"].get_secret_value() == "Bearer a-secret"
+    assert "a-secret" not in repr(wiki)
+    assert wiki.masked("it said a-secret") == "it said ***"
+
+
+def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    entries = {
+        "Brave Search": {
+            "type": "stdio",
+            "command": "npx",
+            "args": ["-y", "@brave/server"],
+            "env": {"KEY": "${TOKEN}", "REGION": "${REGION:-eu}", "PLACE": "${env:HOME}/x"},
+            "autoApprove": ["search"],
+        },
+        "off": {"command": "npx", "disabled": True},
+    }
+    file.write_text(json.dumps({"mcpServers": entries}))
+
+    (server,) = read_servers({}, file=file, environ=ENVIRON)
+
+    assert server.name == "brave-search"
+    assert {name: value.get_secret_value() for name, value in server.env.items()} == {
+        "KEY": "a-secret",
+        "REGION": "eu",
+        "PLACE": "/home/ana/x",
+    }
+    assert server.allow == frozenset()  # what another client allows is not allowed here
+    assert read(mcpServers=entries) == [server]
+
+
+@pytest.mark.parametrize(
+    ("tables", "fault"),
+    [
+        ({"a": {}}, "mcp.a: has to have either command, for a program, or url, for an address"),
+        ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: has to have either command"),
+        ({"a": {"command": "x", "comand": "y"}}, "mcp.a.comand: Extra inputs are not permitted"),
+        ({"a": {"command": "x", "env": {"K": "$NONE"}}}, "mcp.a: the environment variable NONE is not set"),
+        (
+            {"a": {"command": "x", "env": {"K": "${TORANA_GATEWAY_TOKEN}"}}},
+            "mcp.a: TORANA_GATEWAY_TOKEN is the gateway's own and is not handed to a server",
+        ),
+        ({"a": {"url": "ftp://x"}}, "mcp.a.url: must be an http or https URL"),
+        ({"a": {"url": "http://u:a-secret@x/"}}, "mcp.a.url: must be an http or https URL without user"),
+        ({"a": {"url": "http://x", "headers": {"K": "${TOKEN}\n"}, "timeout": 0}}, "mcp.a.timeout"),
+        ({"a": {"url": "http://x/sse", "type": "sse"}}, "mcp.a: only stdio and streamable HTTP are spoken"),
+        ({"a": {"command": "x", "cwd": "here"}}, "mcp.a.cwd: must be an absolute path"),
+        ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name has 1 to 32 letters"),
+        ({"a_b": {"command": "x"}, "a-b": {"command": "x"}}, 'mcp.a-b: another server is called "a-b" already'),
+        ({"mcpServers": {"a": "x"}}, "mcp.mcpServers.a: must be an object with command or url"),
+    ],
+)
+def test_bad_entries_are_named(tables: dict[str, Any], fault: str) -> None:
+    assert fault in faults(**tables)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"{", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", "must be an object such as"),
+        (b'{"servers": {}}', "must be an object such as"),
+        (b" " * 1_048_577, "at most 1 MiB"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_bytes(content)
+
+    with pytest.raises(ConfigInvalid, match=fault):
+        read_servers({}, file=file, environ={})
+    with pytest.raises(ConfigInvalid, match="cannot be read"):
+        read_servers({}, file=tmp_path / "none.json", environ={})
+
+
+def test_a_program_that_is_not_there_is_named_before_it_is_needed() -> None:
+    with pytest.raises(ConfigInvalid, match=r"mcp[.]a: there is no program no-such-program"):
+        check_servers(read(a={"command": "no-such-program"}, b={"command": "sh"}), ENVIRON)
+
+
+def test_a_program_gets_nothing_that_its_entry_does_not_name() -> None:
+    (server,) = read(a={"command": "sh", "env": {"KEY": "$TOKEN"}})
+
+    environ = child_environment(server, path="/bin", home=Path("/data/mcp/a"))
+
+    assert environ == {"PATH": "/bin", "HOME": "/data/mcp/a", "LANG": "C.UTF-8", "KEY": "a-secret"}

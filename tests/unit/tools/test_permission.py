@@ -1,0 +1,114 @@
+"""Which rule holds for a call, and what holds where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from torana.tools import Permission
+from torana.tools.permission import Calling, Rule, Rules, promised_by
+
+
+def called(
+    tool: str = "web_fetch",
+    promised: Permission | None = "ask",
+    *,
+    user: str | None = None,
+    token: str | None = None,
+    skills: Collection[str] = (),
+) -> Calling:
+    return Calling(tool=tool, promised=promised, user=user, token=token, skills=frozenset(skills))
+
+
+@pytest.mark.parametrize(
+    ("promised", "permission", "why"),
+    [
+        ("allow", "allow", "the tool's default"),
+        ("ask", "ask", "the tool's default"),
+        ("deny", "deny", "the tool's default"),
+        (None, "deny", "no rule of [[permissions]], and the tool has no default"),
+    ],
+)
+def test_without_a_rule_the_tools_own_word_holds_and_silence_is_a_no(
+    promised: Permission | None, permission: Permission, why: str
+) -> None:
+    verdict = Rules().verdict(called(promised=promised))
+
+    assert (verdict.permission, verdict.why) == (permission, why)
+
+
+def test_the_first_rule_that_fits_holds_whatever_comes_behind_it() -> None:
+    rules = Rules(
+        [
+            Rule(tool="web_fetch", user="ana", permission="allow"),
+            Rule(tool="web_*", permission="deny"),
+            Rule(tool="*", permission="ask"),
+            Rule(tool="web_fetch", user="bob", permission="allow"),
+        ]
+    )
+
+    told = {user: rules.verdict(called(user=user)) for user in ("ana", "bob", None)}
+    assert {user: verdict.permission for user, verdict in told.items()} == {
+        "ana": "allow",
+        "bob": "deny",
+        None: "deny",
+    }
+    assert told["bob"].why == "rule 2 of [[permissions]]"
+    assert rules.verdict(called("calculate", "allow")).why == "rule 3 of [[permissions]]"
+
+
+@pytest.mark.parametrize(
+    ("rule", "fitting", "strange"),
+    [
+        (Rule(tool="web_?etch", permission="deny"), called(), called("web_search")),
+        (Rule(tool="Web_fetch", permission="deny"), called("Web_fetch"), called()),
+        (Rule(tool="*", user="telegram:*", permission="deny"), called(user="telegram:4"), called(user="irc:x")),
+        (Rule(tool="*", user="*", permission="deny"), called(user="ana"), called(user=None)),
+        (Rule(tool="*", token="tok_1", permission="deny"), called(token="tok_1"), called(token=None)),
+        (Rule(tool="*", token="*", permission="deny"), called(token="*"), called(token="tok_1")),
+        (Rule(tool="*", skill="pdf", permission="deny"), called(skills=["pdf", "x"]), called(skills=["pdfs"])),
+        (
+            Rule(tool="*", user="ana", skill="pdf", permission="deny"),
+            called(user="ana", skills=["pdf"]),
+            called(user="ana"),
+        ),
+    ],
+)
+def test_all_that_a_rule_names_has_to_fit(rule: Rule, fitting: Calling, strange: Calling) -> None:
+    assert Rules([rule]).verdict(fitting).permission == "deny"
+    assert Rules([rule]).verdict(strange).why == "the tool's default"
+
+
+def test_a_users_name_is_no_pattern() -> None:
+    rules = Rules([Rule(tool="web_fetch", user="ana", permission="allow")])
+
+    assert rules.verdict(called(user="*")).permission == "ask"
+
+
+def test_a_tool_is_out_of_reach_only_where_no_arguments_would_let_it_run() -> None:
+    rules = Rules(
+        [
+            Rule(tool="*", skill="pdf", permission="allow"),
+            Rule(tool="*", permission="deny"),
+        ]
+    )
+
+    assert rules.is_out_of_reach(called())
+    assert not rules.is_out_of_reach(called(skills=["pdf"]))
+    assert not rules.is_out_of_reach(called("run_skill_script"))  # it may be that skill's
+    assert Rules([Rule(tool="*", permission="deny")]).is_out_of_reach(called("run_skill_script"))
+    assert not Rules().is_out_of_reach(called(promised="ask"))
+
+
+def test_names_of_no_tool_are_told_and_patterns_are_not() -> None:
+    rules = Rules([Rule(tool=tool, permission="ask") for tool in ("web_fetsch", "mcp_*", "calculate")])
+
+    assert rules.strangers(["calculate", "web_fetch"]) == ["web_fetsch"]
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {}, {"idempotent": True}, {"permission": "maybe"}, {"permission": 1}]
+)
+def test_metadata_without_a_permission_promises_nothing(metadata: dict[str, object] | None) -> None:
+    assert promised_by(metadata) is None

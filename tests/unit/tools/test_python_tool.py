@@ -1,0 +1,128 @@
+"""Snippets of Python: what they may do, and that none of them does more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import psutil
+import pytest
+
+from torana.tools import ToolError
+from torana.tools.python import PythonTools
+
+
+@pytest.fixture
+async def python() -> AsyncGenerator[PythonTools]:
+    tools = PythonTools(seconds=1)
+    yield tools
+    await tools.close()
+
+
+def workers() -> list[int]:
+    return [child.pid for child in psutil.Process().children() if "monty" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("1 + 1", "result: 2"),
+        ("print('a')\nprint('b')", "printed: a\nb"),
+        ("print('a')\n[x * x for x in range(4)]", "printed: a\nresult: [0, 1, 4, 9]"),
+        ("import math, json, re\nround(math.pi, 2), json.dumps({'a': 1}), re.sub('a', 'b', 'aa')",
+         "result: (3.14, '{\"a\": 1}', 'bb')"),
+        ("x = 1", "It printed nothing."),
+        ("import time\ntime.sleep(3600)\n'slept'", "result: 'slept'"),
+    ],
+)  # fmt: skip
+async def test_what_a_snippet_prints_and_is_worth(python: PythonTools, code: str, answer: str) -> None:
+    assert await python.run_python(code) == answer
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("while True: pass", "TimeoutError: feed time limit exceeded"),
+        ("9**9**9", "MemoryError: memory limit exceeded"),
+        ("x = []\nwhile True: x.append('x' * 1000)", "memory"),
+        ("while True: print('x' * 1000)", "MemoryError"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("x = []\nfor _ in range(100_000): x = [x]\nx", "recursion"),
+        ("10**5000", "Exceeds the limit"),
+        ("import socket", "No module named 'socket'"),
+        ("import subprocess", "No module named 'subprocess'"),
+        ("open('/etc/passwd').read()", "PermissionError"),
+        ("from pathlib import Path\nPath('/etc/passwd').read_text()", "PermissionError"),
+        ("import os\nos.environ", "not supported"),
+        ("import os\nos.getenv('HOME')", "not supported"),
+        ("__import__('os').system('true')", "The code failed"),
+        ("().__class__.__bases__[0].__subclasses__()", "The code failed"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def (", "Expected an identifier"),
+        ("x" * 20_001, "at most 20,000"),
+    ],
+)
+async def test_what_a_snippet_may_not(python: PythonTools, code: str, fault: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        await python.run_python(code)
+
+    assert fault in str(caught.value)
+    assert await python.run_python("'well'") == "result: 'well'"
+
+
+async def test_a_fault_shows_what_was_printed_before(python: PythonTools) -> None:
+    with pytest.raises(ToolError, match="printed: before"):
+        await python.run_python("print('before')\nnone")
+
+
+async def test_long_output_is_cut(python: PythonTools) -> None:
+    answer = await python.run_python("'x' * 50_000")
+
+    assert answer.startswith("result (its beginning; 50,002 characters in all): 'xxx")
+    assert len(answer) < 17_000
+
+
+async def test_snippets_know_nothing_of_each_other(python: PythonTools) -> None:
+    await python.run_python("secret = 1")
+
+    with pytest.raises(ToolError, match="name 'secret' is not defined"):
+        await python.run_python("secret")
+
+
+async def test_the_gateway_goes_on_beside_a_busy_snippet_and_more_than_there_are_workers(
+    python: PythonTools,
+) -> None:
+    busy = asyncio.gather(*(python.run_python("while True: pass") for _ in range(3)), return_exceptions=True)
+    ticks = 0
+    while not busy.done():
+        await asyncio.sleep(0.01)
+        ticks += 1
+
+    assert ticks > 10
+    assert all(isinstance(outcome, ToolError) for outcome in await busy)
+    assert await python.run_python("1") == "result: 1"
+
+
+async def test_a_cancelled_snippet_frees_its_worker(python: PythonTools) -> None:
+    running = asyncio.create_task(python.run_python("while True: pass"))
+    await python.run_python("1")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await asyncio.gather(*(python.run_python(str(n)) for n in range(4))) == [
+        f"result: {n}" for n in range(4)
+    ]
+
+
+async def test_workers_start_with_the_first_snippet_and_end_with_the_tool() -> None:
+    tools = PythonTools()
+    before = workers()
+    await tools.run_python("1")
+    during = workers()
+    await tools.close()
+    await tools.close()
+
+    assert before == []
+    assert len(during) == 1
+    assert workers() == []

@@ -1,0 +1,15 @@
+"""The small internet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.standins.web import Internet, internet
+
+
+@pytest.fixture
+async def web() -> AsyncGenerator[Internet]:
+    """One without encryption."""
+    async with internet() as play:
+        yield play

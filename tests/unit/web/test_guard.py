@@ -1,0 +1,181 @@
+"""Hosts that are refused, allowed and denied, however they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.web import Guard, NotAllowed, TooSlow, Unreachable, guard
+from torana.web.guard import Resolver
+
+
+def _says(*answer: str) -> Resolver:
+    async def resolve(name: str, port: int) -> Sequence[str]:
+        return answer
+
+    return resolve
+
+
+def _guard(*answer: str, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> Guard:
+    return Guard(allow=allow, deny=deny, resolver=_says(*answer))
+
+
+@pytest.mark.parametrize(
+    "host", ["www.example.org", "WWW.Example.ORG", "www.example.org.", "xn--bcher-kva.example"]
+)
+async def test_a_public_name(host: str) -> None:
+    assert await _guard("1.1.1.1", "2606:4700::1111", "1.1.1.1").resolve(host, 443) == [
+        "1.1.1.1",
+        "2606:4700::1111",
+    ]
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "[2606:4700:4700::1111]", "2606:4700:4700:0:0::1111"])
+async def test_a_public_address_is_not_looked_up(host: str) -> None:
+    (address,) = await _guard().resolve(host, 80)
+    assert address in {"8.8.8.8", "2606:4700:4700::1111"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1.",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[fe80::1%25eth0]",
+        "[::1%eth0]",
+        "169.254.169.254",
+        "localhost",
+        "LOCALHOST.",
+        "a.localhost",
+        "intranet",
+        "127.1",
+        "127.0.1",
+        "0x7f.1",
+        "0x7f000001",
+        "2130706433",
+        "017700000001",
+        "0177.0.0.1",
+        "0x7f.0x0.0x0.0x1",
+        "1.2.3.4.5",
+        "example.1",
+        "example.0x",
+        "%31%32%37.0.0.1",
+        "a..b",
+        ".example.org",
+        "-a.example.org",
+        "exa mple.org",
+        "bücher.example",
+        "ex\u2024ample.org",
+        "a.b\x00.org",
+        "",
+        ".",
+        "a" * 64 + ".org",
+        "a." * 130 + "org",
+    ],
+)
+async def test_refused_whatever_a_resolver_would_say(host: str) -> None:
+    with pytest.raises(NotAllowed):
+        await _guard("8.8.8.8").resolve(host, 80)
+
+
+@pytest.mark.parametrize(
+    "private", ["10.0.0.1", "127.0.0.1", "::1", "169.254.169.254", "::ffff:10.0.0.1", "0.0.0.0"]
+)
+async def test_one_private_address_of_an_answer_refuses_all(private: str) -> None:
+    for answer in (("1.1.1.1", private), (private, "1.1.1.1")):
+        with pytest.raises(NotAllowed, match="not on the public internet"):
+            await _guard(*answer).resolve("mixed.example", 80)
+
+
+async def test_an_allowed_host_may_be_private() -> None:
+    mine = _guard("10.0.0.7", allow=["wiki.corp", "127.0.0.1", "nas"])
+    assert await mine.resolve("wiki.corp", 80) == ["10.0.0.7"]
+    assert await mine.resolve("NAS.", 80) == ["10.0.0.7"]
+    assert await mine.resolve("127.0.0.1", 80) == ["127.0.0.1"]
+    for other in ("other.corp", "a.wiki.corp", "10.0.0.7", "127.0.0.2", "localhost"):
+        with pytest.raises(NotAllowed):
+            await mine.resolve(other, 80)
+
+
+async def test_an_allowed_name_leads_to_no_credentials() -> None:
+    with pytest.raises(NotAllowed):
+        await _guard("169.254.169.254", allow=["wiki.corp"]).resolve("wiki.corp", 80)
+
+
+@pytest.mark.parametrize("host", ["bad.example", "www.bad.example", "BAD.example.", "1.2.3.4"])
+async def test_a_denied_host(host: str) -> None:
+    guarded = _guard("1.1.1.1", allow=["www.bad.example"], deny=["bad.example", "1.2.3.4"])
+    with pytest.raises(NotAllowed, match="web_deny"):
+        await guarded.resolve(host, 80)
+    assert await guarded.resolve("notbad.example", 80)
+
+
+async def test_a_name_that_nobody_has() -> None:
+    async def unknown(name: str, port: int) -> Sequence[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.raises(Unreachable, match=r"no host nowhere\.example"):
+        await Guard(resolver=unknown).resolve("nowhere.example", 80)
+    with pytest.raises(Unreachable):
+        await _guard().resolve("empty.example", 80)
+    with pytest.raises(Unreachable):
+        await _guard("no address").resolve("strange.example", 80)
+
+
+async def test_a_lookup_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(name: str, port: int) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(guard, "_LOOKUP", 0.01)
+    with pytest.raises(TooSlow):
+        await Guard(resolver=hangs).resolve("slow.example", 80)
+
+
+async def test_the_system_is_asked() -> None:
+    with pytest.raises(NotAllowed, match="own machine"):
+        await Guard().resolve("localhost", 80)
+    assert set(await Guard(allow=["localhost"]).resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
+
+
+def _written(number: int) -> list[str]:
+    """The ways in which ``inet_aton`` reads an IPv4 address."""
+    a, b, c, d = number.to_bytes(4)
+    return [
+        f"{a}.{b}.{c}.{d}",
+        f"{number}",
+        f"{number:#x}",
+        f"0{number:o}",
+        f"{a}.{number & 0xFFFFFF}",
+        f"{a}.{b}.{number & 0xFFFF}",
+        f"{a:#x}.{b:#x}.{c:#x}.{d:#x}",
+        f"0{a:o}.0{b:o}.0{c:o}.0{d:o}",
+        f"{a:#X}.{b}.0{c:o}.{d}",
+        f"[::ffff:{a}.{b}.{c}.{d}]",
+        f"[::ffff:{a:02x}{b:02x}:{c:02x}{d:02x}]",
+        f"[0:0:0:0:0:ffff:{a}.{b}.{c}.{d}]",
+        f"[::{a}.{b}.{c}.{d}]",
+        f"[64:ff9b::{a}.{b}.{c}.{d}]",
+        f"[2002:{a:02x}{b:02x}:{c:02x}{d:02x}::]",
+    ]
+
+
+@given(
+    st.sampled_from(["127.0.0.0/8", "10.0.0.0/8", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"]).flatmap(
+        lambda network: st.ip_addresses(v=4, network=network)
+    ),
+    st.sampled_from(["", "."]),
+)
+async def test_no_notation_hides_a_private_address(address: object, end: str) -> None:
+    guarded = Guard()  # the system's own resolver, which reads all of them
+    for host in _written(int(address)):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(NotAllowed):
+            await guarded.resolve(host + end, 80)

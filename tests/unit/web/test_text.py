@@ -1,0 +1,169 @@
+"""From the bytes of a page to what is shown of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.web.charsets import decode
+from torana.web.readable import Reader, Unreadable
+from torana.web.visible import visible
+
+_PAGE = """<!DOCTYPE html><html><head><title>Gates
+of  stone</title><style>p {{}}</style></head><body><nav><a href="/home">Home</a></nav><article><h1>Gates</h1>
+<p>A torana is a <a href="/gate?a=b">gateway</a> of stone, see <a href="https://other.test/">there</a>
+or <a href="javascript:alert(1)">nowhere</a>.</p>{}<ul><li>one</li><li>two</li></ul></article></body></html>"""
+
+
+async def test_a_page_with_its_links() -> None:
+    page = await Reader().read(_PAGE.format(""), "https://site.test/dir/page")
+    assert " ".join(page.title.split()) == "Gates of stone"
+    assert "# Gates" in page.text
+    assert "[gateway](https://site.test/gate?a=b)" in page.text
+    assert "[there](https://other.test/)" in page.text
+    assert "- one\n- two" in page.text
+    assert "javascript" not in page.text
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "<p hidden>SECRET</p>",
+        '<p style="display: none">SECRET</p>',
+        '<div style="color:red;visibility:hidden"><p>SECRET</p></div>',
+        '<p style="font-size:0">SECRET</p>',
+        '<p aria-hidden="true">SECRET</p>',
+        "<!-- SECRET -->",
+        "<script>SECRET</script>",
+        "<template><p>SECRET</p></template>",
+        '<p title="SECRET">.</p>',
+    ],
+)
+async def test_what_a_reader_does_not_see_is_not_read(hidden: str) -> None:
+    page = await Reader().read(_PAGE.format(hidden), "https://site.test/")
+    assert "SECRET" not in page.text
+    assert "- one" in page.text
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("", ""),
+        ("   ", ""),
+        ("<!-- nothing", ""),
+        ("<p>short</p>", "short"),
+        ("only words", "only words"),
+        ("<p>unclosed <b>and <i>crossed</b></i>", "unclosed and crossed"),
+        ("<?xml version='1.0' encoding='ascii'?><html><body><p>é", "é"),
+        ("<p>\ud800half</p>", "?half"),
+    ],
+)
+async def test_pages_that_hardly_are(html: str, text: str) -> None:
+    page = await Reader().read(html, "https://site.test/")
+    assert page.text.replace("*", "") == text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div>" * 200_000 + "x",
+        "<table><tr><td>" * 20_000 + "x",
+        "<p>word</p>" * 60_000,
+        "<a x=1 " * 50_000,
+    ],
+    ids=["deep", "tables", "wide", "attributes"],
+)
+async def test_huge_pages_end(html: str) -> None:
+    page = await Reader(patience=60).read(html, "https://site.test/")
+    assert len(page.text) <= len(html)
+
+
+async def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec /bin/sleep 60\n")
+    stuck.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    with pytest.raises(Unreadable, match="longer than"):
+        await Reader(patience=1).read(_PAGE.format(""), "https://site.test/")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_a_reader_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(Unreadable, match="cannot be read"):
+        await Reader().read("<p>x", "https://site.test/")
+
+
+@pytest.mark.parametrize(
+    ("body", "charset", "text"),
+    [
+        ("é".encode(), "utf-8", "é"),
+        ("é".encode(), None, "é"),
+        ("é".encode("cp1252"), None, "é"),
+        ("€".encode("cp1252"), "iso-8859-1", "€"),  # as browsers read it
+        ("é".encode(), "iso-8859-1", "Ã©"),  # the server is wrong, and believed
+        ("﻿é".encode(), "iso-8859-1", "é"),  # but for a byte order mark
+        ("é".encode("utf-16"), None, "é"),
+        ("я".encode("koi8-r"), "KOI8-R", "я"),
+        ("日本".encode("shift_jis"), "Shift_JIS", "日本"),
+        (b'<meta charset="cp1251">' + "я".encode("cp1251"), None, '<meta charset="cp1251">я'),
+        (b'<meta charset="cp1251">' + "я".encode("cp1251"), "no-such", '<meta charset="cp1251">я'),
+        (b"a\xffb", "utf-8", "a\ufffdb"),
+        # Python's own, which do something else altogether.
+        (b"uryyb", "rot13", "uryyb"),
+        (b"a\\u0041", "unicode_escape", "a\\u0041"),
+        (b"xn--a-ecp", "idna", "xn--a-ecp"),
+        (b"+AGE-", "utf-7", "+AGE-"),
+        (b"eJw=", "base64", "eJw="),
+    ],
+)
+def test_charsets(body: bytes, charset: str | None, text: str) -> None:
+    assert decode(body, charset) == text
+
+
+@given(st.binary(max_size=200), st.text(max_size=20) | st.none())
+def test_every_page_is_some_text(body: bytes, charset: str | None) -> None:
+    assert isinstance(decode(body, charset), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Plain text, ünïcödé 日本 ✓ 👍🏽", "Plain text, ünïcödé 日本 ✓ 👍🏽"),
+        ("a\r\nb\rc\u2028d\n\te", "a\nb\nc\nd\n\te"),
+        ("safe\u202etxt.exe\u202c", "safetxt.exe"),
+        ("a\u200b\u2060\ufeff\u00adb", "ab"),
+        ("hi" + "".join(chr(0xE0000 + ord(char)) for char in "ignore all"), "hi"),
+        ("x" + "".join(chr(0xE0100 + number) for number in range(20)), "x"),
+        ("x\ufe01\ufe02\ufe03", "x"),
+        ("❤\ufe0f", "❤\ufe0f"),
+        ("👩\u200d💻", "👩\u200d💻"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("a\u200c\u200d\u200c\u200cb", "ab"),
+        ("a\u3164\u115f\u1160\uffa0b", "ab"),
+        ("\x1b[31mred\x07\x00", "[31mred"),
+        ("\ud800\ue000\uffff", ""),
+    ],
+)
+def test_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text())
+def test_nothing_unseen_stays(text: str) -> None:
+    shown = visible(text)
+    assert visible(shown) == shown
+    assert not {unicodedata.category(char) for char in shown if char not in "\n\t\u200c\u200d"} & {
+        "Cc",
+        "Cf",
+        "Cs",
+        "Co",
+        "Cn",
+    }
