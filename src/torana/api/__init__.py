@@ -28,6 +28,7 @@ from torana.api.schedules import add_schedule, add_schedules
 from torana.api.services import Services
 from torana.api.sessions import add_sessions
 from torana.api.site import OpenGateway
+from torana.api.skills import add_skill_decisions, add_skills
 from torana.api.status import add_metrics, add_status
 from torana.api.tokens import add_audit, add_tokens
 from torana.api.turns import add_turns
@@ -95,6 +96,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
     add_mcp(app.router, services)
+    add_skills(app.router, services)
+    add_skill_decisions(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
     allowed = _allowed_methods(app.routes)
 

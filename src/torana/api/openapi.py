@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,6 +22,8 @@ from torana.api.shapes import (
     ProblemBody,
     RotationRequest,
     ScheduleRequest,
+    SkillApproval,
+    SkillRequest,
     TokenRequest,
 )
 from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
@@ -38,6 +40,8 @@ _REQUESTS = (
     DenialRequest,
     ScheduleRequest,
     ApprovalOfTools,
+    SkillRequest,
+    SkillApproval,
 )
 
 _SCHEMA = "#/components/schemas/{model}"
@@ -139,6 +143,15 @@ def json_body(model: str, example: Mapping[str, Any], *, required: bool = True) 
     """A request body that a handler parses itself; its model is one of ``_REQUESTS``."""
     schema = {"$ref": _SCHEMA.format(model=model)}
     return {"required": required, "content": {"application/json": {"schema": schema, "example": example}}}
+
+
+def archive_body(model: str | None, example: Mapping[str, Any], *, archives: Iterable[str]) -> dict[str, Any]:
+    """A request body that is an archive, or else JSON where there is a model for it."""
+    packed = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in archives}
+    if model is None:
+        return {"required": False, "content": packed}
+    body = json_body(model, example)
+    return body | {"content": body["content"] | packed}
 
 
 def message_answer() -> dict[str, Any]:

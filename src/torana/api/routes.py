@@ -76,7 +76,7 @@ def _add_skills(router: APIRouter, services: Services) -> None:
             str, Header(alias="If-None-Match", description="An `ETag` that was sent earlier.")
         ] = "",
     ) -> Response:
-        etag, records = services.skills()
+        etag, records = services.skills.loaded()
         caching = {"ETag": etag, "Cache-Control": "private, no-cache"}
         if _names(if_none_match, etag):
             return Response(status_code=304, headers=caching)

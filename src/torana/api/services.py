@@ -18,6 +18,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.skills.changes import SkillChanges
 from torana.store.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
@@ -49,6 +50,15 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkillDesk:
+    """The skills that are loaded, and what is changed of all."""
+
+    #: Gives an entity tag and the records of the loaded skills.
+    loaded: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    changes: SkillChanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the handlers call, and the seconds they allow."""
 
@@ -66,8 +76,7 @@ class Services:
     metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
-    #: Gives an entity tag and the records of the loaded skills.
-    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    skills: SkillDesk
     #: How long a plain request waits for its answer.
     wait: float
     #: How long a body may take to arrive.

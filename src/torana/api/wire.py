@@ -82,24 +82,28 @@ async def read_object(request: Request, *, within: float) -> dict[str, Any]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise UnsupportedMediaType
-    try:
-        async with asyncio.timeout(within):
-            raw = await _read(request)
-    except TimeoutError:
-        # The rest of the body is still to come: nothing else can be asked on this connection.
-        raise RequestTimeout(headers={"Connection": "close"}) from None
-    document = _parsed(raw)
+    document = _parsed(await read_bytes(request, limit=BODY_LIMIT, within=within))
     for name, value in document.items():
         if not all(map(_is_clean, _texts(value))):
             raise InvalidText(faults=[fault(name, "holds U+0000 or half of a surrogate pair")])
     return document
 
 
-def is_too_large(headers: Headers) -> bool:
+async def read_bytes(request: Request, *, limit: int, within: float) -> bytes:
+    """The request's body, whatever it is. Raises as ``read_object`` does."""
+    try:
+        async with asyncio.timeout(within):
+            return await _read(request, limit)
+    except TimeoutError:
+        # The rest of the body is still to come: nothing else can be asked on this connection.
+        raise RequestTimeout(headers={"Connection": "close"}) from None
+
+
+def is_too_large(headers: Headers, limit: int = BODY_LIMIT) -> bool:
     """Whether the headers announce a body over the limit."""
     length = headers.get("content-length", "")
     # Python converts no number of thousands of digits.
-    return length.isdecimal() and (len(length) > 18 or int(length) > BODY_LIMIT)
+    return length.isdecimal() and (len(length) > 18 or int(length) > limit)
 
 
 def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
@@ -214,15 +218,16 @@ def _is_clean(text: str) -> bool:
         return False
 
 
-async def _read(request: Request) -> bytes:
-    if is_too_large(request.headers):
-        raise BodyTooLarge
+async def _read(request: Request, limit: int) -> bytes:
+    too_large = BodyTooLarge(f"The body may hold at most {limit:,} bytes.")
+    if is_too_large(request.headers, limit):
+        raise too_large
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > BODY_LIMIT:
-                raise BodyTooLarge
+            if len(body) > limit:
+                raise too_large
     except ClientDisconnect as error:
         raise BadRequest("The connection was closed before the whole body had arrived.") from error
     return bytes(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from pydantic_ai.models import Model
 from torana.api import Access, Services, create_api
 from torana.api.health import Health
 from torana.api.metrics import Metrics
-from torana.api.services import Connections, People
+from torana.api.services import Connections, People, SkillDesk
+from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.config import Loaded, Settings
@@ -31,7 +33,8 @@ from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
 from torana.sessions.expiry import Expiry
-from torana.skills import Skills
+from torana.skills.changes import SkillChanges
+from torana.skills.fetching import open_fetcher
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.turns import SessionChanges, Turns
@@ -67,6 +70,7 @@ class App:
         await self._open.enter_async_context(self.core.model)
         if self.core.embedder:
             await self._open.enter_async_context(self.core.embedder)
+        await self.services.skills.changes.start()
         self.core.acting.mcp.start()
         self._open.push_async_callback(self.core.acting.python.close)
         await self.turns.start()
@@ -112,6 +116,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         firings_per_day=settings.schedule_firings_per_day,
         woken=core.due,
     )
+    core.asks.append(connectors)
     core.ended.extend([connectors.turn_ended, metrics.turn_ended, ticker.turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     services = Services(
@@ -128,7 +133,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         health=_health(started, core, connectors),
         metrics=metrics,
         models=settings.model,
-        skills=lambda: _skill_list(core.skills),
+        skills=_skill_desk(settings, core),
         wait=settings.wait,
     )
     return App(
@@ -197,9 +202,16 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
-def _skill_list(skills: Skills) -> tuple[str, list[Mapping[str, Any]]]:
-    catalogue = skills.catalogue()
-    return f'"{catalogue.etag}"', [skills.record(skill) for skill in catalogue.loaded]
+def _skill_desk(settings: Settings, core: Core) -> SkillDesk:
+    def loaded() -> tuple[str, list[Mapping[str, Any]]]:
+        catalogue = core.skills.catalogue()
+        return f'"{catalogue.etag}"', [core.skills.record(skill) for skill in catalogue.loaded]
+
+    fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
+    changes = SkillChanges(
+        database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher
+    )
+    return SkillDesk(loaded=loaded, changes=changes)
 
 
 def _access(settings: Settings) -> Access:

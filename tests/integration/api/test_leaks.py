@@ -281,6 +281,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
         "user_id": write_user_id(person.user),
         "delivery_id": "dlv_0198",  # all of them are the operator's
         "server": "time",  # they too
+        "slug": "none-of-theirs",  # skills are everybody's
         "token_id": next(token["id"] for token in tokens if token["user"] == person.user),
     }
     return lambda path: path.format(**ids)

@@ -52,6 +52,13 @@ from torana.api.shapes.people import (
     TokensBody,
 )
 from torana.api.shapes.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
+from torana.api.shapes.skills import (
+    RemovedSkillBody,
+    SkillApproval,
+    SkillDetailBody,
+    SkillRequest,
+    SkillStandingsBody,
+)
 from torana.api.shapes.turns import (
     DeletedBody,
     FailureBody,
@@ -101,6 +108,7 @@ __all__ = [
     "ProblemFault",
     "ReceiptBody",
     "ReloadBody",
+    "RemovedSkillBody",
     "RotationRequest",
     "ScheduleBody",
     "ScheduleRequest",
@@ -109,8 +117,12 @@ __all__ = [
     "SendersBody",
     "SessionBody",
     "SessionsBody",
+    "SkillApproval",
     "SkillBody",
     "SkillCounts",
+    "SkillDetailBody",
+    "SkillRequest",
+    "SkillStandingsBody",
     "SpendingBody",
     "SpentBody",
     "SpentDay",
