@@ -166,12 +166,13 @@ class Turns:
         ``SessionBusy``, ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does
         not take the message back: it may still be answered. ``rates`` are limits that were tested before, for
         the headers of the answer and of a refusal. ``also`` is done in the same transaction once the message
-        is written down, and what it raises undoes both; such a message is no control word.
+        is written down, and what it raises undoes both; such a message is no control word, and nobody's yes.
         """
         self.check_accepting()
         if also is None and (word := self._controls.word(inbound.content)):
             return await self._obey(word, inbound)
-        if is_answer(inbound.content) and (answer := await self._carried_out(self._answer(inbound))):
+        is_told = also is None and is_answer(inbound.content)
+        if is_told and (answer := await self._carried_out(self._answer(inbound))):
             return answer
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live.values(), *arriving])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -33,7 +33,7 @@ async def model() -> ScriptedModel:
 
 
 @pytest.fixture
-async def operator(start: Start, model: ScriptedModel) -> AsyncGenerator[httpx.AsyncClient]:
+async def operator(start: Start, model: ScriptedModel) -> httpx.AsyncClient:
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
     return client

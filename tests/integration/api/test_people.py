@@ -92,6 +92,7 @@ async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
         "turns": 3,
         "memories": 1,
         "schedules": 1,
+        "files": 0,
         "keys": 1,
         "tokensRevoked": 1,
         "copies": 0,
@@ -209,7 +210,7 @@ async def test_amounts_of_usage_and_the_audit_record_stay_and_hold_no_text(gatew
     assert kept == {("gateway", False): 1, ("user:ana", False): 1, ("user:ana", True): 3}
     [entry] = await rows(app, audit)
     assert (entry["action"], entry["target"], entry["principal"]) == ("user.erase", "ana", "local")
-    counts = {"sessions": 1, "turns": 1, "memories": 0, "keys": 0, "tokensRevoked": 0}
+    counts = {"sessions": 1, "turns": 1, "memories": 0, "schedules": 0, "keys": 0, "tokensRevoked": 0}
     assert json.loads(entry["detail"]) == counts
 
 
@@ -347,6 +348,7 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
         "sessions": 1,
         "turns": 3,
         "files": 0,
+        "workspace": 0,
         "memories": 2,
         "schedules": 1,
         "tokens": 1,

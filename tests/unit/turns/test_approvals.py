@@ -543,3 +543,16 @@ async def test_questions_are_listed_page_by_page_the_newest_first(
 
     assert sorted(listed) == ["c0", "c1", "c2", "c3", "c4"]
     assert (await gateway.turns.approvals.listed("user:ana", limit=9)).items == []
+
+
+async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message: Message) -> None:
+    gateway = await boot(ScriptedModel([pay()], "paid", "hello"), desk.toolset())
+    turn = await gateway.turns.accept(message("pay ana"))
+    await asked(gateway, turn)
+
+    fired = await gateway.turns.submit(message("yes"), also=lambda _connection, _turn: None)
+
+    assert (fired.turn.state, await states(gateway), desk.done) == ("queued", ["open"], [])
+    await gateway.turns.accept(message("yes"))  # of the one who was asked
+    await gateway.turns.ended(fired.turn)
+    assert desk.done == ["5 to ana"]
