@@ -24,6 +24,8 @@ COMMANDS = (
     "skills",
     "sessions",
     "turns",
+    "approvals",
+    "tools",
     "token",
     "user",
     "usage",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -33,10 +33,10 @@ async def model() -> ScriptedModel:
 
 
 @pytest.fixture
-async def operator(start: Start, model: ScriptedModel) -> AsyncGenerator[httpx.AsyncClient]:
+async def operator(start: Start, model: ScriptedModel) -> httpx.AsyncClient:
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
-    yield client
+    return client
 
 
 async def waiting(client: httpx.AsyncClient, *, headers: dict[str, str] | None = None) -> dict[str, Any]:
