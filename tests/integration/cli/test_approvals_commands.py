@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ASKS = json.dumps(
     [
         {"tool": "calculate", "permission": "ask"},
-        {"tool": "calcualte", "permission": "deny"},
+        {"tool": "kalculate", "permission": "deny"},
         {"tool": "convert_units", "user": "ben", "permission": "deny"},
     ]
 )
@@ -85,13 +85,13 @@ def test_the_tools_are_shown_with_what_holds_and_the_doctor_knows_names_of_none(
     assert "deny" in rows["convert_units"]
     assert "rule 3 of [[permissions]]" in rows["convert_units"]
     assert "ask" in rows["calculate"]
-    assert err == "warning: [[permissions]] names what is no tool: calcualte\n"
+    assert err == "warning: [[permissions]] names what is no tool: kalculate\n"
     document = json.loads(place.run("tools", "list", "--json")[1])
     (units,) = [item for item in document["items"] if item["name"] == "convert_units"]
     assert (units["permission"], units["why"]) == ("allow", "the tool's default")
     findings = json.loads(place.run("doctor", "--json", TORANA_PERMISSIONS=ASKS)[1])
     (permissions,) = [item for item in findings if item["check"] == "permissions"]
-    assert permissions["detail"] == "3 rules; warning: no tool is called calcualte"
+    assert permissions["detail"] == "3 rules; warning: no tool is called kalculate"
 
 
 def test_a_talk_at_the_terminal_asks_there(place: Place) -> None:
