@@ -51,7 +51,8 @@ class Reload:
     async def by_act(self, act: Act) -> list[str]:
         """Take on the connectors' settings; returns the names of the accounts that are connected anew or ended.
 
-        The act is in the audit record before anything changes. Raises ``SettingsFaulty``: then nothing does.
+        Those that were refused are tried anew in any case. The act is in the audit record before anything
+        changes. Raises ``SettingsFaulty``: then nothing does.
         """
         async with self._one_at_a_time:
             try:
@@ -65,7 +66,7 @@ class Reload:
                 raise SettingsFaulty(error.detail) from error
             self._tell_of_others(settings)
             await self._audit.add(act, "connectors.reload", "connectors", changed=changed)
-            await self._connectors.apply(accounts)
+            changed = await self._connectors.apply(accounts)
             _log.info("connectors changed" if changed else "no connector changed", extra={"accounts": changed})
             return changed
 

@@ -29,6 +29,7 @@ ROBOT = "$:LWCP_v1:$the-robot"
 class DingtalkStandIn(Platform):
     """The platform, with one app and its robot in it."""
 
+    abreast = True
     room: str | None = "cidTheRoom=="
     #: DingTalk's robots do not hear each other.
     has_bots = False

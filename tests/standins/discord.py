@@ -105,6 +105,7 @@ class Connection:
 class DiscordStandIn(Platform):
     """A server with two channels, in which the bot is, and people who write to it directly."""
 
+    abreast = True
     connector = Discord
 
     def __init__(self) -> None:

@@ -116,6 +116,7 @@ class Posted:
 class FeishuStandIn(Platform):
     """The platform, with one app in it."""
 
+    abreast = True
     room: str | None = "oc_the_room"
     posted: dict[str, Posted] = field(default_factory=dict[str, Posted])
     #: Whom our cards called.

@@ -196,6 +196,7 @@ class Wire:
         #: The tokens with which calls were made.
         self.secrets: set[str] = set()
         self._since: list[str] = []
+        self._kept = asyncio.Event()
         self.url = ""
 
     def fault(self, path: str, answer: Answer | None) -> None:
@@ -211,6 +212,12 @@ class Wire:
     def rewind(self) -> None:
         """Answer the sync that waits with all that was told since the first."""
         self._again.set()
+
+    async def until_kept(self) -> None:
+        """Wait until the homeserver remembers how far the connector heard, once more."""
+        self._kept.clear()
+        async with asyncio.timeout(PATIENCE):
+            await self._kept.wait()
 
     def slip_in(self, room: str, events: list[object]) -> None:
         """Put events of other homeservers, which ours did not look at, before those that are told next."""
@@ -231,7 +238,10 @@ class Wire:
                 transport.abort()
         if request.path.endswith("/sync"):
             return await self._sync(request)
-        return await self._pass_on(request, request.path_qs)
+        answer = await self._pass_on(request, request.path_qs)
+        if request.method == "PUT" and "torana.since" in request.path:
+            self._kept.set()
+        return answer
 
     async def _sync(self, request: web.Request) -> web.Response:
         since = request.query.get("since", "")

@@ -58,6 +58,7 @@ class Delivery:
 class SlackStandIn(Platform):
     """A workspace with an app in it, people, one channel and everybody's direct messages with the app."""
 
+    abreast = True
     connector = Slack
     room = ROOM
 

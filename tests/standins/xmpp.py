@@ -192,6 +192,7 @@ class _Parser:
 class XmppPlatform(Platform):
     """A server with two rooms, in which a silent watcher sits."""
 
+    abreast = True
     connector = Xmpp
     room = ROOM
     has_bots = False

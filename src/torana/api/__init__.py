@@ -25,6 +25,7 @@ from torana.api.pages import add_pages, closed_door
 from torana.api.people import add_people
 from torana.api.problems import problem
 from torana.api.routes import add_contract
+from torana.api.schedules import add_schedule, add_schedules
 from torana.api.services import Services
 from torana.api.sessions import add_sessions
 from torana.api.site import OpenGateway
@@ -88,6 +89,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_audit(app.router, services)
     add_memories(app.router, services)
     add_memory(app.router, services)
+    add_schedules(app.router, services)
+    add_schedule(app.router, services)
     add_people(app.router, services)
     add_usage(app.router, services)
     add_status(app.router, services)

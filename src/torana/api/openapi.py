@@ -12,8 +12,8 @@ from pydantic.json_schema import models_json_schema
 from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
-    DecisionRequest,
     ApprovalOfTools,
+    DecisionRequest,
     DenialRequest,
     ForkBody,
     MemoryChange,
@@ -22,6 +22,7 @@ from torana.api.shapes import (
     PairingRequest,
     ProblemBody,
     RotationRequest,
+    ScheduleRequest,
     SkillApproval,
     SkillRequest,
     TokenRequest,
@@ -41,6 +42,7 @@ _REQUESTS = (
     ApprovalOfTools,
     SkillRequest,
     SkillApproval,
+    ScheduleRequest,
     DecisionRequest,
 )
 

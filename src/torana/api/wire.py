@@ -135,7 +135,7 @@ def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
         token=principal.token,
         content=_content(document.get("content")),
         channel=identifier(document, "channelId"),
-        user=_user(identifier(document, "userId"), principal),
+        user=named_user(document, principal),
         on_busy=_on_busy(document.get("onBusy")),
     )
 
@@ -166,7 +166,12 @@ def identifier(document: dict[str, Any], name: str) -> str | None:
     return text
 
 
-def _user(named: str | None, principal: Principal) -> str | None:
+def named_user(document: dict[str, Any], principal: Principal) -> str | None:
+    """The user that a body names, or that the principal speaks for.
+
+    Raises ``WrongUser`` or ``ScopeMissing`` for one whom the principal may not name.
+    """
+    named = identifier(document, "userId")
     if named in (None, principal.user):
         return principal.user
     if principal.user is not None:

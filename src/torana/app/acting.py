@@ -13,7 +13,7 @@ from torana.messages import utc_now
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
-from torana.skills.installed import INSTALLED, InstalledSkills
+from torana.skills.installed import InstalledSkills
 from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
@@ -110,10 +110,9 @@ def open_guard(settings: Settings) -> Guard:
     return Guard(allow=settings.web_allow, deny=settings.web_deny)
 
 
-def open_skills(loaded: Loaded) -> tuple[Skills, InstalledSkills]:
-    """The core skills and the user's, and of these the installed ones: none, until their decisions are read."""
-    installed = InstalledSkills(root=loaded.settings.data_dir / INSTALLED)
-    skills = Skills(
+def open_skills(loaded: Loaded, installed: InstalledSkills | None = None) -> Skills:
+    """The core skills and the user's."""
+    return Skills(
         core_dir=CORE_DIR,
         user_dir=loaded.settings.skills_dir,
         environ=loaded.provider_environ,
@@ -121,4 +120,3 @@ def open_skills(loaded: Loaded) -> tuple[Skills, InstalledSkills]:
         # What a skill's scripts find, not what the gateway finds.
         which=open_bubblewrap(loaded.settings).which,
     )
-    return skills, installed

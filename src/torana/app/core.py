@@ -31,7 +31,7 @@ from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
 from torana.skills.installed import InstalledSkills
-from torana.store.backup import DATABASE_NAME
+from torana.store.backup import DATABASE_NAME, INSTALLED
 from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.store.workspaces import Workspaces
@@ -59,6 +59,7 @@ class Core:
 
     database: Database
     skills: Skills
+    #: Those of them that were installed, and what is granted to which.
     installed: InstalledSkills
     sessions: Sessions
     memory: Memory
@@ -82,7 +83,8 @@ class Core:
 def build_core(loaded: Loaded, model: Model | None) -> Core:
     """Put it together; ``model`` stands in for the one that the settings name."""
     settings = loaded.settings
-    skills, installed = open_skills(loaded)
+    installed = InstalledSkills(root=settings.data_dir / INSTALLED)
+    skills = open_skills(loaded, installed)
     model = model or choose_model(loaded, skills, installed.granted)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)

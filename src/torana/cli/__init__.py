@@ -26,6 +26,7 @@ COMMANDS = (
     "turns",
     "approvals",
     "tools",
+    "schedules",
     "token",
     "user",
     "usage",

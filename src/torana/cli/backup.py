@@ -13,7 +13,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.errors import DataDirUnusable
 from torana.skills.folder import files_to_keep
-from torana.store.backup import DATABASE_NAME, write_backup
+from torana.store.backup import DATABASE_NAME, INSTALLED, write_backup
 
 app = typer.Typer()
 
@@ -37,6 +37,7 @@ def backup(
         write_backup(
             data_dir=settings.data_dir,
             skill_files=files_to_keep(settings.skills_dir),
+            installed_files=files_to_keep(settings.data_dir / INSTALLED),
             target=file,
             version=__version__,
             at=now,

@@ -154,6 +154,14 @@ class Ears(Protocol):
         """
         ...
 
+    async def paired(self, most: int) -> Sequence[str]:
+        """The ids of so many senders whom the operator let in, the latest first.
+
+        For platforms that do not tell with whom the account has direct chats: there it is asked for what was
+        missed. Those of ``allow`` and ``users`` are in the settings.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRequest:

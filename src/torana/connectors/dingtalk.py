@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI
 
+from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -190,6 +191,8 @@ class Dingtalk(Connector[DingtalkSettings]):
     """The robot of one app."""
 
     Settings = DingtalkSettings
+    #: A company gives its people what ids it likes.
+    local_ids = True
     #: The older interface takes 5,000 characters, and 20,000 bytes of JSON.
     abilities = Abilities(length=4_000, render=_markdown, repeat="blind")
 
@@ -290,28 +293,33 @@ class Dingtalk(Connector[DingtalkSettings]):
 
     async def _listen(self, socket: ClientConnection, ears: Ears) -> None:
         """Take what comes, until another connection is wanted; where nothing does, see who is there."""
-        while True:
-            try:
-                async with asyncio.timeout(_PROBE):
-                    raw = await socket.recv()
-            except TimeoutError:
-                await _probe(socket)
-            else:
-                frame = _json(raw)
-                if _string(_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
-                    return
-                await self._take(frame, socket, ears)
-            ears.alive()
+        async with abreast(ears) as hear:
+            while True:
+                try:
+                    async with asyncio.timeout(_PROBE):
+                        raw = await socket.recv()
+                except TimeoutError:
+                    await _probe(socket)
+                else:
+                    frame = _json(raw)
+                    if _string(_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
+                        return
+                    await self._take(frame, socket, hear)
+                ears.alive()
 
-    async def _take(self, frame: dict[str, object], socket: ClientConnection, ears: Ears) -> None:
-        headers = _object(frame.get("headers"))
-        data: dict[str, object] = {"response": None}
+    async def _take(self, frame: dict[str, object], socket: ClientConnection, hear: Hear) -> None:
+        topic = _string(_object(frame.get("headers")), "topic")
         if frame.get("type") == SystemMessage.TYPE:
-            data = _json(_string(frame, "data"))
-        elif _string(headers, "topic") == ChatbotMessage.TOPIC:
-            heard = self._heard(_string(frame, "data"))
-            if heard is not None:
-                await ears.hear(heard)
+            await self._answer(frame, socket, _json(_string(frame, "data")))
+            return
+        answer = partial(self._answer, frame, socket, {"response": None})
+        heard = self._heard(_string(frame, "data")) if topic == ChatbotMessage.TOPIC else None
+        await (answer() if heard is None else hear(heard, answer))
+
+    async def _answer(
+        self, frame: dict[str, object], socket: ClientConnection, data: dict[str, object]
+    ) -> None:
+        headers = _object(frame.get("headers"))
         ack = AckMessage()
         answered: Any = ack.headers
         answered.message_id = _string(headers, "messageId")

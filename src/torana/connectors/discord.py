@@ -24,6 +24,7 @@ import aiohttp
 from pydantic import Field, SecretStr
 
 from torana.connectors import markup
+from torana.connectors.abreast import abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -105,7 +106,8 @@ class Discord(Connector[DiscordSettings]):
 
     async def run(self, ears: Ears) -> None:
         """As ``Connector``; a session that can be resumed is, without a word."""
-        named = dict.fromkeys([*self.settings.allow, *self.settings.users])
+        let_in = await ears.paired(_CHATS)
+        named = dict.fromkeys([*self.settings.allow, *self.settings.users, *let_in])
         people = [int(one) for one in named if one.isdecimal()]
         client = _Client(ears, people=people, age=timedelta(minutes=self.settings.catch_up_minutes))
         self._client = client
@@ -318,15 +320,15 @@ async def _close(client: _Client) -> None:
 
 
 async def _listen(client: _Client, ears: Ears) -> None:
-    """Take what is said, one after the other; what was missed may be told by the gateway as well."""
+    """Take what is said; what was missed may be told by the gateway as well."""
     taken: deque[int] = deque(maxlen=_WAITING)
-    async with aclosing(client.messages()) as messages:
+    async with aclosing(client.messages()) as messages, abreast(ears) as hear:
         async for message in messages:
             if message.id in taken or client.user is None:
                 continue
             taken.append(message.id)
             if heard := _heard(message, me=client.user.id):
-                await ears.hear(heard)
+                await hear(heard)
 
 
 def _heard(message: discord.Message, *, me: int) -> Heard | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from weakref import WeakValueDictionary
 
 from torana.connectors.base import ConnectorSettings, Heard
 from torana.connectors.luggage import Luggage, Porter, shown_name
@@ -67,6 +68,8 @@ class Door:
         self._taken = taken
         self._pause = pause
         self._porter = Porter(account=account, settings=settings, takes=takes)
+        #: Chats in which something is being taken in.
+        self._chats: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
         #: What one sender is told by the gateway itself.
         self._notices = MessageRates(per_user=3, overall=60)
@@ -81,11 +84,18 @@ class Door:
             return
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
-        while (hindrance := await self._hindrance(heard, luggage)) is not None:
-            if isinstance(hindrance, Draining):
-                await asyncio.Event().wait()
-            _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
-            await self._pause(next(pauses, _PAUSES[-1]))
+        # What was heard before in the chat comes first: its file may take longer than a text behind it.
+        turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
+        async with turnstile:
+            while (hindrance := await self._hindrance(heard, luggage)) is not None:
+                if isinstance(hindrance, Draining):
+                    await asyncio.Event().wait()
+                _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
+                await self._pause(next(pauses, _PAUSES[-1]))
+
+    async def paired(self, most: int) -> Sequence[str]:
+        """The ids of so many senders whom the operator let in, the latest first."""
+        return await self._pairing.approved(self._kind, most)
 
     async def _hindrance(self, heard: Heard, luggage: Luggage) -> GatewayError | None:
         """What keeps the message from being written down at this moment."""

@@ -27,6 +27,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
+from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -329,20 +330,21 @@ class Feishu(Connector[FeishuSettings]):
         """Take what comes; where nothing does, ask whether somebody is there."""
         loop = asyncio.get_running_loop()
         ping_at = loop.time()
-        while True:
-            try:
-                async with asyncio.timeout(_PROBE):
-                    raw = await socket.recv()
-            except TimeoutError:
-                await _probe(socket)
-            else:
-                await self._take(raw, socket, ears)
-            ears.alive()
-            if loop.time() >= ping_at:
-                await socket.send(_ping(service))
-                ping_at = loop.time() + self._ping_every
+        async with abreast(ears) as hear:
+            while True:
+                try:
+                    async with asyncio.timeout(_PROBE):
+                        raw = await socket.recv()
+                except TimeoutError:
+                    await _probe(socket)
+                else:
+                    await self._take(raw, socket, hear)
+                ears.alive()
+                if loop.time() >= ping_at:
+                    await socket.send(_ping(service))
+                    ping_at = loop.time() + self._ping_every
 
-    async def _take(self, raw: str | bytes, socket: ClientConnection, ears: Ears) -> None:
+    async def _take(self, raw: str | bytes, socket: ClientConnection, hear: Hear) -> None:
         frame = _Frame()
         frame.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
         headers: dict[str, str] = {header.key: header.value for header in frame.headers}
@@ -352,10 +354,9 @@ class Feishu(Connector[FeishuSettings]):
         if payload is None:
             return
         heard = await self._heard(payload)
-        if heard is not None:
-            await ears.hear(heard)
         frame.payload = b'{"code":200}'
-        await socket.send(cast("bytes", frame.SerializeToString()))
+        answer = partial(socket.send, cast("bytes", frame.SerializeToString()))
+        await (answer() if heard is None else hear(heard, answer))
 
     def _configure(self, config: object) -> None:
         """The platform says at times how often it wants to be called."""

@@ -17,12 +17,16 @@ from torana.connectors.door import Door
 from torana.connectors.outbox import Outbox
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
+from torana.errors import StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store.database import Database
 from torana.turns import Turns
+
+#: Seconds after which deliveries are looked at that nobody sends.
+_SWEEP = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,11 @@ class Connectors:
         takes: frozenset[FileKind] = frozenset(),
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
+        sweep_every: float = _SWEEP,
     ) -> None:
         """``holder`` is whoever shares the database with nobody, across restarts; ``takes`` are the kinds of
         files that the model can be handed; ``told`` hears of every change in how an account stands.
+        Deliveries that nobody sends are looked after every ``sweep_every`` seconds.
         """
         self._accounts = accounts
         self._turns = turns
@@ -72,12 +78,16 @@ class Connectors:
         #: One thing after the other: starting, changing, stopping.
         self._changing = asyncio.Lock()
         self._stopped = False
+        self._sweep_every = sweep_every
+        self._unswept = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect all of them; nothing is waited for."""
         async with self._changing:
-            await self._keep_subscriptions(self._accounts)
+            await self._keep_deliveries()
             self._start_all(self._accounts)
+            self._sweeper = asyncio.create_task(self._sweep_again_and_again())
 
     async def flush(self, *, within: float) -> None:
         """Deliver what can be delivered at once, over the connections there are, for so many seconds."""
@@ -92,6 +102,8 @@ class Connectors:
         """End all connections; nothing begins any more."""
         async with self._changing:
             self._stopped = True
+            if self._sweeper is not None:
+                self._sweeper.cancel()
             await asyncio.gather(*(self._stop(name) for name in self._running.copy()))
 
     def changes(self, accounts: Sequence[Account]) -> list[str]:
@@ -101,21 +113,42 @@ class Connectors:
         return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
     async def apply(self, accounts: Sequence[Account]) -> list[str]:
-        """Take on changed settings: only accounts that changed are connected anew. Returns their names."""
+        """Take on changed settings: only accounts that changed are connected anew, and those that are refused:
+        what refused them may have been mended at the platform. Returns the names of both.
+        """
         async with self._changing:
             if self._stopped:
                 return []
-            changed = self.changes(accounts)
-            self._accounts = accounts
+            changed = sorted({*self.changes(accounts), *self.refused()})
             await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
-            await self._keep_subscriptions(accounts)
+            self._accounts = accounts
+            await self._keep_deliveries()
             self._start_all([account for account in accounts if account.name in changed])
             return changed
 
-    async def _keep_subscriptions(self, accounts: Sequence[Account]) -> None:
-        names = [account.name for account in accounts]
+    async def _keep_deliveries(self) -> None:
+        """Tell no others of anything any more, and say what becomes of what is for others."""
+        names = [account.name for account in self._accounts]
         self._subscribed.intersection_update(names)
         await self._database.run(partial(deliveries.keep_subscriptions, accounts=names))
+        await self._sweep()
+
+    async def _sweep(self) -> None:
+        names = [account.name for account in self._accounts]
+        with suppress(StoreUnavailable):  # another time
+            await self._database.run(partial(deliveries.sweep, accounts=names, now=self._clock()))
+
+    async def _sweep_again_and_again(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._sweep_every):
+                    await self._unswept.wait()
+            self._unswept.clear()
+            await self._sweep()
+
+    def refused(self) -> list[str]:
+        """The names of those whose credentials or settings are refused."""
+        return [status.account for status in self.statuses() if status.state == "refused"]
 
     def active(self) -> list[str]:
         """The names of those that receive."""
@@ -164,6 +197,8 @@ class Connectors:
         """Say that there may be something to deliver on an account."""
         if account is not None and account in self._running:
             self._running[account].outbox.wake()
+        elif account is not None:
+            self._unswept.set()  # it will be told why it waits
 
     def _start_all(self, accounts: Sequence[Account]) -> None:
         for account in accounts:
@@ -244,6 +279,9 @@ class _Surroundings:
 
     async def hear(self, heard: Heard) -> None:
         await self.door.hear(heard)
+
+    async def paired(self, most: int) -> Sequence[str]:
+        return await self.door.paired(most)
 
     async def deliver(self, connector: Connector[Any]) -> None:
         await self.subscribe()

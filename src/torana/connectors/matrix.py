@@ -24,6 +24,7 @@ import nio
 from nio.crypto.attachments import decrypt_attachment
 from pydantic import Field, SecretStr, model_validator
 
+from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -186,13 +187,14 @@ class Matrix(Connector[MatrixSettings]):
         for room_id in response.rooms.leave:
             home.rooms.pop(room_id, None)
         others = False
-        for room_id, info in response.rooms.join.items():
-            events = await self._events(room_id, info, since, ears)
-            for event in events:
-                await self._hear(home.rooms[room_id], event, ears)
-            await self._leave_if_alone(home.rooms[room_id], events)
-            others = others or any(event.sender != home.user_id for event in events)
-        await self._read_again(ears, keys=bool(response.to_device_events))
+        async with abreast(ears) as hear:
+            for room_id, info in response.rooms.join.items():
+                events = await self._events(room_id, info, since, ears)
+                for event in events:
+                    await self._hear(home.rooms[room_id], event, hear)
+                await self._leave_if_alone(home.rooms[room_id], events)
+                others = others or any(event.sender != home.user_id for event in events)
+            await self._read_again(hear, keys=bool(response.to_device_events))
         if others and not self._unread:
             await self._write_down(response.next_batch)
 
@@ -272,7 +274,7 @@ class Matrix(Connector[MatrixSettings]):
             room.summary = nio.RoomSummary(kinds.count("invite"), kinds.count("join"), [])
         return room.room_id in self._direct or room.member_count == 2
 
-    async def _hear(self, room: nio.MatrixRoom, event: nio.Event, ears: Ears) -> None:
+    async def _hear(self, room: nio.MatrixRoom, event: nio.Event, hear: Hear) -> None:
         if event.sender == self._home.user_id:
             return
         if room.encrypted and self._home.olm is None:
@@ -284,9 +286,9 @@ class Matrix(Connector[MatrixSettings]):
             if len(self._unread) < _MOST_WAITING:
                 self._unread[event.event_id] = (event, time.monotonic() + _KEY_PATIENCE)
         elif isinstance(event, nio.RoomMessage) and (heard := await self._heard(room, event)):
-            await ears.hear(heard)
+            await hear(heard)
 
-    async def _read_again(self, ears: Ears, *, keys: bool) -> None:
+    async def _read_again(self, hear: Hear, *, keys: bool) -> None:
         """Hear the messages whose keys have come, and give up those whose keys do not come."""
         for event_id, (event, until) in list(self._unread.items()):
             room = self._home.rooms.get(event.room_id)
@@ -297,7 +299,7 @@ class Matrix(Connector[MatrixSettings]):
                     readable = cast("nio.Event", self._home.decrypt_event(event))
                 except nio.EncryptionError:
                     continue
-                await self._hear(room, readable, ears)
+                await self._hear(room, readable, hear)
             else:
                 continue
             del self._unread[event_id]

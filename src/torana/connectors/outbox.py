@@ -134,8 +134,10 @@ class Outbox:
 
     async def _send(self, connector: Connector[Any], delivery: Delivery) -> None:
         await self._settled(delivery)
-        if not delivery.is_cut:
-            delivery = await self._cut(connector.abilities, delivery)
+        cut = delivery if delivery.is_cut else await self._cut(connector.abilities, delivery)
+        if cut is None:
+            return  # it was dropped meanwhile
+        delivery = cut
         part = _part(connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
         if not await self._database.run(partial(deliveries.begin, number=delivery.number)):
@@ -169,7 +171,7 @@ class Outbox:
             else:
                 return
 
-    async def _cut(self, abilities: Abilities, delivery: Delivery) -> Delivery:
+    async def _cut(self, abilities: Abilities, delivery: Delivery) -> Delivery | None:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
         pieces = await asyncio.to_thread(split, delivery.text, replace(abilities, length=room)) or ["…"]
         return await self._database.run(partial(deliveries.cut, delivery=delivery, pieces=pieces))
@@ -194,7 +196,7 @@ class Outbox:
         """Obey the platform's own time: for the whole account, since nobody says what the limit is on."""
         if seconds is not None:
             self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
-        wait = _backoff(delivery.tries) if seconds is None else seconds
+        wait = seconds or _backoff(delivery.tries)  # "at once", again and again, would be a hot loop
         due_at = self._clock() + timedelta(seconds=wait)
         await self._database.run(partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason))
 

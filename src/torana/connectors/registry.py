@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -39,35 +39,24 @@ BUILTIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A connector as the settings name it: ``[connectors.<name>]``, of the kind of that name or of another."""
+    """A connector as the settings name it: ``[connectors.<name>]``, of the kind of that name or of another.
+
+    ``missing`` has a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set; with any it cannot
+    be opened.
+    """
 
     name: str
     kind: str
     values: Mapping[str, Any]
+    missing: Sequence[str] = ()
 
 
 def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> list[Account]:
-    """The accounts that the settings name and do not switch off.
-
-    Raises ``ConfigInvalid`` with a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set.
-    """
-    on = {name: values for name, values in tables.items() if values.get("enabled", True) is not False}
-    missing = [
-        f"connectors.{name}.{key}: the environment variable {variable} is not set"
-        for name, values in on.items()
-        for key, value in values.items()
-        for variable in _variables(value)
-        if variable not in environ
-    ]
-    if missing:
-        raise ConfigInvalid("\n".join(missing))
+    """The accounts that the settings name and do not switch off, with the values of their variables."""
     return [
-        Account(
-            name=name,
-            kind=str(values.get("kind", name)),
-            values={key: _filled(value, environ) for key, value in values.items() if key != "kind"},
-        )
-        for name, values in on.items()
+        _account(name, values, environ)
+        for name, values in tables.items()
+        if values.get("enabled", True) is not False
     ]
 
 
@@ -88,6 +77,8 @@ def is_called(account: Account) -> bool:
 
 
 def _faults(account: Account) -> list[str]:
+    if account.missing:
+        return [*account.missing]
     try:
         read_settings(account, load(account.kind))
     except ConfigInvalid as error:
@@ -102,39 +93,64 @@ def _placed(account: Account, line: str) -> str:
     return line if line.startswith((f"{where}:", f"{where}.")) else f"{where}: {line}"
 
 
-def _variables(value: Any) -> list[str]:
-    """The variables in whose place the value stands."""
-    if isinstance(value, list):
-        return [name for item in cast("list[Any]", value) for name in _variables(item)]
-    return [value[1:]] if isinstance(value, str) and _VARIABLE.fullmatch(value) else []
+def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> Account:
+    missing: list[str] = []
+    values = {key: value for key, value in table.items() if key != "kind"}
+    filled = _filled(values, f"connectors.{name}", environ, missing)
+    return Account(name=name, kind=str(table.get("kind", name)), values=filled, missing=tuple(missing))
 
 
-def _filled(value: Any, environ: Mapping[str, str]) -> Any:
+def _filled(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
+    """The value, and all in it, with its variables' values; ``missing`` is told of those that are not set."""
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        return {key: _filled(item, f"{place}.{key}", environ, missing) for key, item in inner.items()}
     if isinstance(value, list):
-        return [_filled(item, environ) for item in cast("list[Any]", value)]
-    names = _variables(value)
-    return environ[names[0]] if names else value
+        return [_filled(item, place, environ, missing) for item in cast("list[Any]", value)]
+    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+        return value
+    if value[1:] not in environ:
+        cure = "set it, or write it into .env"
+        missing.append(f"{place}: the environment variable {value[1:]} is not set; {cure}")
+    return environ.get(value[1:], value)
 
 
 def load(kind: str) -> type[Connector[Any]]:
     """The class of a kind; may take seconds. Raises ``ConfigInvalid`` with the line that installs it."""
     if kind in BUILTIN:
         return _builtin(kind)
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    found = _brought()
     if kind not in found:
-        known = ", ".join(sorted({*BUILTIN, *found}))
+        known = ", ".join(sorted(_kinds()))
         raise ConfigInvalid(f'there is no connector "{kind}"; there are {known}')
     return cast("type[Connector[Any]]", found[kind].load())
 
 
+def _brought() -> dict[str, EntryPoint]:
+    """The connectors of other packages."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _kinds() -> set[str]:
+    return {*BUILTIN, *_brought()}
+
+
 def open_connector(account: Account) -> Connector[Any]:
     """A connector with its settings, not connected. Raises ``ConfigInvalid`` with a line for each fault."""
+    if account.missing:
+        raise ConfigInvalid("\n".join(account.missing))
     kind = load(account.kind)
     return kind(read_settings(account, kind))
 
 
 def read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
     """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
+    if kind.local_ids and account.name != account.kind and account.name in _kinds():
+        # Its people are called by its name, and would be taken for those of that kind.
+        raise ConfigInvalid(
+            f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "
+            "connector; give it another one"
+        )
     try:
         return kind.Settings.model_validate(dict(account.values))
     except ValidationError as error:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
+from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -117,6 +118,8 @@ class Slack(Connector[SlackSettings]):
     """An app in a workspace. Ids are Slack's: ``U…`` people, ``D…`` and ``C…`` chats, ``chat:ts`` messages."""
 
     Settings = SlackSettings
+    #: One workspace gives out the ids of another again.
+    local_ids = True
     abilities = Abilities(
         length=4_000,
         repeat="readable",
@@ -181,7 +184,7 @@ class Slack(Connector[SlackSettings]):
         patience = asyncio.timeout(_GREETING)
         renewed = False
         try:
-            async with socket, patience:
+            async with socket, patience, abreast(ears) as hear:
                 async for frame in socket:
                     ears.alive()
                     if frame.type is aiohttp.WSMsgType.PING:
@@ -198,8 +201,7 @@ class Slack(Connector[SlackSettings]):
                         patience.reschedule(asyncio.get_running_loop().time() + _DRAIN)
                         tasks.create_task(self._listen(ears, tasks))
                     elif envelope.envelope_id:
-                        await self._take(ears, envelope)
-                        await _write(socket.send_json({"envelope_id": envelope.envelope_id}))
+                        await self._take(hear, envelope, partial(_acknowledge, socket, envelope))
         except TimeoutError:
             if not patience.expired():
                 raise
@@ -238,11 +240,13 @@ class Slack(Connector[SlackSettings]):
             self._doubt.clear()
             await self._introduce()
 
-    async def _take(self, ears: Ears, envelope: _Envelope) -> None:
+    async def _take(self, hear: Hear, envelope: _Envelope, taken: Callable[[], Awaitable[None]]) -> None:
         """Hear what was said; what is no message, and what we said ourselves, is Slack's to forget."""
         event = _message(envelope)
         if event and event.user != self._user and event.bot_id != self._bot:
-            await ears.hear(await self._heard(event))
+            await hear(await self._heard(event), taken)
+        else:
+            await taken()
 
     async def _heard(self, event: _Event) -> Heard:
         sender = event.user or event.bot_id or ""
@@ -454,6 +458,10 @@ def _check_file(answer: aiohttp.ClientResponse, file: _File, limit: int) -> None
         raise Refused("Slack answered with a page in place of the file; the app needs the scope files:read")
     if (answer.content_length or 0) > limit:
         raise TooLarge(f"the file has {answer.content_length} bytes")
+
+
+async def _acknowledge(socket: aiohttp.ClientWebSocketResponse[Literal[True]], envelope: _Envelope) -> None:
+    await _write(socket.send_json({"envelope_id": envelope.envelope_id}))
 
 
 async def _write(writing: Coroutine[Any, Any, None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ _REFUSED_PAUSE = 600.0
 _CONNECT, _GOOD = 120.0, 60.0
 #: Seconds that a connection gets to end in; after that it is left to itself.
 _END = 5.0
-#: A lease is renewed three times before it runs out.
+#: How long an account is ours without another word.
 _LEASE = timedelta(seconds=45)
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,10 @@ class Surroundings(Protocol):
         """Take a message: see ``Ears``."""
         ...
 
+    async def paired(self, most: int) -> Sequence[str]:
+        """Those whom the operator let in: see ``Ears``."""
+        ...
+
     async def deliver(self, connector: Connector[Any]) -> None:
         """Send what is to be sent, until cancelled."""
         ...
@@ -85,8 +89,12 @@ class Supervisor:
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        lease: timedelta = _LEASE,
     ) -> None:
-        """``holder`` names who listens, among those that share the database; ``told`` hears how it stands."""
+        """``holder`` names who listens, among those that share the database; ``told`` hears how it stands.
+
+        A ``lease`` of the account is renewed three times before it runs out.
+        """
         self._account = account
         self._surround = surround
         self._database = database
@@ -95,6 +103,7 @@ class Supervisor:
         self._told = told
         self._open = open_
         self._pause = pause
+        self._lease = lease
         #: How the account stands.
         self.status = Status(account=account.name, kind=account.kind, state="starting", since=clock())
         #: The connection of the moment, while messages can be received and sent.
@@ -149,9 +158,9 @@ class Supervisor:
     async def _leased(self, connector: Connector[Any]) -> None:
         """Run the connection while no other process has the account."""
         name = f"{self._account.kind}:{sha256(connector.credentials.encode()).hexdigest()[:32]}"
-        await self._take_lease(name)
+        until = await self._take_lease(name)
         work = asyncio.create_task(self._listen(connector), name=f"connector {self._account.name}")
-        renewal = asyncio.create_task(self._renew(name))
+        renewal = asyncio.create_task(self._renew(name, until))
         try:
             await asyncio.wait({work, renewal}, return_when=asyncio.FIRST_COMPLETED)
             if renewal.done():
@@ -163,19 +172,29 @@ class Supervisor:
             with suppress(Exception):
                 await self._database.run(partial(leases.give_back, account=name, holder=self._holder))
 
-    async def _take_lease(self, name: str) -> None:
+    async def _take_lease(self, name: str) -> datetime:
+        """Take the lease, or hold on to it, until the time that is returned."""
         now = self._clock()
-        work = partial(leases.take, account=name, holder=self._holder, now=now, until=now + _LEASE)
+        until = now + self._lease
+        work = partial(leases.take, account=name, holder=self._holder, now=now, until=until)
         if not await self._database.run(work):
             raise _Elsewhere(
                 "another process, or another account of the settings, listens with these credentials"
             )
+        return until
 
-    async def _renew(self, name: str) -> None:
+    async def _renew(self, name: str, until: datetime) -> None:
         while True:
-            await asyncio.sleep(_LEASE.total_seconds() / 3)
-            with suppress(StoreUnavailable):  # nobody else can take it meanwhile
-                await self._take_lease(name)
+            await asyncio.sleep(min(self._lease.total_seconds() / 3, self._left(until)))
+            try:
+                async with asyncio.timeout(self._left(until)):
+                    until = await self._take_lease(name)
+            except (StoreUnavailable, TimeoutError):
+                if self._clock() >= until:  # before that nobody else can take it
+                    raise _Elsewhere("the lease ran out, and could not be renewed") from None
+
+    def _left(self, until: datetime) -> float:
+        return max(0.0, (until - self._clock()).total_seconds())
 
     async def _listen(self, connector: Connector[Any]) -> None:
         """Run the connector, deliver over it, and watch that it receives."""
@@ -249,6 +268,9 @@ class _Ears:
         finally:
             self._listening -= 1
             self._sign.set()
+
+    async def paired(self, most: int) -> Sequence[str]:
+        return await self._surroundings.paired(most)
 
     async def until_deaf(self, quiet: float | None) -> None:
         """Raise when nothing was received for so many seconds; never where the platform calls us."""

@@ -22,6 +22,7 @@ from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
 from torana.connectors import markup
+from torana.connectors.abreast import abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -194,10 +195,11 @@ class Telegram(Connector[TelegramSettings]):
         offset: int | None = None
         while True:
             ears.alive()
-            for update in sorted(updates, key=lambda update: update.update_id):
-                if heard := self._heard(update, me):
-                    await ears.hear(heard)
-                offset = update.update_id + 1
+            async with abreast(ears) as hear:  # the next poll tells Telegram that all of them were taken
+                for update in sorted(updates, key=lambda update: update.update_id):
+                    if heard := self._heard(update, me):
+                        await hear(heard)
+                    offset = update.update_id + 1
             updates = await self._asked(self._poll(offset, wait=_POLL))
 
     async def _poll(self, offset: int | None, *, wait: int) -> Sequence[Update]:

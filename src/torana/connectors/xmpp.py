@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any, Literal, Self
@@ -27,6 +28,7 @@ from slixmpp.stanza import StreamFeatures
 from slixmpp.xmlstream.stanzabase import StanzaBase
 from slixmpp.xmlstream.xmlstream import NotConnectedError
 
+from torana.connectors.abreast import abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -128,7 +130,7 @@ class Xmpp(Connector[XmppSettings]):
         self._rooms = {room: _Room(room, settings.nick) for room in settings.join}
         self._client: _Client | None = None
         self._negotiated = asyncio.Event()
-        self._inbox: asyncio.Queue[Heard | Exception] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[Heard, int] | Exception] = asyncio.Queue()
         #: Stanzas that the server counts, and the numbers of those in the inbox.
         self._received = 0
         self._untaken: deque[int] = deque()
@@ -150,12 +152,13 @@ class Xmpp(Connector[XmppSettings]):
             async with deadline:
                 client.open()
                 attending = asyncio.create_task(self._attend(client, ears, deadline))
-                while True:
-                    heard = await self._inbox.get()
-                    if isinstance(heard, Exception):
-                        raise heard
-                    await ears.hear(heard)
-                    self._take(client)
+                async with abreast(ears) as hear:
+                    while True:
+                        come = await self._inbox.get()
+                        if isinstance(come, Exception):
+                            raise come
+                        heard, number = come
+                        await hear(heard, partial(self._take, client, number))
         except TimeoutError as error:
             if deadline.expired():
                 raise ConnectionError(f"the server did not let us in for {2 * TIMEOUT:g} s") from error
@@ -257,15 +260,15 @@ class Xmpp(Connector[XmppSettings]):
             # It would come again and again: what cannot be read is nobody's message.
             log.exception("xmpp_stanza_unreadable")
         if heard is not None:
-            self._inbox.put_nowait(heard)
+            self._inbox.put_nowait((heard, self._received))
             self._untaken.append(self._received)
             if len(self._untaken) > _BACKLOG and client.transport is not None:
                 client.transport.pause_reading()
         self._count(client)
 
-    def _take(self, client: _Client) -> None:
-        """Tell the server that the oldest message was taken."""
-        self._untaken.popleft()
+    async def _take(self, client: _Client, number: int) -> None:
+        """Tell the server how far all messages were taken, now that the one of that number was."""
+        self._untaken.remove(number)
         self._count(client)
         if client.plugin["xep_0198"].enabled_in:
             client.plugin["xep_0198"].send_ack()

@@ -41,6 +41,10 @@ class Pairing:
         """What the operator said of a sender, or that they wait."""
         return await self._database.run(partial(senders.get, kind=kind, sender=sender))
 
+    async def approved(self, kind: str, most: int) -> Sequence[str]:
+        """The ids of those of that kind who may talk by the operator's word, the latest first."""
+        return await self._database.run(partial(senders.approved, kind=kind, most=most))
+
     async def ask(self, asker: Asker) -> str | None:
         """A code for somebody unknown; None while they have one, got enough, or too many others wait."""
         code = "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))

@@ -15,9 +15,6 @@ from torana.skills.shelf import Item, Shelf
 from torana.skills.skill import BrokenSkill, Skill, parse_skill
 from torana.store.skills import Decision
 
-#: The directory of installed skills, in the data directory.
-INSTALLED = "installed-skills"
-
 #: The fault of an installed skill whose files are others than those that were approved.
 CHANGED = (
     "Its files changed after they were approved; look at them with `torana skills show`, then approve them "

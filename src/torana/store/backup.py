@@ -22,6 +22,8 @@ DATABASE_NAME = "torana.db"
 
 _MANIFEST = "manifest.json"
 _SKILLS = "skills"
+#: The directory of installed skills, in the data directory as in a backup.
+INSTALLED = "installed-skills"
 _CHUNK = 1024 * 1024  # bytes unpacked between two reports of progress
 
 
@@ -38,6 +40,7 @@ def write_backup(
     *,
     data_dir: Path,
     skill_files: Iterable[tuple[str, Path]],
+    installed_files: Iterable[tuple[str, Path]] = (),
     target: Path,
     version: str,
     at: datetime,
@@ -45,18 +48,21 @@ def write_backup(
 ) -> None:
     """Write a backup to ``target``, which appears whole or not at all. A running gateway is not disturbed.
 
-    ``skill_files`` come each after its path in the skills directory, with forward slashes. Raises
+    ``skill_files`` come each after its path in the skills directory, with forward slashes, ``installed_files``
+    after that in the directory of installed ones. Raises
     ``OperatorError`` where something cannot be read or written.
     """
     try:
-        _write(data_dir, skill_files, target, version, at, progress)
+        named = [(_SKILLS, skill_files), (INSTALLED, installed_files)]
+        files = ((f"{folder}/{name}", file) for folder, kept in named for name, file in kept)
+        _write(data_dir, files, target, version, at, progress)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(f"cannot write the backup {target}: {error}; nothing was written") from error
 
 
 def _write(
     data_dir: Path,
-    skill_files: Iterable[tuple[str, Path]],
+    files: Iterable[tuple[str, Path]],
     target: Path,
     version: str,
     at: datetime,
@@ -70,8 +76,8 @@ def _write(
         # A zip file knows no time before 1980, and some packers date every file 1970.
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
             out.write(database, DATABASE_NAME)
-            for name, file in skill_files:
-                out.write(file, f"{_SKILLS}/{name}")
+            for name, file in files:
+                out.write(file, name)
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
             out.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
@@ -106,6 +112,10 @@ def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) 
     _swap(scratch / DATABASE_NAME, data_dir / DATABASE_NAME, suffix)
     if (scratch / _SKILLS).exists():
         _swap(scratch / _SKILLS, skills_dir, suffix)
+    # Also where the backup has none: the rows that name what is there go with the old database.
+    if (scratch / INSTALLED).exists() or (data_dir / INSTALLED).exists():
+        (scratch / INSTALLED).mkdir(exist_ok=True)
+        _swap(scratch / INSTALLED, data_dir / INSTALLED, suffix)
 
 
 def _swap(new: Path, old: Path, suffix: str) -> None:
@@ -174,7 +184,7 @@ def _check(database: Path, sha256: str) -> None:
 
 def _is_skill_file(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return len(parts) > 1 and parts[0] == _SKILLS and ".." not in parts and not name.endswith("/")
+    return len(parts) > 1 and parts[0] in (_SKILLS, INSTALLED) and ".." not in parts and not name.endswith("/")
 
 
 def _sha256(file: Path) -> str:

@@ -32,6 +32,9 @@ HELD: tuple[DeliveryState, ...] = ("ambiguous", "refused", "stale")
 #: After so long a reply comes too late to be sent unasked.
 FRESH = timedelta(hours=24)
 
+#: Why something waits whose account the settings do not name, or switch off.
+_NOT_CONFIGURED = "account is not configured"
+
 #: How long what is done with stays listed.
 _KEPT = timedelta(days=30)
 
@@ -202,13 +205,30 @@ def shown(connection: Connection, number: int, shown_as: str) -> Delivery:
 
 def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
     """The first open delivery of each of the account's lines, in order. What has become stale is so now."""
-    connection.execute(_STALE, {"of_account": account, "before": now - FRESH, "now": now})
+    connection.execute(_STALE_OF_ACCOUNT, {"of_account": account, "before": now - FRESH, "now": now})
     return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
 
 
-def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery:
-    """Put a row per part in the place of one whole text; returns the first."""
-    connection.execute(_UPDATE, {"key": delivery.number, "text": pieces[0], "is_cut": True})
+def sweep(connection: Connection, accounts: Collection[str], now: datetime) -> None:
+    """Leave to the operator what has become too late, whatever is connected, and say of what is for none of
+    these accounts why it waits: nobody else looks after that.
+    """
+    late = deliveries.c.created_at < now - FRESH
+    gone = deliveries.c.account.not_in(accounts)
+    waits = undelivered, deliveries.c.state.in_(("pending", "sending"))
+    unsaid = deliveries.c.reason.is_distinct_from(_NOT_CONFIGURED)
+    connection.execute(_CHANGE.where(*waits, gone, unsaid).values(reason=_NOT_CONFIGURED))
+    connection.execute(_CHANGE.where(*waits, ~gone, ~unsaid).values(reason=None))
+    for was, becomes in (("pending", "stale"), ("sending", "ambiguous")):
+        is_late = undelivered, gone, late, deliveries.c.state == was
+        connection.execute(_CHANGE.where(*is_late).values(state=becomes, ended_at=now))
+    connection.execute(_STALE, {"before": now - FRESH, "now": now})
+
+
+def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery | None:
+    """Put a row per part in the place of one whole text; returns the first, or None where it was dropped."""
+    if not connection.execute(_CUT, {"key": delivery.number, "text": pieces[0], "is_cut": True}).rowcount:
+        return None
     first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
     for part, text in enumerate(pieces[1:], start=first + 1):
         values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
@@ -357,17 +377,19 @@ _SET_ASIDE = (
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
     .values(part=deliveries.c.part + _ASIDE)
 )
+_CUT = _UPDATE.where(deliveries.c.state == "pending")
 _BEGIN = _UPDATE.where(deliveries.c.state == "pending").values(state="sending", tries=deliveries.c.tries + 1)
+_CHANGE = sa.update(deliveries)
 _STALE = (
     sa.update(deliveries)
     .where(
         undelivered,
-        deliveries.c.account == sa.bindparam("of_account"),
         deliveries.c.state == "pending",
         deliveries.c.created_at < sa.bindparam("before"),
     )
     .values(state="stale", ended_at=sa.bindparam("now"), reason="not delivered within 24 hours")
 )
+_STALE_OF_ACCOUNT = _STALE.where(deliveries.c.account == sa.bindparam("of_account"))
 _place_in_line = sa.func.row_number().over(
     partition_by=deliveries.c.line,
     order_by=[sa.func.coalesce(deliveries.c.root, deliveries.c.number), deliveries.c.part],

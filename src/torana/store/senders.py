@@ -30,7 +30,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """A sender who asked. ``user`` is who they are here, once approved; ``codes`` counts the codes they got."""
+    """A sender who asked. ``user`` is who they are here, while approved; ``codes`` counts their codes."""
 
     asker: Asker
     state: SenderState
@@ -44,6 +44,13 @@ def get(connection: Connection, kind: str, sender: str) -> Paired | None:
     """What is known of a sender."""
     row = connection.execute(_GET, {"kind": kind, "sender": sender}).mappings().first()
     return None if row is None else _paired(row)
+
+
+def approved(connection: Connection, kind: str, most: int) -> list[str]:
+    """The ids of so many of that kind who were let in, the latest first."""
+    let_in = (senders.c.kind == kind) & (senders.c.state == "approved")
+    latest = sa.select(senders.c.sender).where(let_in).order_by(senders.c.decided_at.desc(), senders.c.sender)
+    return list(connection.execute(latest.limit(most)).scalars())
 
 
 def pending(connection: Connection, account: str, since: datetime) -> int:
@@ -88,9 +95,14 @@ def by_code(connection: Connection, code: bytes, since: datetime) -> Paired | No
 def decide(
     connection: Connection, asker: Asker, state: Literal["approved", "denied"], *, user: str | None, act: Act
 ) -> Paired:
-    """Keep the operator's word; the code is of no more use. It may be changed later."""
+    """Keep the operator's word; the code is of no more use. It may be changed later.
+
+    Whom it turns away stays the user that they were, so that an erasure of the user finds them.
+    """
     key = {"b_" + name: value for name, value in _key(asker.kind, asker.sender).items()}
-    values = {"state": state, "user": user, "code": None, "decided_at": act.at}
+    values: dict[str, Any] = {"state": state, "code": None, "decided_at": act.at}
+    if state == "approved":
+        values["user"] = user
     if connection.execute(_DECIDE, key | values).rowcount == 0:
         connection.execute(
             sa.insert(senders),
@@ -126,8 +138,9 @@ def _key(kind: str, sender: str) -> dict[str, Any]:
 def _paired(row: RowMapping) -> Paired:
     values: Mapping[str, Any] = dict(row)
     names = ("kind", "sender", "account", "place", "name")
-    rest = {name: values[name] for name in ("state", "user", "codes", "asked_at", "decided_at")}
-    return Paired(asker=Asker(**{name: values[name] for name in names}), **rest)
+    rest = {name: values[name] for name in ("state", "codes", "asked_at", "decided_at")}
+    user = values["user"] if values["state"] == "approved" else None
+    return Paired(asker=Asker(**{name: values[name] for name in names}), user=user, **rest)
 
 
 _GET = sa.select(senders).where(

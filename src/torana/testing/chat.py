@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
+from torana.connectors.abreast import abreast
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -61,12 +63,11 @@ class ChatConnector(Connector[ChatSettings]):
         """As ``Connector``."""
         self.chat.connect()
         ears.ready()
-        while True:
-            said = await self.chat.next()
-            ears.alive()
-            if said is not None:
-                await ears.hear(said.heard)
-                self.chat.take(said)
+        async with abreast(ears) as hear:
+            while True:
+                said = await self.chat.next()
+                ears.alive()
+                await hear(said.heard, partial(self.chat.take, said))
 
     async def send(self, part: Part) -> str:
         """As ``Connector``."""
@@ -89,13 +90,14 @@ class Chat(Platform):
     """
 
     room = "lobby"
+    abreast = True
 
     def __init__(self, abilities: Abilities | None = None, **settings: Any) -> None:
         self._settings = settings
         able = abilities or Abilities(length=200, repeat="keyed", threads=True, edits=True, pace=10_000)
         self.connector = type("Chat", (ChatConnector,), {"abilities": able, "chat": self})
         self.calls: list[Part] = []
-        self.faults: list[Exception] = []
+        self.faults: list[BaseException] = []
         self.typing: list[Place] = []
         #: What stands behind the id of each message that people say.
         self.id_suffix = ""
@@ -195,6 +197,10 @@ class Chat(Platform):
         """As ``Platform``."""
         self._refuses = True
 
+    async def accept_login(self) -> None:
+        """Take the account's credentials for right again."""
+        self._refuses = False
+
     # What the connector does.
 
     def connect(self) -> None:
@@ -205,18 +211,16 @@ class Chat(Platform):
         self._here = self._connection
         self._said = [said for said in self._all.values() if not said.taken.is_set()]
 
-    async def next(self) -> _Said | None:
+    async def next(self) -> _Said:
         """The next message said."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._said or self._connection != self._here)
         if self._connection != self._here:
             raise ConnectionError("the connection was cut")
-        return self._said[0]
+        return self._said.pop(0)
 
-    def take(self, said: _Said) -> None:
+    async def take(self, said: _Said) -> None:
         """Never tell a message again by itself."""
-        if said in self._said:
-            self._said.remove(said)
         self._all[said.heard.id].taken.set()
 
     async def show(self, part: Part) -> str:

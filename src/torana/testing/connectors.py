@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,8 @@ class Platform(ABC):
     tells_again = True
     #: Whether others see that a sender is a machine.
     has_bots = True
+    #: Whether other chats go on while a message takes long to be taken.
+    abreast = False
     #: Whether attachments arrive.
     has_files = True
 
@@ -149,6 +151,8 @@ class Line:
         self.heard: asyncio.Queue[Heard] = asyncio.Queue()
         #: While set, nothing heard can be written down.
         self.broken = False
+        #: While set, a message that says "slow" is taken when this is.
+        self.gate: asyncio.Event | None = None
         self.signs = 0
 
     def ready(self) -> None:
@@ -165,6 +169,12 @@ class Line:
             await self.heard.put(heard)
             raise OSError("the store cannot be written")
         await self.heard.put(heard)
+        if self.gate is not None and "slow" in heard.text:
+            await self.gate.wait()
+
+    async def paired(self, most: int) -> Sequence[str]:
+        """As ``Ears``: nobody was let in."""
+        return []
 
     async def next(self) -> Heard:
         """The next message heard."""
@@ -304,6 +314,20 @@ class ConnectorContract:
             heard = await line.next()
             assert heard.id == missed.id
             assert "do not lose me" in heard.text
+
+    async def test_a_message_that_takes_long_holds_up_no_other_chat(self, platform: Platform) -> None:
+        """Its file may hang; and that it was taken is told when it was."""
+        if not platform.abreast:
+            pytest.skip("this platform is told of all messages together, or tells one after the other")
+        async with listening(platform) as line:
+            line.gate = asyncio.Event()
+            await platform.say("slow", sender="ana")
+            assert "slow" in (await line.next()).text
+            await platform.say("quick", sender="bob")
+            assert "quick" in (await line.next()).text
+        async with listening(platform) as line:  # which was not taken
+            while "slow" not in (await line.next()).text:
+                pass
 
     async def test_a_cut_connection_is_left_or_mended(self, platform: Platform) -> None:
         """After a cut the connector ends, or goes on by itself; it is never deaf."""

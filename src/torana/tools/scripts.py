@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,8 @@ class ScriptTools:
         skill = self._skills.catalogue().get(slug)
         if skill is None:
             raise ToolError(f"There is no skill {slug!r}; list_skills names those there are.")
-        needs = self._needs(skill)
+        # Every file of the skill is read for it.
+        needs = await asyncio.to_thread(self._needs, skill)
         name = posixpath.normpath(script.removeprefix(f"{FOLDER}/"))
         if name not in needs.scripts:
             listed = ", ".join(needs.scripts) or "none"

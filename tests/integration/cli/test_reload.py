@@ -94,7 +94,13 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
     files.write(one='allow = 7\nsender = "no path"', two='chat = "$UNSET"')
     gateway.send_signal(signal.SIGHUP)
     faults = files.logged("the settings are faulty; nothing changed", 2)["faults"]
-    assert faults == ["connectors.two.chat: the environment variable UNSET is not set"]
+    assert [fault.partition(": ")[0] for fault in faults[:-1]] == [
+        "connectors.one.allow",
+        "connectors.one.sender",
+    ]
+    assert faults[-1:] == [
+        "connectors.two.chat: the environment variable UNSET is not set; set it, or write it into .env"
+    ]
 
     files.write(one="allow = 7", two="nonsense = 1")
     gateway.send_signal(signal.SIGHUP)
@@ -138,7 +144,31 @@ def test_the_command_and_the_variables_of_a_file(place: Place, files: Files) -> 
     files.write(one='chat = "$UNSET"', two="")
     refused = httpx.post(f"{address}/v1/connectors/reload", timeout=30, trust_env=False)
     assert (refused.status_code, refused.json()["code"]) == (409, "settings_faulty")
-    assert refused.json()["detail"] == "connectors.one.chat: the environment variable UNSET is not set"
+    assert (
+        refused.json()["detail"]
+        == "connectors.one.chat: the environment variable UNSET is not set; set it, or write it into .env"
+    )
+
+
+def test_an_account_whose_variable_is_missing_is_refused_alone_until_it_is_there(
+    place: Place, files: Files
+) -> None:
+    files.write(one='chat = "$ROOM"', two="")
+    place.serve()
+    files.active("two")
+    reason = "connectors.one.chat: the environment variable ROOM is not set; set it, or write it into .env"
+
+    code, out, _ = place.run("connectors", "list", "--json")
+    one, two = json.loads(out)["items"]
+    assert (code, one["state"], one["reason"], two["state"]) == (0, "refused", reason, "active")
+    assert reason in place.run("connectors", "list")[1]
+    code, out, _ = place.run("doctor", "--json")
+    found = {finding["check"]: finding for finding in json.loads(out)}["connectors"]
+    assert (code, found["ok"], found["detail"]) == (1, False, reason)
+
+    (place.path / ".env").write_text("ROOM=$.a")
+    assert place.run("connectors", "reload")[:2] == (0, "Changed: one\n")
+    assert files.active("one", "two")["two"]["since"] == two["since"]
 
 
 class Terminal:

@@ -6,14 +6,23 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, DiscordStandIn
 
 from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
 from torana.connectors.discord import Discord, DiscordSettings
+from torana.connectors.hub import Connectors
+from torana.connectors.registry import Account
+from torana.limits.rates import MessageRates
+from torana.messages import Turn, utc_now
+from torana.people.pairing import Pairing
+from torana.store.audit import Act
+from torana.store.database import Database
+from torana.testing import ScriptedModel
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
+from torana.turns import Turns
 
 ROLE = "<@&4242>"
 
@@ -466,3 +475,40 @@ async def test_a_history_that_cannot_be_read_is_left(platform: DiscordStandIn, s
         assert (await line.next()).text == "now"
         await platform.say("and then")
         assert (await line.next()).text == "and then"
+
+
+async def test_who_was_let_in_is_answered_though_the_gateway_was_away(
+    platform: DiscordStandIn, database: Database, open_turns: Callable[..., Turns]
+) -> None:
+    pairing = Pairing(database=database, clock=utc_now)
+    act = Act(principal="operator", source="test", at=utc_now())
+    missed = {name: await platform.say("hello?", sender=name) for name in ("carol", "dave", "eve")}
+    ids = {name: platform.people[name]["id"] for name in missed}
+    await pairing.approve(f"discord:{ids['carol']}", act=act)
+    await pairing.deny(f"discord:{ids['eve']}", act=act)
+    ended: list[Callable[[Turn], None]] = []
+
+    def tell(turn: Turn) -> None:
+        for listener in ended:
+            listener(turn)
+
+    turns = open_turns(ScriptedModel("welcome back"), clock=utc_now, ended=tell)
+    hub = Connectors(
+        accounts=[Account(name="home", kind="discord", values=platform.settings())],
+        turns=turns,
+        rates=MessageRates(per_user=0, overall=0),
+        pairing=pairing,
+        database=database,
+        holder="here",
+    )
+    ended.append(hub.turn_ended)
+    await hub.start()
+    try:
+        assert [one.text for one in await platform.shown(1, to="carol")] == ["welcome back"]
+        turn = await turns.heard("home", missed["carol"])
+        assert turn is not None
+        assert turn.user == f"discord:{ids['carol']}"
+        chats = {name: platform.direct(platform.people[name])["id"] for name in ids}
+        assert set(platform.asked_for_history) & set(chats.values()) == {chats["carol"]}
+    finally:
+        await hub.stop()

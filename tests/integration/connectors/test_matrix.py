@@ -63,6 +63,7 @@ async def test_listening_goes_on_where_it_ended(platform: MatrixPlatform) -> Non
     async with listening(platform) as line:
         await platform.say("one")
         assert await texts(line, "one") == ["one"]
+        await platform.wire.until_kept()
     await platform.say("two")
     await platform.say("three", sender="bob")
 
@@ -111,6 +112,7 @@ async def test_more_than_a_poll_brings_is_heard_in_its_order(
     async with listening(platform) as line:
         await platform.say("before")
         await texts(line, "before")
+        await platform.wire.until_kept()
     said = [str(number) for number in range(7)]
     for one in said:
         await platform.say(one)
@@ -128,6 +130,7 @@ async def test_of_very_much_the_newest_is_heard(
     async with listening(platform) as line:
         await platform.say("before")
         await texts(line, "before")
+        await platform.wire.until_kept()
     for number in range(7):
         await platform.say(str(number))
 
@@ -614,6 +617,7 @@ async def test_where_we_were_is_not_forgotten_by_a_wrong_turn(platform: MatrixPl
     async with listening(platform) as line:
         await platform.say("one")
         await line.next()
+        await platform.wire.until_kept()
     await platform.say("two")
     platform.wire.fault("torana.since", lambda _, __: web.Response(status=404, text="<html>"))
     with pytest.raises(TryLater):

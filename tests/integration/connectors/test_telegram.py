@@ -76,8 +76,7 @@ class TestReceiving:
         line.broken = True
         with pytest.raises(OSError, match="the store cannot be written"):
             await connector.run(line)
-        assert (await line.next()).text == "one"
-        assert line.heard.empty()
+        assert [(await line.next()).text for _ in range(2)] == ["one", "two"]
         assert (platform.offset, len(platform.updates)) == (0, 2)
 
     async def test_updates_out_of_order_are_put_in_order(self, platform: TelegramStandIn) -> None:
@@ -646,3 +645,19 @@ def _ids(message: str) -> tuple[int, int]:
     """The chat and the number of a message."""
     chat, _, number = message.partition(":")
     return int(chat), int(number)
+
+
+async def test_what_one_poll_brings_is_heard_at_once_and_acknowledged_together(
+    platform: TelegramStandIn, line: Line
+) -> None:
+    line.gate = asyncio.Event()
+    await platform.say("slow", sender="ana")
+    assert (await line.next()).text == "slow"
+    await platform.say("slow too", sender="ana")
+    await platform.say("quick", sender="bob")
+    line.gate.set()  # the next poll brings both
+    line.gate = asyncio.Event()
+
+    assert [(await line.next()).text for _ in range(2)] == ["slow too", "quick"]
+    async with listening(platform) as again:
+        assert [(await again.next()).text for _ in range(2)] == ["slow too", "quick"]

@@ -141,7 +141,11 @@ async def test_many_messages_are_taken_one_by_one(
         for text in said:
             await platform.say(text)
         await platform.person("ana").is_up_to_date()
-        await asyncio.sleep(0.2)  # enough to read everything, were it read
+        client = line.connector._client  # pyright: ignore[reportPrivateUsage]
+        assert client is not None
+        async with asyncio.timeout(PATIENCE):
+            while client.transport is None or client.transport.is_reading():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
         begin.set()
         assert await texts(line, 400) == said
         assert max(waiting) < 100  # what fits in a buffer, and had come before the reading was stopped

@@ -243,7 +243,8 @@ def test_a_variable_of_a_connector_that_is_not_set_is_found(
 ) -> None:
     connect("[connectors.webhook]", 'secrets = "$NOT_SET_ANYWHERE"')
     assert findings() == {
-        "connectors": "connectors.webhook.secrets: the environment variable NOT_SET_ANYWHERE is not set"
+        "connectors": "connectors.webhook.secrets: the environment variable NOT_SET_ANYWHERE is not set; "
+        "set it, or write it into .env"
     }
 
 

@@ -149,6 +149,16 @@ def test_what_was_placed_by_hand_is_approved_and_asked_again_when_it_changes(
     assert shown(command)["granted"] is False
 
 
+def test_installed_skills_are_in_the_backup(command: Command, place: Path, source: Path) -> None:
+    command("skills", "install", str(source))
+    command("skills", "approve", "tea", "--yes")
+    assert command("backup", "mine.zip")[0] == 0
+    command("skills", "remove", "tea")
+    assert command("restore", "mine.zip")[0] == 0
+    details = shown(command)
+    assert (details["state"], details["granted"]) == ("active", True)
+
+
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_a_file_is_an_archive_by_what_is_in_it(
     command: Command, place: Path, pack: Callable[..., bytes]

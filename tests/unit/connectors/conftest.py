@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +128,17 @@ async def open_gateway(
 def in_time() -> Callable[[], asyncio.Timeout]:
     """``async with in_time():`` for what comes by itself."""
     return lambda: asyncio.timeout(20)
+
+
+@pytest.fixture
+async def outage(path: Path, database: Database) -> Callable[[], AbstractContextManager[None]]:
+    """``with outage():`` the database can neither be read nor written; another process holds it."""
+    await database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 1"))
+
+    @contextmanager
+    def hold() -> Generator[None]:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+
+    return hold

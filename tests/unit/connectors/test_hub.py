@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +15,14 @@ import structlog
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
+from torana.connectors.supervisor import Status
 from torana.limits.rates import MessageRates
-from torana.messages import Turn, utc_now
+from torana.messages import EVERYONE, Turn, utc_now
 from torana.people.pairing import Pairing
+from torana.store import deliveries
+from torana.store.audit import Act
 from torana.store.database import Database
+from torana.store.deliveries import Delivery
 from torana.telemetry import bind
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
@@ -25,17 +31,32 @@ from torana.turns import Turns
 REQUEST = HookRequest(method="POST", headers={}, query={}, body=b"")
 
 
+class Clock:
+    """The time, and how much later it is here."""
+
+    late = timedelta()
+
+    def __call__(self) -> datetime:
+        return utc_now() + self.late
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """A hub, the chat of each account, and a wait until just those are active."""
 
     hub: Connectors
+    database: Database
+    clock: Clock
+    turns: Turns
+    pairing: Pairing
     chats: dict[str, Chat]
     #: The model does not answer while it is not set.
     gate: asyncio.Event
     #: The fields with which each connector was opened.
     logged_with: list[dict[str, Any]]
     until_active: Callable[..., Awaitable[None]]
+    #: Waits until an account stands so, and tells how.
+    until: Callable[[str, str], Awaitable[Status]]
 
 
 @pytest.fixture
@@ -59,7 +80,8 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
         for listener in listeners:
             listener(turn)
 
-    changed = asyncio.Event()
+    changed, clock = asyncio.Event(), Clock()
+    pairing = Pairing(database=database, clock=utc_now)
     turns = open_turns(
         ScriptedModel([gate, "first"], "second", "third"),
         clock=utc_now,
@@ -69,9 +91,10 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
         accounts=[account("one"), account("two")],
         turns=turns,
         rates=MessageRates(per_user=0, overall=0),
-        pairing=Pairing(database=database, clock=utc_now),
+        pairing=pairing,
         database=database,
         holder="here",
+        clock=clock,
         told=lambda _: changed.set(),
         open_=connect,
     )
@@ -82,14 +105,34 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
                 changed.clear()
                 await changed.wait()
 
+    async def until(name: str, state: str) -> Status:
+        async with asyncio.timeout(20):
+            while True:
+                changed.clear()
+                for status in hub.statuses():
+                    if (status.account, status.state) == (name, state):
+                        return status
+                await changed.wait()
+
     listeners.append(hub.turn_ended)
     await hub.start()
-    yield Running(hub=hub, chats=chats, gate=gate, logged_with=logged_with, until_active=until_active)
+    yield Running(
+        hub=hub,
+        database=database,
+        clock=clock,
+        turns=turns,
+        pairing=pairing,
+        chats=chats,
+        gate=gate,
+        logged_with=logged_with,
+        until_active=until_active,
+        until=until,
+    )
     await hub.stop()
 
 
-def account(name: str, **values: Any) -> Account:
-    return Account(name=name, kind=name, values={"allow": ["*"]} | values)
+def account(name: str, *, kind: str | None = None, **values: Any) -> Account:
+    return Account(name=name, kind=kind or name, values={"allow": ["*"]} | values)
 
 
 async def test_one_that_is_refused_does_not_disturb_another(running: Running) -> None:
@@ -123,6 +166,20 @@ async def test_changed_settings_touch_their_own_connection_alone(
 
     assert await connectors.apply([account("one")]) == ["three", "two"]
     assert connectors.active() == ["one"]
+
+
+async def test_whoever_was_refused_is_tried_anew_though_the_settings_are_the_same(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    await running.until_active("one", "two")
+    await chats["two"].refuse_login()
+    await chats["two"].cut()
+    await running.until("two", "refused")
+    await chats["two"].accept_login()
+
+    assert await connectors.apply([account("one"), account("two")]) == ["two"]
+
+    await running.until_active("one", "two")
+    assert {status.account: status.connections for status in connectors.statuses()} == {"one": 1, "two": 1}
 
 
 async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
@@ -174,3 +231,97 @@ async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
     await chats["two"].refuse_login()
     await connectors.apply([account("two", per_minute=7)])
     assert (await connectors.hook("two", REQUEST)).status == 503
+
+
+async def test_what_is_for_an_account_that_is_gone_says_so_and_becomes_stale(running: Running) -> None:
+    connectors, chats = running.hub, running.chats
+    running.gate.clear()
+    await running.until_active("one", "two")
+    await chats["two"].until_taken(await chats["two"].say("hello"))
+    await connectors.apply([account("one")])
+    (turn,) = running.turns.live
+    running.gate.set()
+    await running.turns.ended(turn)
+
+    async def until(state: str) -> Delivery:
+        async with asyncio.timeout(20):
+            while True:
+                (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+                if (row.state, row.reason) == (state, "account is not configured"):
+                    return row
+
+    waits = await until("pending")
+    running.clock.late = timedelta(hours=25)
+    connectors.wake("two")
+    assert (await until("stale")).id == waits.id
+    assert await chats["two"].shown(0) == []
+
+
+async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running: Running) -> None:
+    connectors, chat = running.hub, running.chats["two"]
+    await running.until_active("one", "two")
+    chat.gate = asyncio.Event()
+    await chat.say("hello")
+    await chat.called(1)
+
+    await connectors.apply([account("one")])
+    (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+    assert (row.state, row.reason) == ("sending", "account is not configured")
+
+    chat.gate = None
+    await connectors.apply([account("one"), account("two")])
+    assert [one.text for one in await chat.shown(1)] == ["first"]
+
+
+async def test_what_nobody_sends_is_looked_after_now_and_then(
+    database: Database, open_turns: Callable[..., Turns]
+) -> None:
+    hub = Connectors(
+        accounts=[],
+        turns=open_turns(),
+        rates=MessageRates(per_user=0, overall=0),
+        pairing=Pairing(database=database, clock=utc_now),
+        database=database,
+        holder="here",
+        sweep_every=0.01,
+    )
+    await hub.start()
+    notice = partial(deliveries.add_notice, account="gone", line="gone/ana", place="{}", text="hello")
+    await database.run(partial(notice, at=utc_now() - timedelta(hours=25)))
+    async with asyncio.timeout(20):
+        while (await database.run(partial(deliveries.listed, owner=EVERYONE, limit=9)))[0].state != "stale":
+            pass
+    await hub.stop()
+
+
+async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Running) -> None:
+    await running.until_active("one", "two")
+
+    # All chats have the same credentials: what tells accounts apart is their kind.
+    await running.hub.apply([account("one"), account("two"), account("three", kind="one")])
+
+    other = await running.until("three", "backing_off")
+    assert other.reason == "another process, or another account of the settings, listens with these credentials"
+    assert running.hub.active() == ["one", "two"]
+
+
+@pytest.mark.parametrize(("local", "let_in"), [(True, ["one"]), (False, ["one", "two"])])
+async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_another(
+    running: Running, local: bool, let_in: list[str]
+) -> None:
+    connectors, chats = running.hub, running.chats
+    for name in ("one", "two"):
+        # Only with credentials of their own can both listen.
+        kind = type("Own", (chats[name].connector,), {"local_ids": local, "credentials": name})
+        chats[name].connector = kind
+    await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])
+    await running.until_active("one", "two")
+    act = Act(principal="operator", source="test", at=utc_now())
+    await running.pairing.approve("one:ana" if local else "chat:ana", act=act)
+
+    for name in ("one", "two"):
+        said = await chats[name].say("hello", sender="ana")
+        await chats[name].until_taken(said)
+        turn = await running.turns.heard(name, said)
+        assert (turn is not None) == (name in let_in)
+        assert turn is None or turn.user == ("one:ana" if local else "chat:ana")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -111,3 +112,13 @@ async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
         await chat.until_taken(await chat.say("hello", sender=f"eve{number}"))
 
     assert len(await gateway.pairing.listed()) == 50
+
+
+async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Open, act: Act) -> None:
+    pairing = (await open_gateway(Chat())).pairing
+    for minutes, who in enumerate(("chat:ana", "chat:bob", "chat:eve", "irc:ana")):
+        await pairing.approve(who, act=replace(act, at=act.at + timedelta(minutes=minutes)))
+    await pairing.deny("chat:eve", act=act)
+
+    assert await pairing.approved("chat", 9) == ["bob", "ana"]
+    assert await pairing.approved("chat", 1) == ["bob"]

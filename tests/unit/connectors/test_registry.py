@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.registry import Account, check_accounts, read_accounts
+from torana.connectors.registry import Account, check_accounts, load, open_connector, read_accounts
 from torana.errors import ConfigInvalid
 
 SECRET = b64encode(b"k" * 32).decode()
@@ -25,27 +25,44 @@ def hook(name: str, **values: Any) -> Account:
     return Account(name=name, kind="webhook", values={"secrets": SECRET} | values)
 
 
-def test_variables_stand_for_whole_values_and_items() -> None:
+def test_variables_stand_for_whole_values_wherever_they_are() -> None:
     tables: Mapping[str, Mapping[str, Any]] = {
-        "in": {"kind": "webhook", "secrets": ["$ONE", "plain"], "chat": "$TWO", "thread": "$.two $TWO"},
+        "in": {
+            "kind": "webhook",
+            "secrets": ["$ONE", "plain"],
+            "chat": "$TWO",
+            "thread": "$.two $TWO",
+            "users": {"$ONE": "$ONE", "deeper": {"list": [{"x": "$TWO"}]}},
+        },
         "off": {"enabled": False, "token": "$UNSET"},
     }
-    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [
-        Account(
-            name="in", kind="webhook", values={"secrets": ["1", "plain"], "chat": "", "thread": "$.two $TWO"}
-        )
-    ]
+    values = {
+        "secrets": ["1", "plain"],
+        "chat": "",
+        "thread": "$.two $TWO",
+        "users": {"$ONE": "1", "deeper": {"list": [{"x": ""}]}},
+    }
+    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [Account(name="in", kind="webhook", values=values)]
 
 
-def test_every_variable_that_is_not_set_is_named() -> None:
-    tables = {"a": {"token": "$ONE", "list": ["$TWO", "$SET"]}, "b": {"token": "$ONE"}}
-    with pytest.raises(ConfigInvalid) as caught:
-        read_accounts(tables, {"SET": "x"})
-    assert caught.value.detail.splitlines() == [
-        "connectors.a.token: the environment variable ONE is not set",
-        "connectors.a.list: the environment variable TWO is not set",
-        "connectors.b.token: the environment variable ONE is not set",
+def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
+    tables = {
+        "a": {"token": "$ONE", "list": ["$TWO", "$SET"], "users": {"x": "$THREE"}},
+        "b": {"token": "$ONE"},
+        "c": {"kind": "webhook", "secrets": SECRET},
+    }
+    a, b, c = read_accounts(tables, {"SET": "x"})
+    where = "the environment variable {} is not set; set it, or write it into .env"
+    missing = [
+        f"connectors.a.token: {where.format('ONE')}",
+        f"connectors.a.list: {where.format('TWO')}",
+        f"connectors.a.users.x: {where.format('THREE')}",
+        f"connectors.b.token: {where.format('ONE')}",
     ]
+    assert [*a.missing, *b.missing] == missing
+    assert faults_of(a, b, c) == missing
+    with pytest.raises(ConfigInvalid, match=r"connectors\.b\.token"):
+        open_connector(b)
 
 
 def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
@@ -78,3 +95,13 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
         "connectors.work: the connector slack needs a library that is not installed (slack_sdk"
     )
     assert fault.endswith("pip install 'torana[slack]'")
+
+
+@pytest.mark.parametrize("kind", ["dingtalk", "irc", "slack", "webhook"])
+def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own(kind: str) -> None:
+    assert load(kind).local_ids
+
+
+def test_people_of_one_account_cannot_be_taken_for_those_of_another_kind() -> None:
+    (fault,) = faults_of(hook("telegram"), hook("webhook"), hook("home"))
+    assert fault.startswith("connectors.telegram: an account of webhook cannot have the name of another")

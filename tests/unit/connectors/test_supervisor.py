@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ class Scripted(Connector[KeySettings]):
 
     Settings = KeySettings
     abilities = Abilities(length=10, repeat="keyed")
-    script: list[Exception | asyncio.Event]
+    script: list[BaseException | asyncio.Event]
     ears: Ears
 
     @property
@@ -39,7 +40,7 @@ class Scripted(Connector[KeySettings]):
     async def run(self, ears: Ears) -> None:
         type(self).ears = ears
         step = self.script.pop(0)
-        if isinstance(step, Exception):
+        if isinstance(step, BaseException):
             raise step
         ears.ready()
         await step.wait()
@@ -54,6 +55,9 @@ class Nowhere:
     async def hear(self, heard: Any) -> None:
         await asyncio.Event().wait()
 
+    async def paired(self, most: int) -> Sequence[str]:
+        return []
+
     async def deliver(self, connector: Connector[Any]) -> None:
         await asyncio.Event().wait()
 
@@ -61,7 +65,14 @@ class Nowhere:
 class Watched:
     """A supervisor that runs, whose pauses take no time and are kept with how it stood then."""
 
-    def __init__(self, database: Database, *, open_: Callable[[Account], Connector[Any]]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        open_: Callable[[Account], Connector[Any]],
+        clock: Callable[[], datetime] = utc_now,
+        lease: timedelta = timedelta(seconds=45),
+    ) -> None:
         self.paused: asyncio.Queue[tuple[float, Status]] = asyncio.Queue()
         self.active = asyncio.Event()
         self.supervisor = Supervisor(
@@ -69,10 +80,11 @@ class Watched:
             surround=lambda _: Nowhere(),
             database=database,
             holder="here",
-            clock=utc_now,
+            clock=clock,
             told=self._note,
             open_=open_,
             pause=self._pause,
+            lease=lease,
         )
         self.task = asyncio.create_task(self.supervisor.run())
 
@@ -93,10 +105,10 @@ async def watch(database: Database) -> AsyncGenerator[Callable[..., Watched]]:
     """``watch(step, step…, quiet=…)``: a supervisor over connections of that script; the last one holds."""
     watched: list[Watched] = []
 
-    def make(*steps: Exception | asyncio.Event, quiet: float | None = None) -> Watched:
+    def make(*steps: BaseException | asyncio.Event, quiet: float | None = None, **how: Any) -> Watched:
         able = Abilities(length=10, repeat="keyed", quiet=quiet)
         kind = type("Scripted", (Scripted,), {"script": [*steps, asyncio.Event()], "abilities": able})
-        watched.append(Watched(database, open_=lambda _: kind(KeySettings())))
+        watched.append(Watched(database, open_=lambda _: kind(KeySettings()), **how))
         return watched[-1]
 
     yield make
@@ -169,6 +181,50 @@ async def test_a_connection_that_ends_by_itself_is_made_anew(watch: Callable[...
     _, status = await watched.pause()
 
     assert (status.state, status.reason) == ("backing_off", "the connection ended")
+
+
+async def test_a_library_that_cuts_itself_off_does_not_end_the_account_for_good(
+    watch: Callable[..., Watched],
+) -> None:
+    watched = watch(asyncio.CancelledError())
+
+    _, status = await watched.pause()
+
+    assert (status.state, status.reason) == ("backing_off", "the connection was cut off from within")
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+
+
+class Clock:
+    """A clock that stands still, and tells who looked at it."""
+
+    def __init__(self) -> None:
+        self.now = utc_now()
+        self.looks: asyncio.Queue[None] = asyncio.Queue()
+
+    def __call__(self) -> datetime:
+        self.looks.put_nowait(None)
+        return self.now
+
+
+async def test_while_the_store_is_away_it_listens_for_as_long_as_its_lease(
+    watch: Callable[..., Watched], outage: Callable[[], AbstractContextManager[None]]
+) -> None:
+    clock = Clock()
+    watched = watch(clock=clock, lease=timedelta(milliseconds=60))
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+        with outage():
+            while not clock.looks.empty():
+                clock.looks.get_nowait()
+            for _ in range(16):  # four tries
+                await clock.looks.get()
+            assert (watched.supervisor.status.state, watched.supervisor.status.connections) == ("active", 1)
+
+            clock.now += timedelta(milliseconds=60)
+            _, status = await watched.pause()
+
+    assert (status.state, status.reason) == ("backing_off", "the lease ran out, and could not be renewed")
 
 
 async def test_while_another_process_listens_it_waits(

@@ -20,11 +20,13 @@ from torana.agent.journal import Journal
 from torana.errors import Conflict, StoreUnavailable
 from torana.messages import Inbound, Reply, Turn, Usage, utc_now
 from torana.people.erasure import Erasure
+from torana.people.pairing import Pairing
 from torana.people.tokens import NewToken, Tokens
 from torana.store.audit import Act, listed
 from torana.store.database import Database
 from torana.store.erasure import erase
-from torana.store.tables import audit, history, memories, sessions, tombstones, turns
+from torana.store.senders import Asker
+from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
 from torana.turns import Turns
@@ -151,6 +153,35 @@ async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_
     }
     await turns.stop(grace=0)
     database.close()
+
+
+@pytest.mark.parametrize("user", [None, "ana"])
+async def test_of_whom_the_operator_turned_away_nothing_is_left_but_that(
+    path: Path,
+    database: Database,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    user: str | None,
+):
+    pairing = Pairing(database=database, clock=utc_now)
+    for sender in ("1", "2"):
+        asker = Asker(
+            kind="telegram", sender=sender, account="home", place='{"chat": "attic"}', name="Anabel B."
+        )
+        assert await pairing.ask(asker)
+        await pairing.approve(f"telegram:{sender}", user=user, act=ACT)
+    await pairing.deny("telegram:1", act=ACT)
+
+    erases = erasure(database, open_turns(ScriptedModel()))
+    for who in [user] if user else ["telegram:1", "telegram:2"]:
+        await erases.erase(who, ACT)
+
+    bare = Asker(kind="telegram", sender="1", account="", place="", name="")
+    (left,) = await pairing.listed()
+    assert (left.asker, left.state) == (bare, "denied")
+    assert await database.run(lambda c: c.execute(sa.select(senders.c.user)).scalars().all()) == [None]
+    assert b"Anabel B." not in bytes_of(path)
+    assert b"attic" not in bytes_of(path)
 
 
 # --- readers of the file

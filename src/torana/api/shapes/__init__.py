@@ -58,6 +58,7 @@ from torana.api.shapes.people import (
     TokenRequest,
     TokensBody,
 )
+from torana.api.shapes.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
 from torana.api.shapes.skills import (
     RemovedSkillBody,
     SkillApproval,
@@ -119,6 +120,9 @@ __all__ = [
     "ReloadBody",
     "RemovedSkillBody",
     "RotationRequest",
+    "ScheduleBody",
+    "ScheduleRequest",
+    "SchedulesBody",
     "SenderBody",
     "SendersBody",
     "SessionBody",

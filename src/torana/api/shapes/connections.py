@@ -33,7 +33,10 @@ class ReloadBody(Wire):
 
     changed: Annotated[
         list[str],
-        Field(description="The accounts that are connected anew, for the first time, or not any more."),
+        Field(
+            description="The accounts that are connected anew, for the first time, or not any more; those that "
+            "were refused are tried anew though nothing changed."
+        ),
     ]
 
 

@@ -23,7 +23,7 @@ from torana.config import Loaded
 from torana.errors import GatewayError, OperatorError
 from torana.skills.changes import UPLOAD, SkillChanges
 from torana.skills.faults import SkillInvalid
-from torana.skills.fetching import open_fetcher
+from torana.skills.fetching import Fetcher, open_fetcher
 from torana.skills.sources import read_source
 from torana.web import Guard
 
@@ -58,7 +58,7 @@ def install(
 ) -> None:
     """Fetch a skill and put it in quarantine: it is loaded only when you approve it."""
     loaded = settings_from(config=config, data_dir=data_dir)
-    archive, origin = _fetched(source, path)
+    archive, origin = _fetched(loaded, source, path)
 
     async def by_hand(changes: SkillChanges) -> str:
         made = await changes.take_in(archive, origin=origin, path=path, act=act_by_hand())
@@ -143,7 +143,7 @@ def update(
         raise OperatorError(f"{slug} is not installed; `torana skills list` names those there are")
     if origin is None or origin == UPLOAD:
         raise OperatorError(f"{slug} was uploaded; say where it is by now: torana skills update {slug} SOURCE")
-    archive, _ = _fetched(origin, decision.subfolder)
+    archive, _ = _fetched(loaded, origin, decision.subfolder)
 
     async def by_hand(changes: SkillChanges) -> None:
         await changes.renew(slug, archive, act=act_by_hand())
@@ -189,9 +189,8 @@ def _made(loaded: Loaded, change: _Change) -> str:
             return _asked(gateway, change)
         with own_database(loaded.settings) as database:
             here = SkillsHere(loaded)
-            fetcher = open_fetcher(guard=Guard(), environ=os.environ, local=True)
             changes = SkillChanges(
-                database=database, skills=here.skills, installed=here.installed, fetcher=fetcher
+                database=database, skills=here.skills, installed=here.installed, fetcher=_fetcher(loaded)
             )
             return str(_run(change.by_hand(changes)))
 
@@ -206,15 +205,20 @@ def _slug_of(document: Any) -> str:
     return str(document["slug"])
 
 
-def _fetched(source: str, path: str | None) -> tuple[bytes, str]:
+def _fetched(loaded: Loaded, source: str, path: str | None) -> tuple[bytes, str]:
     """An archive of what is here or elsewhere, fetched by whoever runs the command and with their rights."""
-    fetcher = open_fetcher(guard=Guard(), environ=os.environ, local=True)
+    fetcher = _fetcher(loaded)
     try:
         found = read_source(source, local=True)
         with _waiting(f"fetching {found}"):
             return asyncio.run(fetcher.fetch(found, path=path)), str(found)
     except SkillInvalid as error:
         raise OperatorError(str(error)) from error
+
+
+def _fetcher(loaded: Loaded) -> Fetcher:
+    guard = Guard(allow=loaded.settings.web_allow, deny=loaded.settings.web_deny)
+    return open_fetcher(guard=guard, environ=os.environ, local=True)
 
 
 def _run(work: Coroutine[Any, Any, object]) -> object:

@@ -9,10 +9,10 @@ from typing import Any
 from torana.config import Loaded
 from torana.errors import OperatorError
 from torana.skills import CORE_DIR, Skills
-from torana.skills.installed import INSTALLED, InstalledSkills
+from torana.skills.installed import InstalledSkills
 from torana.skills.standing import Shown, SkillStandings
 from torana.skills.telling import shown_body
-from torana.store.backup import DATABASE_NAME
+from torana.store.backup import DATABASE_NAME, INSTALLED
 from torana.store.skills import read_decisions
 from torana.tools.sandbox import Bubblewrap
 

@@ -1,0 +1,116 @@
+"""Messages that are heard beside each other, and those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from tests.unit.connectors.conftest import Gateway
+
+from torana.connectors.abreast import abreast
+from torana.connectors.base import Attachment, Heard, Place, Sender
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+
+Open = Callable[..., Awaitable[Gateway]]
+InTime = Callable[[], asyncio.Timeout]
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+async def test_a_file_that_hangs_holds_up_its_own_chat_alone(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    arrives = asyncio.Event()
+
+    async def fetch(_limit: int) -> bytes:
+        await arrives.wait()
+        return PNG
+
+    picture = Attachment(kind="image", name="cat.png", media_type="image/png", fetch=fetch)
+    gateway = await open_gateway(chat, ScriptedModel("to bob", "a cat", "a tail"), takes=["image"])
+    said = await chat.say("look", attachments=[picture])
+    later = await chat.say("what is behind it?")
+
+    await chat.until_taken(await chat.say("hello", sender="bob"))
+    assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
+    assert await gateway.turns.heard("home", said) is None
+    assert await gateway.turns.heard("home", later) is None
+    arrives.set()
+
+    assert [one.text for one in await chat.shown(2)] == ["a cat", "a tail"]
+    first, second = [await gateway.turns.heard("home", one) for one in (said, later)]
+    assert first is not None
+    assert second is not None
+    assert (first.content, first.seq, second.seq) == ("look\n[image: cat.png, image/png]", 1, 2)
+
+
+class Held:
+    """Ears that take what they are let."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.let = asyncio.Semaphore(0)
+        self.fault = fault
+
+    def ready(self) -> None: ...
+
+    def alive(self) -> None: ...
+
+    async def paired(self, most: int) -> Sequence[str]:
+        del most
+        return []
+
+    async def hear(self, heard: Heard) -> None:
+        self.begun.put_nowait(heard.id)
+        await self.let.acquire()
+        if self.fault is not None:
+            raise self.fault
+
+
+def message(name: str) -> Heard:
+    return Heard(id=name, sender=Sender(id="ana"), place=Place(chat="c"), text="x", direct=True, addressed=True)
+
+
+async def test_what_cannot_be_taken_ends_the_connection_at_once(in_time: InTime) -> None:
+    ears, taken = Held(OSError("the store is away")), asyncio.Event()
+
+    async def take() -> None:
+        taken.set()
+
+    async def listen() -> None:
+        async with in_time(), abreast(ears) as hear:
+            await hear(message("one"), take)
+            await hear(message("two"), take)
+            ears.let.release()
+            await asyncio.Event().wait()  # nothing more comes from the platform
+
+    with pytest.raises(OSError, match="the store is away"):
+        await listen()
+    assert not taken.is_set()
+
+
+async def test_the_end_waits_until_all_are_taken_and_no_endless_number_is_begun(in_time: InTime) -> None:
+    ears, taken = Held(), list[str]()
+
+    async def listen() -> None:
+        async with abreast(ears) as hear:
+            for number in range(150):
+
+                async def take(number: int = number) -> None:
+                    taken.append(str(number))
+
+                await hear(message(str(number)), take)
+
+    listening = asyncio.create_task(listen())
+    async with in_time():
+        begun = [await ears.begun.get() for _ in range(100)]
+        assert begun == [str(number) for number in range(100)]
+        assert taken == []
+        assert ears.begun.empty()
+        ears.let.release()
+        assert await ears.begun.get() == "100"
+        for _ in range(149):
+            ears.let.release()
+        await listening
+    assert len(taken) == 150

@@ -1,0 +1,282 @@
+"""What is to be said on an account, while the store, the platform and the operator do what they like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from datetime import timedelta
+from functools import partial
+from typing import NoReturn
+
+import pytest
+
+from torana.connectors.base import Abilities, Place, TryLater, Unsure
+from torana.connectors.outbox import REPEATED, Outbox
+from torana.connectors.places import dump_place
+from torana.errors import StoreUnavailable
+from torana.messages import EVERYONE, utc_now
+from torana.store import deliveries as rows
+from torana.store.audit import Act
+from torana.store.database import Database
+from torana.store.deliveries import Delivery
+from torana.testing.chat import Chat
+from torana.turns.deliveries import Deliveries
+
+Outage = Callable[[], AbstractContextManager[None]]
+
+#: How the name of a task begins in which something is delivered.
+DELIVERS = "dlv_"
+
+
+def able(repeat: str) -> Abilities:
+    return Abilities(length=100, repeat=repeat, pace=1_000_000)  # pyright: ignore[reportArgumentType]
+
+
+class Sending:
+    """An outbox that delivers over a chat, in a time of its own: pauses move the clock, and take no time.
+
+    ``meanwhile`` happens in the pauses of what is being delivered.
+    """
+
+    def __init__(self, database: Database, chat: Chat) -> None:
+        self.chat = chat
+        self.now = utc_now()
+        self.meanwhile: Callable[[float], Awaitable[None]] = self._nothing
+        self._looks: asyncio.Queue[None] = asyncio.Queue()
+        self._database = database
+        self._outbox = Outbox(
+            account="home",
+            database=database,
+            clock=lambda: self.now,
+            settled=self._settled,
+            pause=self._pause,
+        )
+        self.operator = Deliveries(
+            database=database, wake=lambda _: self._outbox.wake(), clock=lambda: self.now
+        )
+        connector = chat.connector(chat.connector.Settings.model_validate(dict(chat.settings())))
+        self.task = asyncio.create_task(self._outbox.deliver(connector))
+
+    async def say(self, *texts: str) -> None:
+        """Have something said to Ana."""
+        for text in texts:
+            place = dump_place(Place(chat="with ana"))
+            work = partial(rows.add_notice, account="home", line="ana", place=place, text=text, at=self.now)
+            await self._database.run(work)
+        self._outbox.wake()
+
+    async def rows(self) -> Sequence[Delivery]:
+        """All deliveries, the oldest first."""
+        return (await self._database.run(partial(rows.listed, owner=EVERYONE, limit=200)))[::-1]
+
+    async def idle(self) -> Sequence[Delivery]:
+        """How everything stands when nothing is under way any more."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(StoreUnavailable):
+                    found = await self.rows()
+                    if not any(row.state in ("pending", "sending") for row in found):
+                        return found
+                await self._looks.get()
+
+    async def _pause(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.get_name().startswith(DELIVERS):
+            await self.meanwhile(seconds)
+        else:
+            self._looks.put_nowait(None)
+            if seconds >= 60:
+                await asyncio.Event().wait()
+        self.now += timedelta(seconds=seconds)
+
+    async def _settled(self, _delivery: Delivery) -> None: ...
+
+    async def _nothing(self, _seconds: float) -> None: ...
+
+
+@pytest.fixture
+async def sending(database: Database) -> AsyncGenerator[Callable[[Chat], Sending]]:
+    """``sending(chat)``: an outbox that delivers over it."""
+    opened: list[Sending] = []
+
+    def make(chat: Chat) -> Sending:
+        opened.append(Sending(database, chat))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+
+
+async def test_what_arrived_while_the_store_was_away_is_not_sent_again(
+    sending: Callable[[Chat], Sending], outage: Outage
+) -> None:
+    chat = Chat(able("blind"))
+    chat.gate = asyncio.Event()
+    home = sending(chat)
+    await home.say("one", "two")
+    await chat.called(1)
+    pauses: list[float] = []
+
+    with ExitStack() as away:
+        away.enter_context(outage())
+
+        async def until_the_store_is_back(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                away.close()
+
+        home.meanwhile = until_the_store_is_back
+        chat.gate.set()
+        found = await home.idle()
+
+    assert pauses == [1.0, 1.0, 1.0]
+    assert [part.text for part in chat.calls] == ["one", "two"]
+    assert [(row.state, row.tries, row.unsure) for row in found] == [("sent", 1, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("repeat", "settings", "called", "state"),
+    [
+        ("keyed", {}, ["one", "one"], "sent"),
+        ("readable", {}, ["one"], "sent"),
+        ("blind", {}, ["one", f"{REPEATED}one"], "sent"),
+        ("blind", {"on_ambiguous": "hold"}, ["one"], "ambiguous"),
+    ],
+)
+async def test_a_try_whose_end_could_not_be_written_down_is_unsure(
+    sending: Callable[[Chat], Sending],
+    outage: Outage,
+    repeat: str,
+    settings: dict[str, str],
+    called: list[str],
+    state: str,
+) -> None:
+    chat = Chat(able(repeat), **settings)
+    chat.gate = asyncio.Event()
+    shown_but_nobody_says_so = Unsure("no answer")
+    shown_but_nobody_says_so.arrived = True  # pyright: ignore[reportAttributeAccessIssue]
+    chat.faults = [shown_but_nobody_says_so]
+    home = sending(chat)
+    await home.say("one", "two")
+    await chat.called(1)
+
+    with ExitStack() as away:
+        away.enter_context(outage())
+
+        async def store_is_back(_seconds: float) -> None:
+            away.close()
+
+        home.meanwhile = store_is_back
+        chat.gate.set()
+        one, two = await home.idle()
+
+    assert [part.text for part in chat.calls] == [*called, "two"]
+    assert len({part.key for part in chat.calls}) == 2
+    assert (one.state, one.unsure, two.state) == (state, 0 if state == "ambiguous" else 1, "sent")
+    if state == "ambiguous":
+        assert one.reason == "nobody knows how it ended"
+
+
+async def test_a_call_that_a_library_cuts_off_by_itself_may_have_arrived(
+    sending: Callable[[Chat], Sending],
+) -> None:
+    chat = Chat(able("blind"), on_ambiguous="hold")
+    chat.faults = [asyncio.CancelledError()]
+    home = sending(chat)
+
+    await home.say("one", "two")
+    one, two = await home.idle()
+
+    assert (one.state, one.reason) == ("ambiguous", "the call was cut off from within")
+    assert (two.state, [part.text for part in chat.calls]) == ("sent", ["one", "two"])
+
+
+async def test_what_was_dropped_while_it_waited_for_its_turn_is_never_sent(
+    sending: Callable[[Chat], Sending], act: Act
+) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [TryLater("slow down", seconds=30)]
+    home = sending(chat)
+
+    async def drop(seconds: float) -> None:
+        assert seconds > 20
+        home.meanwhile = waits
+        await home.operator.drop(EVERYONE, (await home.rows())[0].id, act=act)
+
+    async def waits(_seconds: float) -> None: ...
+
+    home.meanwhile = drop
+    await home.say("one", "two")
+    one, two = await home.idle()
+
+    assert [part.text for part in chat.calls] == ["one", "two"]
+    assert (one.state, one.tries, two.state) == ("dropped", 1, "sent")
+
+
+async def test_what_goes_wrong_at_once_is_not_tried_again_at_once(sending: Callable[[Chat], Sending]) -> None:
+    rendered: list[str] = []
+
+    def broken(text: str) -> NoReturn:
+        rendered.append(text)
+        raise ValueError(text)
+
+    chat = Chat(Abilities(length=100, repeat="keyed", render=broken, measure=lambda _: 1))
+    home = sending(chat)
+    paused: asyncio.Queue[tuple[float, int]] = asyncio.Queue()
+    go_on = asyncio.Semaphore(0)
+
+    async def wait(seconds: float) -> None:
+        paused.put_nowait((seconds, len(rendered)))
+        await go_on.acquire()
+
+    home.meanwhile = wait
+    await home.say("one")
+    async with asyncio.timeout(20):
+        for tries in (1, 2, 3):
+            assert await paused.get() == (60, tries)
+            go_on.release()
+
+
+async def test_a_try_that_cannot_be_written_down_is_not_made_again_at_once(
+    sending: Callable[[Chat], Sending], outage: Outage
+) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [TryLater("slow down", seconds=30)]
+    home = sending(chat)
+    pauses: list[float] = []
+
+    with ExitStack() as away:
+
+        async def meanwhile(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 1:  # its turn comes, and then it cannot be written that it is sent
+                away.enter_context(outage())
+            elif len(pauses) == 2:
+                away.close()
+
+        home.meanwhile = meanwhile
+        await home.say("one")
+        found = await home.idle()
+
+    assert pauses[0] > 20
+    assert pauses[1] == 1.0
+    assert [(row.state, row.tries) for row in found] == [("sent", 2)]
+    assert len(chat.calls) == 2
+
+
+async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
+    sending: Callable[[Chat], Sending],
+) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [TryLater("try again", seconds=0) for _ in range(5)]
+    home = sending(chat)
+    begun = home.now
+
+    await home.say("one")
+    (row,) = await home.idle()
+
+    assert (row.state, row.tries) == ("sent", 6)
+    assert home.now - begun > timedelta(seconds=0.25 * (1 + 2 + 4 + 8 + 16))

@@ -1,0 +1,152 @@
+"""How rows of deliveries are found, and what their numbers promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+
+from torana.store import deliveries as rows
+from torana.store.database import sqlite_engine
+from torana.store.deliveries import Delivery
+from torana.store.tables import deliveries
+
+AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def engine(path: Path) -> Generator[Engine]:
+    engine = sqlite_engine(path)
+    yield engine
+    engine.dispose()
+
+
+def add(connection: Connection, text: str, *, account: str = "home") -> Delivery:
+    rows.add_notice(connection, account, f"{account}/ana", "{}", text=text, at=AT)
+    return rows.listed(connection, "gateway", limit=1)[0]
+
+
+def plans_of(connection: Connection, work: Callable[[Connection], object]) -> list[str]:
+    """How SQLite finds what each statement of the work asks for, its parameters not known beforehand."""
+    asked: list[tuple[str, Any]] = []
+
+    @event.listens_for(connection, "before_cursor_execute")
+    def note(_connection: Connection, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        asked.append((statement, parameters))
+
+    work(connection)
+    event.remove(connection, "before_cursor_execute", note)
+    return [
+        step[-1]
+        for statement, parameters in asked
+        for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        if "deliveries" in step[-1]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("work", "index"),
+    [
+        (partial(rows.heads, account="home", now=AT), "ix_deliveries_open"),
+        (partial(rows.cut_off, account="home"), "ix_deliveries_open"),
+        (partial(rows.sweep, accounts=["home"], now=AT), "ix_deliveries_open"),
+        (rows.waiting, "ix_deliveries_unsent"),
+    ],
+    ids=["heads", "cut_off", "sweep", "waiting"],
+)
+def test_what_is_open_is_found_without_reading_what_was_sent(
+    engine: Engine, work: Callable[[Connection], object], index: str
+) -> None:
+    with engine.begin() as connection:
+        plans = plans_of(connection, work)
+
+    assert plans
+    assert [plan for plan in plans if index not in plan] == []
+
+
+def test_what_is_forgotten_is_found_by_its_end(engine: Engine) -> None:
+    with engine.begin() as connection:
+        kept = add(connection, "one")
+        plans = plans_of(connection, partial(rows.sent, number=kept.number, shown_as="1", at=AT))
+
+    assert [plan for plan in plans if "ix_deliveries_ended" not in plan] == [
+        "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"
+    ]
+    assert len(plans) == 2
+
+
+def test_a_number_is_never_given_again(engine: Engine) -> None:
+    with engine.begin() as connection:
+        first, last = add(connection, "one"), add(connection, "two")
+        connection.execute(sa.delete(deliveries))
+
+        assert add(connection, "three").number > last.number > first.number
+
+
+def test_what_was_sent_or_dropped_is_forgotten_and_what_waits_is_not(engine: Engine) -> None:
+    with engine.begin() as connection:
+        sent, dropped, refused, new = (add(connection, text) for text in ("one", "two", "three", "four"))
+        rows.sent(connection, sent.number, "1", AT)
+        rows.end(connection, dropped.number, "dropped", AT)
+        rows.end(connection, refused.number, "refused", AT, reason="gone")
+
+        rows.sent(connection, new.number, "4", AT + timedelta(days=31))
+
+        assert [row.number for row in rows.listed(connection, "gateway", limit=9)] == [
+            new.number,
+            refused.number,
+        ]
+
+
+GONE = "account is not configured"
+
+
+def shown(connection: Connection) -> list[tuple[str, str | None]]:
+    """How each stands and why, the oldest first."""
+    return [(row.state, row.reason) for row in reversed(rows.listed(connection, "gateway", limit=9))]
+
+
+def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engine: Engine) -> None:
+    with engine.begin() as connection:
+        add(connection, "waits", account="gone")
+        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        rows.end(
+            connection, add(connection, "held", account="gone").number, "refused", AT, reason="no such chat"
+        )
+        rows.put_back(connection, add(connection, "here"), due_at=AT, reason="down")
+        others = [("refused", "no such chat"), ("pending", "down")]
+
+        rows.sweep(connection, ["home"], AT)
+        assert shown(connection) == [("pending", GONE), ("sending", GONE), *others]
+
+        rows.sweep(connection, ["home", "gone"], AT)
+        assert shown(connection) == [("pending", None), ("sending", None), *others]
+
+        rows.sweep(connection, [], AT)
+        assert shown(connection) == [("pending", GONE), ("sending", GONE), others[0], ("pending", GONE)]
+
+
+def test_what_is_too_late_is_the_operators_whoever_is_connected(engine: Engine) -> None:
+    with engine.begin() as connection:
+        add(connection, "waits", account="gone")
+        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        add(connection, "its platform is down")
+        rows.begin(connection, add(connection, "is being sent").number)
+
+        rows.sweep(connection, ["home"], AT + rows.FRESH)
+        assert [state for state, _ in shown(connection)] == ["pending", "sending", "pending", "sending"]
+
+        rows.sweep(connection, ["home"], AT + rows.FRESH + timedelta(seconds=1))
+        assert shown(connection) == [
+            ("stale", GONE),
+            ("ambiguous", GONE),
+            ("stale", "not delivered within 24 hours"),
+            ("sending", None),
+        ]
