@@ -24,6 +24,8 @@ COMMANDS = (
     "skills",
     "sessions",
     "turns",
+    "approvals",
+    "tools",
     "schedules",
     "token",
     "user",

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -66,6 +67,7 @@ class _Talk:
         self._channel = channel
         self._user = user
         self._in_line = False
+        self._turn = ""
 
     def take(self, line: str) -> bool:
         """Do what a line asks for; False for a message without an answer."""
@@ -104,6 +106,10 @@ class _Talk:
                 match event:
                     case "message.delta" | "message.snapshot":
                         self._print(data["text"])
+                    case "turn.accepted":
+                        self._turn = data["id"]
+                    case "approval.required":
+                        self._ask(data)
                     case "turn.completed":
                         typer.echo()
                         self._in_line = False
@@ -113,6 +119,21 @@ class _Talk:
                     case _:
                         pass
         return self._complain("The gateway stopped. The message is kept, and answered after its next start.")
+
+    def _ask(self, asked: dict[str, Any]) -> None:
+        """Have the person decide whether a tool may run; without one it is a no."""
+        self._end_line()
+        what = f"{asked['tool']} with {json.dumps(asked['arguments'])}"
+        body = {"decision": "approve"}
+        if not sys.stdin.isatty():
+            self._complain(f"It may not run {what}: there is no terminal to ask on.")
+            body = {"decision": "deny", "reason": "there was no terminal to ask on"}
+        elif not _is_yes(f"May it run {what}? [y/N] "):
+            body = {"decision": "deny"}
+        path = f"v1/turns/{quote(self._turn, safe='')}/approvals/{quote(asked['callId'], safe='')}"
+        answer = self._client.post(path, json=body)
+        if answer.is_error:
+            self._complain(answer.json()["detail"])
 
     def _print(self, text: str) -> None:
         typer.echo(printable(text), nl=False)
@@ -155,6 +176,14 @@ def _read_out(talk: _Talk) -> bool:
     lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
     outcomes = [talk.take(line) for line in _until_quit(lines)]
     return all(outcomes)
+
+
+def _is_yes(question: str) -> bool:
+    try:
+        return input(printable(question)).strip().casefold() in ("y", "yes")
+    except EOFError:
+        typer.echo()
+        return False
 
 
 def _typed() -> Iterator[str]:

@@ -140,6 +140,19 @@ def _tools(loaded: Loaded) -> str:
     return ", ".join(names) or "none of your own"
 
 
+def _permissions(loaded: Loaded) -> str:
+    count = len(loaded.settings.permissions)
+    told = f"{count} rules" if count else "no rules: each tool's own word holds"
+    gateway = running_gateway(loaded.settings)
+    if gateway is None:
+        return f"{told}; while the gateway runs the names in them are checked" if count else told
+    try:
+        unknown: list[str] = gateway.ask("GET", "/v1/tools", read=lambda document: list(document["unknown"]))
+    except OperatorError:  # what is wrong with the gateway another check tells
+        return told
+    return f"{told}; warning: no tool is called {', '.join(unknown)}" if unknown else told
+
+
 def _connectors(loaded: Loaded) -> str:
     accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ)
     check_accounts(accounts)
@@ -181,6 +194,7 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("skills", _skills),
     ("sandbox", _sandbox),
     ("tools", _tools),
+    ("permissions", _permissions),
     ("connectors", _connectors),
     ("mcp", _mcp),
     ("model", _model),

@@ -44,7 +44,8 @@ class Export:
         It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
         turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``workspace/`` (the
         files that the agent keeps for the user), ``memories.jsonl``, ``schedules.jsonl``, ``tokens.jsonl``,
-        ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody known has empty ones.
+        ``approvals.jsonl`` (calls that somebody was asked about), ``accounts.jsonl`` (of chat platforms) and
+        ``usage.csv``; nobody known has empty ones.
         Raises ``OSError`` where there is no room.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
@@ -84,6 +85,7 @@ def _write(out: ZipFile, holdings: Holdings, user: str, act: Act, kept: int) -> 
     counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
     counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.scheduled()))
     counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
+    counts["approvals"] = _write_lines(out, "approvals.jsonl", map(_approval, holdings.asked()))
     counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
     _write_usage(out, holdings.spent())
     manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
@@ -187,6 +189,20 @@ def _account(row: _Row) -> dict[str, Any]:
         "name": row["name"],
         "state": row["state"],
         "askedAt": row["asked_at"].isoformat(),
+        "decidedAt": row["decided_at"] and row["decided_at"].isoformat(),
+    }
+
+
+def _approval(row: _Row) -> dict[str, Any]:
+    return {
+        "turnId": row["turn_id"],
+        "callId": row["call_id"],
+        "tool": row["tool"],
+        "arguments": json.loads(row["arguments"]),
+        "state": row["state"],
+        "edited": row["edited"] and json.loads(row["edited"]),
+        "reason": row["reason"],
+        "createdAt": row["created_at"].isoformat(),
         "decidedAt": row["decided_at"] and row["decided_at"].isoformat(),
     }
 

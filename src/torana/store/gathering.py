@@ -10,7 +10,17 @@ from sqlalchemy.engine import Connection, RowMapping
 from torana.messages import owner_of
 from torana.store.schedules import held_by
 from torana.store.senders import of_user
-from torana.store.tables import attachments, memories, schedules, senders, sessions, tokens, turns, usage
+from torana.store.tables import (
+    approvals,
+    attachments,
+    memories,
+    schedules,
+    senders,
+    sessions,
+    tokens,
+    turns,
+    usage,
+)
 
 #: Rows that are in memory at once.
 _PAGE = 100
@@ -27,6 +37,11 @@ class Holdings:
         """The user's turns, session by session, in their order; of rooms nobody else's."""
         said = sa.select(turns).where(self._is_own())
         return self._rows(said.order_by(turns.c.session_id, turns.c.seq))
+
+    def asked(self) -> Iterator[RowMapping]:
+        """The calls in the user's turns that somebody was asked about, in the order of asking."""
+        asked = sa.select(approvals).join(turns, turns.c.id == approvals.c.turn_id).where(self._is_own())
+        return self._rows(asked.order_by(approvals.c.created_at, approvals.c.id))
 
     def sent(self) -> Iterator[RowMapping]:
         """The files that came with the user's messages and are kept."""

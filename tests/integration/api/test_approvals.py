@@ -221,7 +221,7 @@ async def test_any_id_that_a_model_chooses_can_be_decided(start: Start) -> None:
 async def test_the_tools_are_listed_with_what_holds_and_why(start: Start) -> None:
     rules = [
         {"tool": "calculate", "user": "ana", "permission": "deny"},
-        {"tool": "calcualte", "permission": "deny"},
+        {"tool": "kalculate", "permission": "deny"},
         {"tool": "count_*", "skill": "text-tools", "permission": "ask"},
     ]
     _, client = await start(ScriptedModel(), gateway_token=OPERATOR, permissions=json.dumps(rules))
@@ -235,4 +235,4 @@ async def test_the_tools_are_listed_with_what_holds_and_why(start: Start) -> Non
     assert await held("calculate") == ("allow", "the tool's default")
     assert await held("calculate", user="ana") == ("deny", "rule 1 of [[permissions]]")
     assert await held("count_text", skill="text-tools") == ("ask", "rule 3 of [[permissions]]")
-    assert (await client.get("/v1/tools")).json()["unknown"] == ["calcualte"]
+    assert (await client.get("/v1/tools")).json()["unknown"] == ["kalculate"]

@@ -407,6 +407,7 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
         "memories.jsonl": 0,
         "schedules.jsonl": 0,
         "tokens.jsonl": 0,
+        "approvals.jsonl": 0,
         "accounts.jsonl": 0,
         "usage.csv": 1,
     }

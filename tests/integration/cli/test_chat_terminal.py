@@ -67,12 +67,13 @@ class Terminal:
 
 
 @contextmanager
-def _chat(place: Place) -> Generator[Terminal]:
+def chat_in(place: Place, **settings: str) -> Generator[Terminal]:
+    """``torana chat`` on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "torana", "chat"],
         cwd=place.path,
-        env=place.environ(TERM="xterm"),
+        env=place.environ(TERM="xterm", **settings),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -89,7 +90,7 @@ def _chat(place: Place) -> Generator[Terminal]:
 
 
 def test_a_talk_at_the_prompt(place: Place) -> None:
-    with _chat(place) as terminal:
+    with chat_in(place) as terminal:
         terminal.expect("/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer.\n> ")
         terminal.type("what is 17 % of 2,340\n")
         terminal.expect("17 % of 2,340\n17 % of 2,340 = 397.8\n> ")  # and nothing else in between
@@ -102,7 +103,7 @@ def test_a_talk_at_the_prompt(place: Place) -> None:
 
 
 def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
-    with _chat(place) as terminal:
+    with chat_in(place) as terminal:
         terminal.expect("> ")
         terminal.type("use dawdle\n")
         place.dawdles()
@@ -117,7 +118,7 @@ def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
 
 @pytest.mark.parametrize("key", [CTRL_D, CTRL_C], ids=["Ctrl-D", "Ctrl-C"])
 def test_a_key_at_the_prompt_ends_the_talk(place: Place, key: str) -> None:
-    with _chat(place) as terminal:
+    with chat_in(place) as terminal:
         terminal.expect("> ")
         terminal.type(key)
         assert terminal.exit_code() == 0

@@ -1,0 +1,118 @@
+"""What may run, and calls that wait for a yes, from the command line of a gateway that runs."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from tests.integration.cli.conftest import eventually
+from tests.integration.cli.test_chat_terminal import chat_in
+
+from torana.store.lock import read_address
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+ASKS = json.dumps(
+    [
+        {"tool": "calculate", "permission": "ask"},
+        {"tool": "kalculate", "permission": "deny"},
+        {"tool": "convert_units", "user": "ben", "permission": "deny"},
+    ]
+)
+
+
+def _send(place: Place, content: str) -> str:
+    body = {"content": content, "channelId": content, "userId": "ana"}
+    headers = {"Prefer": "respond-async"}
+    address = read_address(place.data_dir)
+    return httpx.post(f"{address}/message", json=body, headers=headers, trust_env=False).json()["id"]
+
+
+def _asked(place: Place) -> list[dict[str, Any]]:
+    code, out, err = place.run("approvals", "list", "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)["items"]
+
+
+def _turn(place: Place, turn_id: str) -> dict[str, Any] | None:
+    address = read_address(place.data_dir)
+    turn = httpx.get(f"{address}/v1/turns/{turn_id}", trust_env=False).json()
+    return turn if turn["endedAt"] else None
+
+
+def test_calls_are_listed_approved_and_denied(place: Place) -> None:
+    place.serve(TORANA_PERMISSIONS=ASKS)
+    assert place.run("approvals", "list") == (0, "Nothing is asked.\n", "")
+    turns = [_send(place, content) for content in ("what is 1 + 1", "what is 2 + 2", "what is 3 + 3")]
+    found = eventually(lambda: listed if len(listed := _asked(place)) == 3 else None)
+    asked = {item["turnId"]: item for item in found}
+    first, second, third = (asked[turn] for turn in turns)
+    listed = place.run("approvals", "list")[1]
+    assert all(turn in listed for turn in turns)
+
+    assert place.run("approvals", "approve", turns[0], first["callId"])[1] == "calculate is approved\n"
+    other = place.run(
+        "approvals", "approve", turns[1], second["callId"], "--arguments", '{"expression": "5+5"}'
+    )
+    assert other[1] == "calculate is approved\n"
+    denied = place.run("approvals", "deny", turns[2], third["callId"], "--reason", "not today")
+    assert denied[1] == "calculate is denied\n"
+    again = place.run("approvals", "deny", turns[0], first["callId"])
+    assert again[0] == 1
+    assert "approved already" in again[2]
+
+    replies = [eventually(partial(_turn, place, turn))["reply"] for turn in turns]
+    assert "2" in replies[0]
+    assert "10" in replies[1]
+    assert "denied by whoever was asked, who said: not today" in replies[2]
+    for wrong in ("{", "[]"):
+        assert place.run("approvals", "approve", turns[0], "x", "--arguments", wrong)[0] == 2
+
+
+def test_the_tools_are_shown_with_what_holds_and_the_doctor_knows_names_of_none(place: Place) -> None:
+    without = place.run("tools", "list")
+    assert without[0] == 1
+    assert "no gateway runs" in without[2]
+    place.serve(TORANA_PERMISSIONS=ASKS)
+
+    code, out, err = place.run("tools", "list", "--user", "ben")
+    rows = {line.split()[0]: line for line in out.splitlines()}
+
+    assert code == 0
+    assert "deny" in rows["convert_units"]
+    assert "rule 3 of [[permissions]]" in rows["convert_units"]
+    assert "ask" in rows["calculate"]
+    assert err == "warning: [[permissions]] names what is no tool: kalculate\n"
+    document = json.loads(place.run("tools", "list", "--json")[1])
+    (units,) = [item for item in document["items"] if item["name"] == "convert_units"]
+    assert (units["permission"], units["why"]) == ("allow", "the tool's default")
+    findings = json.loads(place.run("doctor", "--json", TORANA_PERMISSIONS=ASKS)[1])
+    (permissions,) = [item for item in findings if item["check"] == "permissions"]
+    assert permissions["detail"] == "3 rules; warning: no tool is called kalculate"
+
+
+def test_a_talk_at_the_terminal_asks_there(place: Place) -> None:
+    with chat_in(place, TORANA_PERMISSIONS=ASKS) as terminal:
+        terminal.expect("> ")
+        terminal.type("what is 1 + 1\n")
+        terminal.expect("May it run calculate with {")
+        terminal.expect("? [y/N] ")
+        terminal.type("y\n")
+        terminal.expect("= 2\n> ")
+        terminal.type("what is 2 + 2\n")
+        terminal.expect("? [y/N] ")
+        terminal.type("\n")
+        terminal.expect("denied by whoever was asked")
+        terminal.type("/quit\n")
+        assert terminal.exit_code() == 0
+
+
+def test_without_a_terminal_nobody_is_asked(place: Place) -> None:
+    code, out, err = place.run("chat", "what", "is", "1", "+", "1", TORANA_PERMISSIONS=ASKS)
+
+    assert code == 0
+    assert "there was no terminal to ask on" in out
+    assert "there is no terminal to ask on" in err
