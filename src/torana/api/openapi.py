@@ -13,6 +13,7 @@ from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
     ApprovalOfTools,
+    DecisionRequest,
     DenialRequest,
     ForkBody,
     MemoryChange,
@@ -21,6 +22,7 @@ from torana.api.shapes import (
     PairingRequest,
     ProblemBody,
     RotationRequest,
+    ScheduleRequest,
     SkillApproval,
     SkillRequest,
     TokenRequest,
@@ -37,9 +39,11 @@ _REQUESTS = (
     RotationRequest,
     PairingRequest,
     DenialRequest,
+    ApprovalOfTools,
     SkillRequest,
     SkillApproval,
-    ApprovalOfTools,
+    ScheduleRequest,
+    DecisionRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"

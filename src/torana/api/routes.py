@@ -106,7 +106,7 @@ def _add_message(router: APIRouter, services: Services) -> None:
         ),
         summary="Send a message and wait for the answer, or watch it come as server-sent events",
         description="With `Accept: text/event-stream` the answer comes as events: `turn.accepted`, "
-        "`message.delta`, `tool.started`, `tool.finished`, and at last `turn.completed` with what a plain "
+        "`message.delta`, `tool.started`, `approval.required`, `tool.finished`, and at last `turn.completed` with what a plain "
         "request would have got, or `turn.failed` with a problem. Leaving it does nothing to the turn, and "
         "`GET /v1/turns/{id}/events` goes on where it was left.",
         openapi_extra={"requestBody": message_body(), "parameters": message_headers()},

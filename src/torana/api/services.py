@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from torana.agent.overview import Overview
 from torana.api.health import Health
 from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
@@ -49,6 +50,14 @@ class Connections:
     reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
+class SeesTools(Protocol):
+    """Tells which tools there are; see ``Toolbox.overview``."""
+
+    def __call__(self, *, user: str | None, token: str | None, skill: str | None) -> Awaitable[Overview]:
+        """What would hold for a call by this user and token, with this skill opened."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillDesk:
     """The skills that are loaded, and what is changed of all."""
@@ -77,6 +86,7 @@ class Services:
     #: The names of the models that answer.
     models: Sequence[str]
     skills: SkillDesk
+    tools: SeesTools
     #: How long a plain request waits for its answer.
     wait: float
     #: How long a body may take to arrive.

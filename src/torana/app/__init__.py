@@ -15,6 +15,7 @@ from torana.api import Access, Services, create_api
 from torana.api.health import Health
 from torana.api.metrics import Metrics
 from torana.api.services import Connections, People, SkillDesk
+from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.config import Loaded, Settings
@@ -38,7 +39,6 @@ from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
-from torana.web import Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class App:
         await self._open.enter_async_context(self.core.model)
         if self.core.embedder:
             await self._open.enter_async_context(self.core.embedder)
+        await self.services.skills.changes.start()
         self.core.acting.mcp.start()
         self._open.push_async_callback(self.core.acting.python.close)
-        await self.services.skills.changes.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
@@ -116,6 +116,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         firings_per_day=settings.schedule_firings_per_day,
         woken=core.due,
     )
+    core.asks.append(connectors)
     core.ended.extend([connectors.turn_ended, metrics.turn_ended, ticker.turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     services = Services(
@@ -133,6 +134,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         metrics=metrics,
         models=settings.model,
         skills=_skill_desk(settings, core),
+        tools=core.agent.toolbox.overview,
         wait=settings.wait,
     )
     return App(
@@ -202,15 +204,14 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
 
 
 def _skill_desk(settings: Settings, core: Core) -> SkillDesk:
-    skills = core.skills
-
     def loaded() -> tuple[str, list[Mapping[str, Any]]]:
-        catalogue = skills.catalogue()
-        return f'"{catalogue.etag}"', [skills.record(skill) for skill in catalogue.loaded]
+        catalogue = core.skills.catalogue()
+        return f'"{catalogue.etag}"', [core.skills.record(skill) for skill in catalogue.loaded]
 
-    guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
-    fetcher = open_fetcher(guard=guard, environ=os.environ)
-    changes = SkillChanges(database=core.database, skills=skills, installed=core.installed, fetcher=fetcher)
+    fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
+    changes = SkillChanges(
+        database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher
+    )
     return SkillDesk(loaded=loaded, changes=changes)
 
 

@@ -14,6 +14,7 @@ from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.skills.installed import InstalledSkills
+from torana.store.backup import INSTALLED
 from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.conversation import ConversationTools
@@ -55,7 +56,7 @@ def build_acting(
 ) -> Acting:
     """All tools of the gateway. Raises ``ConfigInvalid`` for an operator's own that cannot be had."""
     settings = loaded.settings
-    guard = Guard(allow=settings.web_allow, deny=settings.web_deny)
+    guard = open_guard(settings)
     python = PythonTools()
     scripts = ScriptTools(
         skills=skills,
@@ -105,9 +106,15 @@ def open_bubblewrap(settings: Settings) -> Bubblewrap:
     return Bubblewrap(hidden=[settings.data_dir, settings.skills_dir])
 
 
-def open_skills(loaded: Loaded, installed: InstalledSkills | None = None) -> Skills:
-    """The core skills and the user's."""
-    return Skills(
+def open_guard(settings: Settings) -> Guard:
+    """What judges the hosts that the gateway is asked to go to."""
+    return Guard(allow=settings.web_allow, deny=settings.web_deny)
+
+
+def open_skills(loaded: Loaded) -> tuple[Skills, InstalledSkills]:
+    """The core skills and the user's, and of these the installed ones: none, until their decisions are read."""
+    installed = InstalledSkills(root=loaded.settings.data_dir / INSTALLED)
+    skills = Skills(
         core_dir=CORE_DIR,
         user_dir=loaded.settings.skills_dir,
         environ=loaded.provider_environ,
@@ -115,3 +122,4 @@ def open_skills(loaded: Loaded, installed: InstalledSkills | None = None) -> Ski
         # What a skill's scripts find, not what the gateway finds.
         which=open_bubblewrap(loaded.settings).which,
     )
+    return skills, installed

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from pydantic_ai.messages import ModelResponse
@@ -29,12 +31,26 @@ from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
 from torana.skills.installed import InstalledSkills
-from torana.store.backup import DATABASE_NAME, INSTALLED
+from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.store.workspaces import Workspaces
+from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
+from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
+
+
+class ShowsQuestions(Protocol):
+    """An edge that can ask whoever a turn came from."""
+
+    def can_ask(self, account: str, /) -> bool:
+        """Whether the account can show a question, and hear its answer."""
+        ...
+
+    def wake(self, account: str | None, /) -> None:
+        """Deliver what waits for the account."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +59,6 @@ class Core:
 
     database: Database
     skills: Skills
-    #: Those of them that were installed, and what is granted to which.
     installed: InstalledSkills
     sessions: Sessions
     memory: Memory
@@ -59,15 +74,15 @@ class Core:
     agent: TurnAgent
     compaction: Compaction | None
     turns: Turns
-    #: Who is told of the end of each turn; edges add themselves.
+    #: Who is told of the end of each turn, and who shows questions; edges add themselves.
     ended: list[Callable[[Turn], None]]
+    asks: list[ShowsQuestions]
 
 
 def build_core(loaded: Loaded, model: Model | None) -> Core:
     """Put it together; ``model`` stands in for the one that the settings name."""
     settings = loaded.settings
-    installed = InstalledSkills(root=settings.data_dir / INSTALLED)
-    skills = open_skills(loaded, installed)
+    skills, installed = open_skills(loaded)
     model = model or choose_model(loaded, skills, installed.granted)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
@@ -97,10 +112,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         clock=utc_now,
         prices=prices,
         takes=takes,
+        rules=Rules(settings.permissions),
     )
     budgets = budgets_of(settings, limits_of(settings), prices)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
+    asks: list[ShowsQuestions] = []
     return Core(
         database=database,
         skills=skills,
@@ -116,8 +133,9 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         agent=agent,
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended),
+        turns=_turns(settings, database, agent, budgets, ended, asks),
         ended=ended,
+        asks=asks,
     )
 
 
@@ -156,6 +174,7 @@ def _turns(
     agent: TurnAgent,
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
+    asks: list[ShowsQuestions],
 ) -> Turns:
     def tell(turn: Turn) -> None:
         for listener in ended:
@@ -170,9 +189,23 @@ def _turns(
         concurrency=settings.concurrency,
         max_crashes=settings.max_crashes,
         ended=tell,
+        approvals=_approvals(settings, database, asks),
         queue=Queue(
             per_session=settings.queue_per_session,
             per_user=settings.queue_per_user,
             overall=settings.queue,
         ),
+    )
+
+
+def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
+    def tell(turn: Turn) -> None:
+        for edge in asks:
+            edge.wake(turn.account)
+
+    return Approvals(
+        database=database,
+        lasts=timedelta(minutes=settings.approval_minutes),
+        can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
+        asked=tell,
     )

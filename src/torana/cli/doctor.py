@@ -124,7 +124,7 @@ def _sandbox(loaded: Loaded) -> str:
     fault = open_bubblewrap(loaded.settings).fault()
     if fault is None:
         return "skills' scripts can be run"
-    catalogue = open_skills(loaded).catalogue()
+    catalogue = open_skills(loaded)[0].catalogue()
     with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
     if with_scripts:
         raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
@@ -165,7 +165,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded))
+    model = choose_model(loaded, open_skills(loaded)[0])
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 

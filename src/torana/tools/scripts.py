@@ -154,14 +154,16 @@ def _programs(words: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(arguments: Sequence[str]) -> Sequence[str]:
-    if len(arguments) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in arguments):
+    # Half a surrogate pair is no character, and cannot be passed on.
+    encoded = [argument.encode(errors="replace") for argument in arguments]
+    if len(encoded) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in encoded):
         raise ToolError(
-            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} characters; "
+            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} bytes; "
             "send more as stdin."
         )
-    if any("\0" in argument for argument in arguments):
+    if any(b"\0" in argument for argument in encoded):
         raise ToolError("An argument cannot hold U+0000; leave it out.")
-    return arguments
+    return [argument.decode() for argument in encoded]
 
 
 def _bounded(stdin: str) -> bytes:

@@ -44,6 +44,8 @@ PROMISED = {
     "turn_cancelled": (409, "Conflict"),
     "not_failed": (409, "Conflict"),
     "not_held": (409, "Conflict"),
+    "already_decided": (409, "Conflict"),
+    "not_waiting": (409, "Conflict"),
     "settings_faulty": (409, "Conflict"),
     "token_ended": (409, "Conflict"),
     "not_ended": (409, "Conflict"),

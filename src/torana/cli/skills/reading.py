@@ -14,6 +14,7 @@ from torana.skills.standing import Shown, SkillStandings
 from torana.skills.telling import shown_body
 from torana.store.backup import DATABASE_NAME, INSTALLED
 from torana.store.skills import read_decisions
+from torana.tools.sandbox import Bubblewrap
 
 
 class SkillsHere:
@@ -28,6 +29,7 @@ class SkillsHere:
             user_dir=settings.skills_dir,
             environ=loaded.provider_environ,
             installed=self.installed,
+            which=Bubblewrap(hidden=[settings.data_dir, settings.skills_dir]).which,
         )
         self.standings = SkillStandings(skills=self.skills, installed=self.installed)
 
