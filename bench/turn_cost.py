@@ -63,7 +63,7 @@ async def _bare(app: App) -> None:
         attempt=1,
         created_at=utc_now(),
     )
-    await app.agent.run(turn, lambda _type, _data: None, _Unwritten())
+    await app.core.agent.run(turn, lambda _type, _data: None, _Unwritten())
 
 
 async def _median(work: Callable[[int], Awaitable[None]]) -> float:

@@ -40,6 +40,7 @@ from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
 from torana.turns import Queue, Turns
+from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
@@ -129,12 +130,14 @@ def open_agent(
             database=database, zone=zone, per_user=50, min_minutes=5, changed=lambda: None, clock=clock
         )
         core = build_toolset(
-            memory=MemoryTools(memory=memory),
-            conversation=ConversationTools(sessions=sessions),
-            skills=SkillTools(skills=core_skills),
-            files=FileTools(workspaces=workspaces),
-            web=web_tools,
-            schedules=ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+            [
+                MemoryTools(memory=memory),
+                ConversationTools(sessions=sessions),
+                SkillTools(skills=core_skills),
+                ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+                FileTools(workspaces=workspaces),
+                web_tools,
+            ],
             own=[],
         )
         return TurnAgent(
@@ -172,10 +175,12 @@ async def open_turns(
         queue: Queue | None = None,
         budgets: Budgets | None = None,
         ended: Callable[[Turn], None] | None = None,
+        approvals: Approvals | None = None,
+        rules: Rules | None = None,
     ) -> Turns:
         turns = Turns(
             database=database,
-            agent=agent or open_agent(model or ScriptedModel(), database=database),
+            agent=agent or open_agent(model or ScriptedModel(), database=database, rules=rules),
             log=MemoryEventLog(),
             budgets=budgets,
             turn_timeout=turn_timeout,
@@ -183,6 +188,7 @@ async def open_turns(
             queue=queue,
             pause=pause,
             ended=ended,
+            approvals=approvals,
         )
         opened.append(turns)
         return turns

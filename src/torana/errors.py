@@ -3,12 +3,13 @@
 ::
 
     GatewayError
-    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · ScheduleInvalid
+    ├── BadRequest              InvalidJson · InvalidContent · InvalidField · InvalidText · ScheduleInvalid ·
+    │                           SkillRefused
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
     │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
-    │                           SettingsFaulty · SchedulesFull · ScheduleEnded
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SkillConflict · SkillChanged
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -91,6 +92,12 @@ class InvalidText(BadRequest):
     """A text holds U+0000 or half of a surrogate pair; remove it."""
 
     code = "invalid_text"
+
+
+class SkillRefused(BadRequest):
+    """What was to be installed or approved is no skill that can be; `detail` says what is wrong with it."""
+
+    code = "skill_refused"
 
 
 class ScheduleInvalid(BadRequest):
@@ -299,6 +306,18 @@ class SettingsFaulty(Conflict):
     """The settings have faults, and nothing of them was taken on; `torana config check` names them."""
 
     code = "settings_faulty"
+
+
+class SkillConflict(Conflict):
+    """The skill is not in a state for this; `torana skills list` tells how it stands."""
+
+    code = "skill_conflict"
+
+
+class SkillChanged(Conflict):
+    """The skill's files are not those of this digest; look at the skill again before approving it."""
+
+    code = "skill_changed"
 
 
 class SchedulesFull(Conflict):

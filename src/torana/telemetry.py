@@ -50,7 +50,7 @@ _SECRET_TEXT = re.compile(
 #: What could steer a terminal or cannot be written as UTF-8; tabs and line ends stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 #: Libraries that tell of each of their steps at INFO.
-_TALKATIVE = ("alembic", "anthropic", "httpcore", "httpx", "openai")
+_TALKATIVE = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
 #: Libraries of chat platforms log what people say and how we log in: at no level of ours is that told.
 _INDISCREET = (
     "aioimaplib",
@@ -63,6 +63,8 @@ _INDISCREET = (
     "telegram",
     "websockets",
 )
+#: Libraries that log what strangers send them, a line for each; what counts of it is told by us.
+_ECHOING = ("client", "mcp")
 #: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
 _TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: By this our handlers are known again when logging is configured once more.
@@ -125,6 +127,8 @@ def configure_logging(
     _adopt_uvicorn()
     for name in _INDISCREET:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in _ECHOING:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
 

@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,13 +28,16 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from torana.agent import TurnAgent
 from torana.agent.journal import UNKNOWN_OUTCOME
+from torana.errors import AlreadyDecided
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import GATEWAY_OWNER, Inbound, OnBusy, Turn
+from torana.store.audit import Act
 from torana.testing import Faults, MortalDatabase
 from torana.tools import ToolContext
 from torana.turns import Turns
+from torana.turns.approvals import Choice
 from torana.turns.log.memory import MemoryEventLog
 
 #: How many pairs of deaths are tried: every single one is, but all pairs take an hour.
@@ -55,6 +58,8 @@ PLANS: dict[str, list[Step]] = {
     "and then?": [("Nothing more.", [])],
     "do both": [("Both.", ["append", "look"]), ("Done.", [])],
     "thank you": [("You are welcome.", [])],
+    "pay": [("I shall.", ["pay", "append"]), ("Paid.", [])],
+    "pay more": [("I would.", ["pay"]), ("Not paid.", [])],
     "work": [("Working.", ["append"]), ("On it.", ["hold"]), ("Finished.", [])],
 }
 
@@ -111,6 +116,17 @@ class Client:
         for turn in self.world.acknowledged.values():
             await self.turns.ended(turn)
 
+    async def decide(self, content: str, *, approve: bool) -> None:
+        """Answer what the message's turn asks, as soon as it asks; another life may have done so."""
+        turn = self.world.acknowledged[content]
+        async for event in self.turns.events(turn):
+            if event.type == "approval.required":
+                choice = Choice(approve=approve, by="operator")
+                act = Act(principal="operator", source="test", at=turn.created_at)
+                with suppress(AlreadyDecided):
+                    await self.turns.approvals.decide(turn.owner, turn.id, event.data["callId"], choice, act)
+                return
+
     async def held(self, content: str) -> None:
         """Wait until the message's turn is in the midst of its last tool, or has ended."""
         ended = asyncio.ensure_future(self.turns.ended(self.world.acknowledged[content]))
@@ -155,6 +171,17 @@ async def interrupted(client: Client) -> None:
     await client.send("and then?", channel="kitchen")
     await client.held("work")
     await client.send("thank you", channel="kitchen", on_busy="interrupt")
+    await client.answers()
+
+
+async def asked(client: Client) -> None:
+    """Two turns that wait for somebody, one for a yes and one for a no, and one behind."""
+    await client.send("pay", channel="kitchen")
+    await client.send("and then?", channel="kitchen")
+    await client.decide("pay", approve=True)
+    await client.turns.ended(client.world.acknowledged["and then?"])
+    await client.send("pay more", channel="kitchen")
+    await client.decide("pay more", approve=False)
     await client.answers()
 
 
@@ -203,6 +230,13 @@ def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[Tool
         await faults.at("append has written")
         return "appended"
 
+    async def pay(line: str) -> str:
+        """Pay, if somebody says yes."""
+        await faults.at("pay begins")
+        world.lines.append(f"paid for {line}")
+        await faults.at("pay has paid")
+        return "appended"
+
     async def look(line: str) -> str:
         """Look something up."""
         await faults.at("look begins")
@@ -217,6 +251,7 @@ def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[Tool
 
     tools = FunctionToolset[ToolContext]()
     tools.add_function(append, metadata={"idempotent": False, "permission": "allow"})
+    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
     tools.add_function(look, metadata={"idempotent": True, "permission": "allow"})
     tools.add_function(hold, metadata={"idempotent": True, "permission": "allow"})
     return tools
@@ -279,7 +314,7 @@ def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
     return copy
 
 
-SCENARIOS: list[Scenario] = [answered, steered, cancelled, interrupted]
+SCENARIOS: list[Scenario] = [answered, steered, cancelled, interrupted, asked]
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
@@ -383,6 +418,8 @@ class Seen:
             "SELECT id FROM turns WHERE state = 'completed' "
             "AND id IN (SELECT turn_id FROM steps UNION SELECT turn_id FROM calls)",
         )
+        self.approvals = rows(path, "SELECT turn_id, state FROM approvals")
+        self.audit = rows(path, "SELECT target FROM audit WHERE action LIKE 'approval.%'")
         self.usage = rows(path, "SELECT * FROM usage WHERE account = 'gateway' AND length(period) = 10")
 
     def check(self, world: World) -> None:
@@ -404,6 +441,11 @@ class Seen:
         for tokens in ("input_tokens", "output_tokens"):
             assert sum(row[tokens] for row in self.usage) == sum(row[tokens] for row in self.turns)
         assert len(world.lines) == len(set(world.lines))
+        # Each was asked about once, one decision counted, and what was denied was not done.
+        assert len(self.approvals) == len({row["turn_id"] for row in self.approvals})
+        assert {row["state"] for row in self.approvals} <= {"approved", "denied"}
+        assert sorted(row["target"] for row in self.audit) == sorted(row["turn_id"] for row in self.approvals)
+        assert "paid for pay more" not in world.lines
         said = [row["content"] for row in self.history if ("tool-return", "append", "appended") in _told(row)]
         assert set(said) <= set(world.lines)
 
@@ -438,6 +480,9 @@ def _told(row: Row) -> list[tuple[str, Any, Any]]:
     ]
 
 
+_MAY_BE_UNKNOWN = [("append", UNKNOWN_OUTCOME), ("pay", UNKNOWN_OUTCOME)]
+
+
 def _same(part: tuple[str, Any, Any]) -> tuple[str, Any, Any]:
     """Without the one thing that a death may change."""
-    return (*part[:2], "appended") if part[1:] == ("append", UNKNOWN_OUTCOME) else part
+    return (*part[:2], "appended") if part[1:] in _MAY_BE_UNKNOWN else part

@@ -19,6 +19,7 @@ from torana.agent.files import Prompts
 from torana.agent.guard import ToolGuard
 from torana.agent.instructions import Instructions, Knowledge
 from torana.agent.journal import Journal, Journaled, Run, responses_of, settled_messages
+from torana.agent.overview import Toolbox
 from torana.agent.permits import Permits
 from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
@@ -80,12 +81,14 @@ class TurnAgent:
         rules: Rules | None = None,
     ) -> None:
         """``takes`` are the kinds of files that the model can be handed."""
+        rules = rules or Rules()
+        self.toolbox = Toolbox(toolset=toolset, model=model, rules=rules)
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
             deps_type=Run,
             toolsets=[toolset],
-            capabilities=[Permits(rules or Rules()), Journaled(), ToolGuard()],
+            capabilities=[Permits(rules), Journaled(), ToolGuard()],
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )

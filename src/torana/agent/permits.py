@@ -18,6 +18,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.approval import Question
 from torana.agent.journal import Run, settled_messages, step_number
+from torana.agent.watch import whole
 from torana.errors import FieldFault, InvalidField
 from torana.tools.permission import OPENS_SKILL, RUNS_SKILL, SLUG, Calling, Rules, promised_by
 
@@ -105,7 +106,7 @@ async def _approved(
         step=step_number(ctx),
         call_id=call.tool_call_id,
         tool=call.tool_name,
-        arguments=call.args_as_dict(),
+        arguments=_plain(call),
         check=check,
     )
     decision = await ctx.deps.journal.ask(question, ctx.deps.take_pending())
@@ -138,6 +139,12 @@ async def _checked(ctx: RunContext[Run], call: ToolCallPart, arguments: Mapping[
     except (ModelRetry, ToolFailed) as error:
         raise InvalidField(error.message, faults=[FieldFault("/arguments", error.message)]) from error
     return validated.validated_args or {}
+
+
+def _plain(call: ToolCallPart) -> dict[str, Any]:
+    """The call's arguments as any JSON can hold them: without halves of characters and without infinities."""
+    text = whole(json.dumps(call.args_as_dict(), ensure_ascii=False))
+    return json.loads(text, parse_constant=str)
 
 
 def _with_note(result: Any, arguments: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from torana import __version__
+from torana.api.approvals import add_approvals, add_tools
 from torana.api.auth import Authentication
 from torana.api.connections import add_connectors, add_deliveries, add_pairing
 from torana.api.cors import Cors
@@ -24,9 +25,11 @@ from torana.api.pages import add_pages, closed_door
 from torana.api.people import add_people
 from torana.api.problems import problem
 from torana.api.routes import add_contract
+from torana.api.schedules import add_schedule, add_schedules
 from torana.api.services import Services
 from torana.api.sessions import add_sessions
 from torana.api.site import OpenGateway
+from torana.api.skills import add_skill_decisions, add_skills
 from torana.api.status import add_metrics, add_status
 from torana.api.tokens import add_audit, add_tokens
 from torana.api.turns import add_turns
@@ -79,11 +82,15 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
     add_contract(app.router, services)
     add_turns(app.router, services)
+    add_approvals(app.router, services)
+    add_tools(app.router, services)
     add_sessions(app.router, services)
     add_tokens(app.router, services)
     add_audit(app.router, services)
     add_memories(app.router, services)
     add_memory(app.router, services)
+    add_schedules(app.router, services)
+    add_schedule(app.router, services)
     add_people(app.router, services)
     add_usage(app.router, services)
     add_status(app.router, services)
@@ -92,6 +99,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     add_deliveries(app.router, services)
     add_pairing(app.router, services)
     add_mcp(app.router, services)
+    add_skills(app.router, services)
+    add_skill_decisions(app.router, services)
     add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
     allowed = _allowed_methods(app.routes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +13,7 @@ from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, body_of, status_of
 from torana.api.shapes import (
     ApprovalOfTools,
+    DecisionRequest,
     DenialRequest,
     ForkBody,
     MemoryChange,
@@ -21,6 +22,9 @@ from torana.api.shapes import (
     PairingRequest,
     ProblemBody,
     RotationRequest,
+    ScheduleRequest,
+    SkillApproval,
+    SkillRequest,
     TokenRequest,
 )
 from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
@@ -36,6 +40,10 @@ _REQUESTS = (
     PairingRequest,
     DenialRequest,
     ApprovalOfTools,
+    SkillRequest,
+    SkillApproval,
+    ScheduleRequest,
+    DecisionRequest,
 )
 
 _SCHEMA = "#/components/schemas/{model}"
@@ -137,6 +145,15 @@ def json_body(model: str, example: Mapping[str, Any], *, required: bool = True) 
     """A request body that a handler parses itself; its model is one of ``_REQUESTS``."""
     schema = {"$ref": _SCHEMA.format(model=model)}
     return {"required": required, "content": {"application/json": {"schema": schema, "example": example}}}
+
+
+def archive_body(model: str | None, example: Mapping[str, Any], *, archives: Iterable[str]) -> dict[str, Any]:
+    """A request body that is an archive, or else JSON where there is a model for it."""
+    packed = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in archives}
+    if model is None:
+        return {"required": False, "content": packed}
+    body = json_body(model, example)
+    return body | {"content": body["content"] | packed}
 
 
 def message_answer() -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _add_skills(router: APIRouter, services: Services) -> None:
             str, Header(alias="If-None-Match", description="An `ETag` that was sent earlier.")
         ] = "",
     ) -> Response:
-        etag, records = services.skills()
+        etag, records = services.skills.loaded()
         caching = {"ETag": etag, "Cache-Control": "private, no-cache"}
         if _names(if_none_match, etag):
             return Response(status_code=304, headers=caching)
@@ -106,8 +106,8 @@ def _add_message(router: APIRouter, services: Services) -> None:
         ),
         summary="Send a message and wait for the answer, or watch it come as server-sent events",
         description="With `Accept: text/event-stream` the answer comes as events: `turn.accepted`, "
-        "`message.delta`, `tool.started`, `tool.finished`, and at last `turn.completed` with what a plain "
-        "request would have got, or `turn.failed` with a problem. Leaving it does nothing to the turn, and "
+        "`message.delta`, `tool.started`, `approval.required`, `tool.finished`, and at last `turn.completed` with "
+        "what a plain request would have got, or `turn.failed` with a problem. Leaving it does nothing to the turn, and "
         "`GET /v1/turns/{id}/events` goes on where it was left.",
         openapi_extra={"requestBody": message_body(), "parameters": message_headers()},
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from torana.agent.overview import Overview
 from torana.api.health import Health
 from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
@@ -18,6 +19,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.skills.changes import SkillChanges
 from torana.store.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
@@ -48,6 +50,23 @@ class Connections:
     reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
+class SeesTools(Protocol):
+    """Tells which tools there are; see ``Toolbox.overview``."""
+
+    def __call__(self, *, user: str | None, token: str | None, skill: str | None) -> Awaitable[Overview]:
+        """What would hold for a call by this user and token, with this skill opened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillDesk:
+    """The skills that are loaded, and what is changed of all."""
+
+    #: Gives an entity tag and the records of the loaded skills.
+    loaded: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    changes: SkillChanges
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the handlers call, and the seconds they allow."""
@@ -66,8 +85,8 @@ class Services:
     metrics: Metrics
     #: The names of the models that answer.
     models: Sequence[str]
-    #: Gives an entity tag and the records of the loaded skills.
-    skills: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
+    skills: SkillDesk
+    tools: SeesTools
     #: How long a plain request waits for its answer.
     wait: float
     #: How long a body may take to arrive.

@@ -28,8 +28,10 @@ def add_turns(router: APIRouter, services: Services) -> None:
         summary="A message and what became of it",
     )
     async def turn(request: Request, turn_id: Id) -> Response:
-        found = await services.turns.get(who(request).view, turn_id)
-        return JSONResponse(wire.turn_body(found), headers=NO_STORE)
+        view = who(request).view
+        found = await services.turns.get(view, turn_id)
+        asked = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
+        return JSONResponse(wire.turn_body(found, asked), headers=NO_STORE)
 
     @router.get(
         "/v1/turns/{turn_id}/events",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, cast, get_args
 
@@ -27,6 +27,7 @@ from torana.errors import (
 )
 from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, OnBusy, Principal, Turn
 from torana.paging import LARGEST_PAGE
+from torana.store.approvals import Approval
 
 #: So that 10,000 characters fit however they are escaped.
 BODY_LIMIT = 256 * 1024
@@ -47,14 +48,31 @@ def answer(turn: Turn) -> dict[str, Any]:
     }
 
 
-def turn_body(turn: Turn) -> dict[str, Any]:
-    """A turn as a resource, ended or not."""
+def turn_body(turn: Turn, approvals: Sequence[Approval] = ()) -> dict[str, Any]:
+    """A turn as a resource, ended or not, with its open approvals."""
     return answer(turn) | {
         "reply": turn.reply,
         "model": turn.model,
         "error": turn.failure and {"code": turn.failure.code, "detail": turn.failure.detail},
+        "approvals": [approval_body(approval) for approval in approvals],
         "mergedInto": turn.merged_into,
         "endedAt": turn.ended_at and turn.ended_at.isoformat(),
+    }
+
+
+def approval_body(approval: Approval) -> dict[str, Any]:
+    """An approval as a resource."""
+    return {
+        "turnId": approval.turn_id,
+        "callId": approval.call_id,
+        "tool": approval.tool,
+        "arguments": approval.arguments,
+        "state": approval.state,
+        "edited": approval.edited,
+        "reason": approval.reason,
+        "createdAt": approval.created_at.isoformat(),
+        "expiresAt": approval.expires_at.isoformat(),
+        "decidedAt": approval.decided_at and approval.decided_at.isoformat(),
     }
 
 
@@ -82,24 +100,28 @@ async def read_object(request: Request, *, within: float) -> dict[str, Any]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise UnsupportedMediaType
-    try:
-        async with asyncio.timeout(within):
-            raw = await _read(request)
-    except TimeoutError:
-        # The rest of the body is still to come: nothing else can be asked on this connection.
-        raise RequestTimeout(headers={"Connection": "close"}) from None
-    document = _parsed(raw)
+    document = _parsed(await read_bytes(request, limit=BODY_LIMIT, within=within))
     for name, value in document.items():
         if not all(map(_is_clean, _texts(value))):
             raise InvalidText(faults=[fault(name, "holds U+0000 or half of a surrogate pair")])
     return document
 
 
-def is_too_large(headers: Headers) -> bool:
+async def read_bytes(request: Request, *, limit: int, within: float) -> bytes:
+    """The request's body, whatever it is. Raises as ``read_object`` does."""
+    try:
+        async with asyncio.timeout(within):
+            return await _read(request, limit)
+    except TimeoutError:
+        # The rest of the body is still to come: nothing else can be asked on this connection.
+        raise RequestTimeout(headers={"Connection": "close"}) from None
+
+
+def is_too_large(headers: Headers, limit: int = BODY_LIMIT) -> bool:
     """Whether the headers announce a body over the limit."""
     length = headers.get("content-length", "")
     # Python converts no number of thousands of digits.
-    return length.isdecimal() and (len(length) > 18 or int(length) > BODY_LIMIT)
+    return length.isdecimal() and (len(length) > 18 or int(length) > limit)
 
 
 def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
@@ -113,7 +135,7 @@ def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
         token=principal.token,
         content=_content(document.get("content")),
         channel=identifier(document, "channelId"),
-        user=_user(identifier(document, "userId"), principal),
+        user=named_user(document, principal),
         on_busy=_on_busy(document.get("onBusy")),
     )
 
@@ -144,7 +166,12 @@ def identifier(document: dict[str, Any], name: str) -> str | None:
     return text
 
 
-def _user(named: str | None, principal: Principal) -> str | None:
+def named_user(document: dict[str, Any], principal: Principal) -> str | None:
+    """The user that a body names, or that the principal speaks for.
+
+    Raises ``WrongUser`` or ``ScopeMissing`` for one whom the principal may not name.
+    """
+    named = identifier(document, "userId")
     if named in (None, principal.user):
         return principal.user
     if principal.user is not None:
@@ -209,15 +236,16 @@ def _is_clean(text: str) -> bool:
         return False
 
 
-async def _read(request: Request) -> bytes:
-    if is_too_large(request.headers):
-        raise BodyTooLarge
+async def _read(request: Request, limit: int) -> bytes:
+    too_large = BodyTooLarge(f"The body may hold at most {limit:,} bytes.")
+    if is_too_large(request.headers, limit):
+        raise too_large
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > BODY_LIMIT:
-                raise BodyTooLarge
+            if len(body) > limit:
+                raise too_large
     except ClientDisconnect as error:
         raise BadRequest("The connection was closed before the whole body had arrived.") from error
     return bytes(body)

@@ -24,6 +24,7 @@ COMMANDS = (
     "skills",
     "sessions",
     "turns",
+    "schedules",
     "token",
     "user",
     "usage",

@@ -13,7 +13,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.errors import DataDirUnusable
 from torana.skills.folder import files_to_keep
-from torana.store.backup import DATABASE_NAME, write_backup
+from torana.store.backup import DATABASE_NAME, INSTALLED, write_backup
 
 app = typer.Typer()
 
@@ -27,7 +27,7 @@ def backup(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write the database, your skills and the users' files into one zip file; a running gateway is not disturbed."""
+    """Write database, skills and users' files into one zip file; a running gateway is not disturbed."""
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
     file = _file(target or Path(), now)
@@ -37,6 +37,7 @@ def backup(
         write_backup(
             data_dir=settings.data_dir,
             skill_files=files_to_keep(settings.skills_dir),
+            installed_files=files_to_keep(settings.data_dir / INSTALLED),
             target=file,
             version=__version__,
             at=now,

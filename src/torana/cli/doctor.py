@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 import httpx
 import typer
 
-from torana.app import choose_model, open_bubblewrap, open_skills, search_key
+from torana.app.acting import open_bubblewrap, open_skills, search_key
+from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
+from torana.cli.skills.reading import SkillsHere
 from torana.cli.terminal import printable
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
@@ -106,18 +108,24 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
-    if catalogue.broken:
-        raise OperatorError("; ".join(f"{item.slug}: {item.fault}" for item in catalogue.broken))
-    counts = catalogue.counts()
-    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}"
+    try:
+        here = SkillsHere(loaded)
+    except DataDirUnusable:
+        return "not told, as the database cannot be read"
+    counts = here.skills.catalogue().counts()
+    standings = here.standings.listed()
+    if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
+        raise OperatorError("; ".join(faults))
+    waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
+    told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 
 def _sandbox(loaded: Loaded) -> str:
     fault = open_bubblewrap(loaded.settings).fault()
     if fault is None:
         return "skills' scripts can be run"
-    catalogue = open_skills(loaded.settings, loaded.provider_environ).catalogue()
+    catalogue = open_skills(loaded).catalogue()
     with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
     if with_scripts:
         raise OperatorError(f"the scripts of {', '.join(with_scripts)} are refused. {fault}")
@@ -161,7 +169,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    model = choose_model(loaded, open_skills(loaded.settings, loaded.provider_environ))
+    model = choose_model(loaded, open_skills(loaded))
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 

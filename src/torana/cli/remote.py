@@ -36,8 +36,34 @@ class RunningGateway:
 
         Raises ``OperatorError``, in the gateway's own words where it refuses.
         """
+        # ASCII throughout: what is no Unicode in an argument is for the gateway to refuse.
+        content = None if body is None else json.dumps(body)
+        return self._asked(method, path, read, content, "application/json", timeout=60)
+
+    def send(self, method: str, path: str, *, read: Callable[[Any], T], archive: bytes, timeout: float) -> T:
+        """The same of an archive that is sent, which may take so many seconds to be looked at."""
+        return self._asked(method, path, read, archive, "application/octet-stream", timeout=timeout)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        content: str | bytes | None,
+        media_type: str,
+        *,
+        timeout: float,
+    ) -> T:
+        headers = self.headers if content is None else {**self.headers, "Content-Type": media_type}
         try:
-            answer = self._answer(method, path, body)
+            answer = httpx.request(
+                method,
+                f"{self.address}{path}",
+                headers=headers,
+                content=content,
+                timeout=timeout,
+                trust_env=False,
+            )
             document = answer.json()
             if not answer.is_error:
                 return read(document)
@@ -45,13 +71,6 @@ class RunningGateway:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(f"the gateway at {self.address} did not answer as one: {error!r}") from error
         raise OperatorError(refusal)
-
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        # ASCII throughout: what is no Unicode in an argument is for the gateway to refuse.
-        content = None if body is None else json.dumps(body)
-        headers = self.headers if body is None else {**self.headers, "Content-Type": "application/json"}
-        url = f"{self.address}{path}"
-        return httpx.request(method, url, headers=headers, content=content, timeout=60, trust_env=False)
 
 
 def running_gateway(settings: Settings) -> RunningGateway | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from torana.api.usage import spending_body
-from torana.app import limits_of
+from torana.app.limits import limits_of
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.terminal import printable
 from torana.errors import OperatorError

@@ -259,6 +259,26 @@ class Settings(BaseModel):
         default=(),
         description="Python functions of your own that the agent may call, each as `package.module:function`.",
     )
+    permissions: PermissionRules = Field(
+        default=(),
+        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
+        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+    )
+    approval_minutes: Whole = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="Minutes after which a call that nobody approved is denied.",
+    )
+    mcp: McpTables = Field(
+        default={},
+        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
+        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+    )
+    mcp_config: OptionalFile = Field(
+        default=None,
+        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
+    )
     web_allow: Hosts = Field(
         default=(),
         description="Hosts that the agent may fetch from although they are not on the public internet, such "
@@ -281,26 +301,6 @@ class Settings(BaseModel):
     )
     workspace_files: Whole = Field(
         default=1000, ge=1, le=100_000, description="How many files one user may keep."
-    )
-    permissions: PermissionRules = Field(
-        default=(),
-        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
-        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
-    )
-    approval_minutes: Whole = Field(
-        default=60,
-        ge=1,
-        le=10_080,
-        description="Minutes after which a call that nobody approved is denied.",
-    )
-    mcp: McpTables = Field(
-        default={},
-        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
-        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
-    )
-    mcp_config: OptionalFile = Field(
-        default=None,
-        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
     )
     connectors: ConnectorTables = Field(
         default={},

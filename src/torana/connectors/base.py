@@ -120,6 +120,7 @@ class Abilities:
     platform's markup of Markdown. ``edit_every`` and ``typing_every`` are seconds. ``pace`` is how many
     messages a second the account may send. After ``quiet`` seconds in which nothing at all was received, not
     even the answer to a probe, the connection is taken for dead; None where the platform calls us.
+    ``asks`` tells that people read what is said there and can answer a question.
     """
 
     length: int
@@ -132,6 +133,7 @@ class Abilities:
     threads: bool = False
     pace: float = 5.0
     quiet: float | None = 120.0
+    asks: bool = True
 
 
 class Ears(Protocol):

@@ -49,6 +49,8 @@ class Company:
         self._clock = clock
         self._pause = pause
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: Held while a turn's preview is being shown.
+        self._showing: dict[str, asyncio.Lock] = {}
 
     def keep(self, turn: Turn) -> None:
         """Keep a turn company until it has ended."""
@@ -56,12 +58,25 @@ class Company:
             return
         task = asyncio.create_task(self._keep(turn, read_place(turn.place)), name=f"company {turn.id}")
         self._tasks[turn.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(turn.id, None))
+        self._showing[turn.id] = asyncio.Lock()
+        task.add_done_callback(lambda _: self._leave(turn.id))
 
-    async def left(self, turn_id: str) -> None:
-        """Wait until nothing more is shown of a turn that has ended."""
-        if turn_id in self._tasks:
+    async def left(self, delivery: Delivery) -> None:
+        """Wait until no preview is shown any more in the place of a delivery: not at all of a turn that has
+        ended, not in that message of one that asks a question.
+        """
+        turn_id = delivery.turn_id
+        if turn_id not in self._tasks:
+            return
+        if delivery.part == 0:
             await asyncio.wait([self._tasks[turn_id]])
+        else:
+            async with self._showing[turn_id]:
+                pass  # what comes after it sees that the message is a question
+
+    def _leave(self, turn_id: str) -> None:
+        self._tasks.pop(turn_id, None)
+        self._showing.pop(turn_id, None)
 
     async def stop(self) -> None:
         """Leave all of them."""
@@ -100,17 +115,16 @@ class Company:
 
     async def _show(self, turn: Turn, place: Place, growing: _Growing) -> None:
         """Show the text as it is, again and again, until the turn has ended or something goes wrong."""
-        row: Delivery | None = None
         last = ""
         while text := await growing.more(last, self._every(), self._pause):
             connector = self._connector()
             if connector is None or not connector.abilities.edits or not connector.settings.previews:
                 return
             try:
-                row = row or await self._row(turn, text)
-                if row is None:
+                async with self._showing[turn.id]:
+                    is_shown = await self._show_once(turn, place, connector, text)
+                if not is_shown and not growing.asked:
                     return
-                row = await self._shown(connector, place, row, text)
             except TryLater as error:
                 await growing.rest(error.seconds or connector.abilities.edit_every, self._pause)
             except Exception as error:  # noqa: BLE001 - the reply itself is delivered by others
@@ -118,16 +132,16 @@ class Company:
                 return
             last = text
 
-    async def _row(self, turn: Turn, text: str) -> Delivery | None:
-        """The row of the preview; None where nobody knows whether it is shown, or it is none any more."""
+    async def _show_once(self, turn: Turn, place: Place, connector: Connector[Any], text: str) -> bool:
+        """Show the text; False where there is no preview, or nobody knows whether it is shown."""
         work = partial(deliveries.preview, turn=turn, text=text, at=self._clock())
         found = await self._database.run(work)
-        if found is None:
-            return None
-        row, is_new = found
-        return row if is_new or row.shown_as is not None else None
+        if found is None or not (found.is_new or found.row.shown_as is not None):
+            return False
+        await self._shown(connector, place, found.row, found.text)
+        return True
 
-    async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> Delivery:
+    async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
         abilities = connector.abilities
         # Rendering all of a long text again and again would hold up everybody.
         piece = split(text[: 4 * abilities.length].rstrip() + _MORE, abilities)[0]
@@ -137,8 +151,7 @@ class Company:
         async with asyncio.timeout(_CALL):
             shown_as = await connector.send(part)
         if row.shown_as is None:
-            return await self._database.run(partial(deliveries.shown, number=row.number, shown_as=shown_as))
-        return row
+            await self._database.run(partial(deliveries.shown, number=row.number, shown_as=shown_as))
 
     def _every(self) -> float:
         connector = self._connector()
@@ -150,6 +163,8 @@ class _Growing:
 
     def __init__(self) -> None:
         self._text = ""
+        #: Whether the turn has asked something: then what comes behind is a message of its own.
+        self.asked = False
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -159,6 +174,8 @@ class _Growing:
             self._text += data["text"]
         elif type_ in ("turn.resumed", "message.snapshot"):
             self._text = data["text"]
+        elif type_ == "approval.required":
+            self.asked = True
         self._changed.set()
 
     def end(self) -> None:

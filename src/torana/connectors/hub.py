@@ -106,6 +106,7 @@ class Connectors:
             if self._stopped:
                 return []
             changed = self.changes(accounts)
+            self._accounts = accounts
             await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
             await self._keep_subscriptions(accounts)
             self._start_all([account for account in accounts if account.name in changed])
@@ -151,6 +152,13 @@ class Connectors:
         """Have the end of a turn delivered, and told to those who asked for it."""
         for account in {turn.account, *self._subscribed}:
             self.wake(account)
+
+    def can_ask(self, account: str) -> bool:
+        """Whether people may see a question on an account; where it is not connected, they may later."""
+        if account not in self._running:
+            return any(known.name == account for known in self._accounts)
+        connector = self._running[account].supervisor.connector
+        return connector is None or connector.abilities.asks
 
     def wake(self, account: str | None) -> None:
         """Say that there may be something to deliver on an account."""

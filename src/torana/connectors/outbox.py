@@ -45,10 +45,10 @@ class Outbox:
         account: str,
         database: Database,
         clock: Callable[[], datetime],
-        settled: Callable[[str], Awaitable[None]],
+        settled: Callable[[Delivery], Awaitable[None]],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``settled`` waits until nothing else shows the turn's reply any more."""
+        """``settled`` waits until nothing else shows anything in the place of a delivery any more."""
         self._account = account
         self._database = database
         self._clock = clock
@@ -133,8 +133,7 @@ class Outbox:
             self.wake()
 
     async def _send(self, connector: Connector[Any], delivery: Delivery) -> None:
-        if delivery.turn_id is not None and delivery.part == 0:
-            await self._settled(delivery.turn_id)
+        await self._settled(delivery)
         if not delivery.is_cut:
             delivery = await self._cut(connector.abilities, delivery)
         part = _part(connector.abilities, delivery)

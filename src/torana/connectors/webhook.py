@@ -134,7 +134,7 @@ class Webhook(Connector[WebhookSettings]):
     Settings = WebhookSettings
     local_ids = True
     # A program gets the Markdown as it was written, in one piece unless it is a book.
-    abilities = Abilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None)
+    abilities = Abilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None, asks=False)
 
     _ears: Ears | None = None
     _client: httpx.AsyncClient

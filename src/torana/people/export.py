@@ -43,8 +43,8 @@ class Export:
 
         It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
         turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``workspace/`` (the
-        files that the agent keeps for the user), ``memories.jsonl``, ``tokens.jsonl``, ``accounts.jsonl`` (of
-        chat platforms) and ``usage.csv``; nobody known has empty ones.
+        files that the agent keeps for the user), ``memories.jsonl``, ``schedules.jsonl``, ``tokens.jsonl``,
+        ``accounts.jsonl`` (of chat platforms) and ``usage.csv``; nobody known has empty ones.
         Raises ``OSError`` where there is no room.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
@@ -82,6 +82,7 @@ def _write(out: ZipFile, holdings: Holdings, user: str, act: Act, kept: int) -> 
     counts["files"] = _write_files(out, holdings.sent())
     counts["workspace"] = kept
     counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
+    counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.scheduled()))
     counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
     counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
     _write_usage(out, holdings.spent())
@@ -159,6 +160,24 @@ def _memory(row: _Row) -> dict[str, Any]:
         "createdAt": row["created_at"].isoformat(),
         "supersededAt": row["superseded_at"] and row["superseded_at"].isoformat(),
         "supersededBy": row["superseded_by"],
+    }
+
+
+def _schedule(row: _Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "kind": row["kind"],
+        "text": row["text"],
+        "rule": row["cron"],
+        "timezone": row["timezone"],
+        "missed": row["missed"],
+        "state": row["state"],
+        "dueAt": row["due_at"] and row["due_at"].isoformat(),
+        "reason": row["reason"],
+        "channelId": row["channel"],
+        "account": row["account"],
+        "turnId": row["turn_id"],
+        "createdAt": row["created_at"].isoformat(),
     }
 
 

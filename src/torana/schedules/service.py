@@ -188,8 +188,8 @@ class Schedules:
     def _first(self, rule: str, zone: ZoneInfo, now: datetime) -> datetime:
         if smallest_gap(rule) < self._least:
             raise ScheduleInvalid(
-                f"`{rule}` is due more often than every {self._least // timedelta(minutes=1)} minutes, which is "
-                "the least here (TORANA_SCHEDULE_MIN_MINUTES)."
+                f"`{rule}` is due more often than every {self._least // timedelta(minutes=1)} minutes, which "
+                "is the least here (TORANA_SCHEDULE_MIN_MINUTES)."
             )
         due = next_due(rule, zone, now)
         if due is None:

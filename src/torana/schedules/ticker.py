@@ -79,8 +79,7 @@ class Ticker:
         """End; a firing that has begun is kept whole or not at all."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def turn_ended(self, turn: Turn) -> None:
         """Hear of a turn that has ended: there may be room for another task."""
@@ -113,7 +112,8 @@ class Ticker:
                 _log.warning("schedules wait", extra={"reason": error.detail})
                 pause = _NAP
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), timeout=pause)
+                async with asyncio.timeout(pause):  # not wait_for, which may swallow the end (3.11)
+                    await self._woken.wait()
 
     async def _mind_the_clock(self, now: datetime) -> None:
         """Notice that the machine slept, and that the clock was set back."""

@@ -187,7 +187,7 @@ def _part_in(said: str) -> tuple[time | None, str]:
 
 
 def _without(said: str, match: re.Match[str]) -> str:
-    return " ".join(f"{said[: match.start()]} {said[match.end() :]}".replace(",", " ").split())
+    return f"{said[: match.start()].rstrip(', ')} {said[match.end() :].lstrip(', ')}".strip()
 
 
 def _time(match: re.Match[str]) -> time | None:

@@ -1,4 +1,7 @@
-"""All skills there are: those of the package, and the user's, which come and go while the gateway runs."""
+"""All skills there are: those of the package, and the user's, which come and go while the gateway runs.
+
+The user's are those that were placed by hand and those that were installed and approved.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import TypedDict
 
 from torana.skills.faults import SkillFileError, SkillInvalid
 from torana.skills.folder import File, find_files, read_text
+from torana.skills.installed import InstalledSkills, apart
 from torana.skills.shelf import Item, Shelf
 from torana.skills.skill import BrokenSkill, Skill, Source
 
@@ -84,7 +88,8 @@ def in_background(work: Callable[[], object]) -> None:
 class Skills:
     """Core and user skills as one catalogue, for any thread.
 
-    A user's skill takes the place of a core skill of the same slug; a broken one does not. ``environ`` and
+    A user's skill takes the place of a core skill of the same slug, and one that was placed by hand that of an
+    installed one; a broken one does not. ``environ`` and
     ``which`` answer what a skill may require; ``monotonic`` counts seconds; ``background`` runs a look at the
     user's directory, which takes as long as the disk does.
     """
@@ -95,12 +100,15 @@ class Skills:
         core_dir: Path,
         user_dir: Path | None,
         environ: Mapping[str, str],
+        installed: InstalledSkills | None = None,
         which: Callable[[str], str | None] = shutil.which,
         monotonic: Callable[[], float] = time.monotonic,
         background: Callable[[Callable[[], object]], None] = in_background,
     ) -> None:
         self._core = Shelf(directory=core_dir, source="core")
         self._user = Shelf(directory=user_dir, source="user") if user_dir else None
+        self._user_dir = user_dir
+        self._installed = installed
         self._environ = environ
         self._which = which
         self._monotonic = monotonic
@@ -126,6 +134,16 @@ class Skills:
         if self._monotonic() >= self._next_look and self._looking.acquire(blocking=False):
             self._background(self._look)
         return self._catalogue or known
+
+    def refresh(self) -> Catalogue:
+        """Look at once, behind a look that is under way, and wait for it: a change is to be seen now."""
+        self._looking.acquire()
+        return self._look()
+
+    def by_hand(self, slug: str) -> Path | None:
+        """The folder of that name that was placed by hand, whether it is loaded or not."""
+        folder = self._user_dir / slug if self._user_dir else None
+        return folder if folder is not None and folder.is_dir() else None
 
     def missing(self, skill: Skill) -> Missing:
         """What the skill requires and is not there; nothing missing makes it eligible."""
@@ -183,12 +201,18 @@ class Skills:
     def _refreshed(self, known: Catalogue | None) -> Catalogue:
         if self._core_items is None:
             self._core_items = self._core.look()
-        fresh = self._compose([*self._core_items, *(self._user.look() if self._user else ())])
+        fresh = self._compose([*self._core_items, *self._users()])
         if known is not None and fresh == known:
             return known
         reported = known.broken if known else ()
         _log_faults(fault for fault in fresh.broken if fault not in reported)
         return fresh
+
+    def _users(self) -> list[Item]:
+        by_hand = self._user.look() if self._user else ()
+        if self._installed is None:
+            return [*by_hand]
+        return [*self._installed.look(), *apart(by_hand, self._installed.disabled())]
 
     def _compose(self, items: Iterable[Item]) -> Catalogue:
         by_slug = {item.slug: item for item in items if isinstance(item, Skill)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,7 @@ class Shelf:
                     f"The skills directory cannot be read ({error.strerror}); mend or remove it.",
                 ),
             )
-        self._seen = {folder.name: self._read(folder) for folder in folders[:SKILLS_LIMIT]}
-        items = tuple(seen.item for seen in self._seen.values())
+        items = self.read(folders[:SKILLS_LIMIT])
         if len(folders) > SKILLS_LIMIT:
             fault = (
                 f"The directory holds more than {SKILLS_LIMIT} skills; those after "
@@ -55,9 +55,14 @@ class Shelf:
             items = (*items, self._broken(self._directory, fault))
         return items
 
+    def read(self, folders: Iterable[Path]) -> tuple[Item, ...]:
+        """What is in these folders, in their order; an untouched one gives the same object again."""
+        self._seen = {str(folder): self._read(folder) for folder in folders}
+        return tuple(seen.item for seen in self._seen.values())
+
     def _read(self, folder: Path) -> _Seen:
         files = _files_or_fault(folder)
-        known = self._seen.get(folder.name)
+        known = self._seen.get(str(folder))
         if known is not None and known.files == files:
             return known
         try:

@@ -118,6 +118,21 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     )
 
 
+def slug_in(directory: Path, *, folder: str) -> str:
+    """The slug that the skill in ``directory`` calls itself; where that is none, the name of its ``folder``.
+
+    Where neither is one, the nearest. Raises ``SkillInvalid`` where there is no front matter to be read.
+    """
+    fields, _ = split(_skill_text(find_files(directory)))
+    name = text_of(fields.get("name")) or folder
+    return next(filter(is_slug, (name, folder)), None) or _slugged(name)
+
+
+def is_slug(name: str) -> bool:
+    """Whether a skill may be called so."""
+    return len(name) <= SLUG_LIMIT and _SLUG.fullmatch(name) is not None
+
+
 def _skill_text(files: tuple[File, ...]) -> str:
     named = {file.name: file for file in files}
     file = named.get("SKILL.md") or named.get("skill.md")
@@ -132,7 +147,7 @@ def _skill_text(files: tuple[File, ...]) -> str:
 def _slug(fields: Fields, *, folder: str) -> str:
     if text_of(fields.get("name")) is None:
         raise SkillInvalid(f"SKILL.md has no name; add `name: {_slugged(folder)}` to its front matter.")
-    if len(folder) > SLUG_LIMIT or not _SLUG.fullmatch(folder):
+    if not is_slug(folder):
         raise SkillInvalid(
             f"The folder's name {folder!r} cannot be a skill's; rename it to at most {SLUG_LIMIT} lowercase "
             f"letters, digits and single hyphens, such as {_slugged(folder)!r}."

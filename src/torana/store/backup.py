@@ -23,6 +23,8 @@ DATABASE_NAME = "torana.db"
 
 _MANIFEST = "manifest.json"
 _SKILLS = "skills"
+#: The directory of installed skills, in the data directory as in a backup.
+INSTALLED = "installed-skills"
 _CHUNK = 1024 * 1024  # bytes unpacked between two reports of progress
 
 
@@ -39,6 +41,7 @@ def write_backup(
     *,
     data_dir: Path,
     skill_files: Iterable[tuple[str, Path]],
+    installed_files: Iterable[tuple[str, Path]] = (),
     target: Path,
     version: str,
     at: datetime,
@@ -46,18 +49,21 @@ def write_backup(
 ) -> None:
     """Write a backup to ``target``, which appears whole or not at all. A running gateway is not disturbed.
 
-    ``skill_files`` come each after its path in the skills directory, with forward slashes. Raises
+    ``skill_files`` come each after its path in the skills directory, with forward slashes, ``installed_files``
+    after that in the directory of installed ones. Raises
     ``OperatorError`` where something cannot be read or written.
     """
     try:
-        _write(data_dir, skill_files, target, version, at, progress)
+        named = [(_SKILLS, skill_files), (INSTALLED, installed_files)]
+        files = ((f"{folder}/{name}", file) for folder, kept in named for name, file in kept)
+        _write(data_dir, files, target, version, at, progress)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(f"cannot write the backup {target}: {error}; nothing was written") from error
 
 
 def _write(
     data_dir: Path,
-    skill_files: Iterable[tuple[str, Path]],
+    files: Iterable[tuple[str, Path]],
     target: Path,
     version: str,
     at: datetime,
@@ -71,8 +77,8 @@ def _write(
         # A zip file knows no time before 1980, and some packers date every file 1970.
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
             out.write(database, DATABASE_NAME)
-            for name, file in skill_files:
-                out.write(file, f"{_SKILLS}/{name}")
+            for name, file in files:
+                out.write(file, name)
             for name, body in everything(data_dir / WORKSPACES_NAME):
                 out.writestr(f"{WORKSPACES_NAME}/{name}", body)
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
@@ -109,6 +115,10 @@ def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) 
     _swap(scratch / DATABASE_NAME, data_dir / DATABASE_NAME, suffix)
     if (scratch / _SKILLS).exists():
         _swap(scratch / _SKILLS, skills_dir, suffix)
+    # Also where the backup has none: the rows that name what is there go with the old database.
+    if (scratch / INSTALLED).exists() or (data_dir / INSTALLED).exists():
+        (scratch / INSTALLED).mkdir(exist_ok=True)
+        _swap(scratch / INSTALLED, data_dir / INSTALLED, suffix)
     # Also where the backup has none: files of now are not those of the users of then.
     _swap(scratch / WORKSPACES_NAME, data_dir / WORKSPACES_NAME, suffix)
 
@@ -127,8 +137,8 @@ def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
     try:
         with zipfile.ZipFile(source) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
-            skills = [entry for entry in archive.infolist() if _is_below(_SKILLS, entry.filename)]
-            files = [entry for entry in archive.infolist() if _is_below(WORKSPACES_NAME, entry.filename)]
+            skills = [entry for entry in archive.infolist() if _is_below(entry.filename, _SKILLS, INSTALLED)]
+            files = [entry for entry in archive.infolist() if _is_below(entry.filename, WORKSPACES_NAME)]
             _extract(archive, [archive.getinfo(DATABASE_NAME), *skills, *files], scratch, progress)
         _check(scratch / DATABASE_NAME, manifest["sha256"])
         return Restored(version=manifest["version"], created_at=manifest["createdAt"], skill_files=len(skills))
@@ -180,9 +190,9 @@ def _check(database: Path, sha256: str) -> None:
         raise ValueError("its database is empty")
 
 
-def _is_below(folder: str, name: str) -> bool:
+def _is_below(name: str, *folders: str) -> bool:
     parts = PurePosixPath(name).parts
-    return len(parts) > 1 and parts[0] == folder and ".." not in parts and not name.endswith("/")
+    return len(parts) > 1 and parts[0] in folders and ".." not in parts and not name.endswith("/")
 
 
 def _sha256(file: Path) -> str:

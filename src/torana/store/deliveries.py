@@ -165,21 +165,33 @@ def add_notice(connection: Connection, account: str, line: str, place: str, *, t
     connection.execute(_INSERT, _new(account, line, place, text, at))
 
 
-def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> tuple[Delivery, bool] | None:
-    """The row of a running turn's reply that is shown while it grows, and whether it is new; None where the
-    reply is not a preview any more, or something else is still to be said there first. A new one is kept
-    before it is shown.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The row of a reply that is shown while it grows, whether it is new, and what is to be shown of it."""
+
+    row: Delivery
+    is_new: bool
+    text: str
+
+
+def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> Preview | None:
+    """The preview of a running turn's reply, which is so far ``text``; without what its questions have told.
+
+    None where there is nothing to show, the reply is not a preview any more, or something else is still to be
+    said there first. A new one is kept before it is shown.
     """
-    if turn.account is None or turn.place is None:
+    text = text[approvals.told(connection, turn.id) :].strip()
+    if turn.account is None or turn.place is None or not text:
         return None
     row = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if row is not None:
-        return (_delivery(row), False) if row["state"] == "preview" else None
+        return Preview(row=_delivery(row), is_new=False, text=text) if row["state"] == "preview" else None
     if connection.execute(_WAITING, {"account": turn.account, "line": turn.channel}).first() is not None:
         return None
     values = _new(turn.account, turn.channel, turn.place, text, at)
     values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1}
-    return _delivery(connection.execute(_INSERT_RETURNING, values).mappings().one()), True
+    row = connection.execute(_INSERT_RETURNING, values).mappings().one()
+    return Preview(row=_delivery(row), is_new=True, text=text)
 
 
 def shown(connection: Connection, number: int, shown_as: str) -> Delivery:

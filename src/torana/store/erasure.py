@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import owner_of
-from torana.store import audit, memory_words
+from torana.store import audit, memory_words, schedules
 from torana.store.audit import Act
 from torana.store.deletion import delete_turns
 from torana.store.senders import of_user
@@ -30,6 +30,7 @@ class Counts:
     sessions: int
     turns: int
     memories: int
+    schedules: int
     keys: int
     tokens_revoked: int
 
@@ -81,6 +82,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
         turns=len(deleted.turns),
         keys=deleted.keys,
         memories=connection.execute(sa.delete(memories).where(memories.c.owner == owner_of(user))).rowcount,
+        schedules=schedules.delete_of(connection, user),
         tokens_revoked=tokens_revoked,
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))

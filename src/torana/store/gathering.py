@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import owner_of
+from torana.store.schedules import held_by
 from torana.store.senders import of_user
-from torana.store.tables import attachments, memories, senders, sessions, tokens, turns, usage
+from torana.store.tables import attachments, memories, schedules, senders, sessions, tokens, turns, usage
 
 #: Rows that are in memory at once.
 _PAGE = 100
@@ -40,6 +41,12 @@ class Holdings:
             .where(memories.c.owner == owner_of(self._user))
             .order_by(memories.c.created_at, memories.c.id)
         )
+
+    def scheduled(self) -> Iterator[RowMapping]:
+        """The user's schedules, the oldest first; nothing of the calls that made them."""
+        shown = [column for column in schedules.c if column.name != "made_by"]
+        held = sa.select(*shown).where(held_by(self._user))
+        return self._rows(held.order_by(schedules.c.created_at, schedules.c.id))
 
     def spent(self) -> Iterator[RowMapping]:
         """What the user spent, by period."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import TurnState
+from torana.messages import TurnState, owner_of
 from torana.store import usage
 from torana.store.tables import owned, schedules, turns, unfinished
 from torana.store.usage import Amount
@@ -219,6 +219,16 @@ def delete_channel(connection: Connection, owner: str, channel: str) -> None:
     """Delete all that speak in the owner's channel."""
     spoken = (schedules.c.owner == owner) & (schedules.c.channel == channel)
     connection.execute(sa.delete(schedules).where(spoken))
+
+
+def delete_of(connection: Connection, user: str) -> int:
+    """Delete all of a user's; how many those were."""
+    return connection.execute(sa.delete(schedules).where(held_by(user))).rowcount
+
+
+def held_by(user: str) -> sa.ColumnElement[bool]:
+    """The condition for all schedules that are a user's: made by their own token, or for them."""
+    return (schedules.c.user == user) | (schedules.c.owner == owner_of(user))
 
 
 def _of_user(schedule: Schedule) -> sa.ColumnElement[bool]:

@@ -371,19 +371,24 @@ approvals = sa.Table(
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open, postgresql_where=_open),
 )
 
-#: What the operator decided about skills: those that were installed, and those placed by hand whose scripts,
-#: secrets and network were approved. ``digest`` is that of the files the decision is about.
+#: What was installed, and what the operator decided about it and about skills that were placed by hand, which
+#: have no folder. ``digest`` is that of the files the decision is about, ``granted`` what their scripts may use
+#: (JSON); the next folder is a newer version, in quarantine.
 skills = sa.Table(
     "skills",
     metadata,
     sa.Column("slug", sa.Text, primary_key=True),
-    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text),
+    sa.Column("subfolder", sa.Text),
+    sa.Column("folder", sa.Text),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("report", sa.LargeBinary, nullable=False),
+    sa.Column("granted", sa.Text),
     sa.Column("installed_at", UtcTime, nullable=False),
     sa.Column("decided_by", sa.Text),
     sa.Column("decided_at", UtcTime),
+    sa.Column("next_folder", sa.Text),
+    sa.Column("next_digest", sa.Text),
 )
 
 _scheduled = sa.text("state = 'active'")

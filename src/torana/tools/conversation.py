@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic_ai import RunContext
@@ -19,6 +20,11 @@ class ConversationTools:
 
     def __init__(self, *, sessions: Sessions) -> None:
         self._sessions = sessions
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.earlier_messages]
 
     @tool(idempotent=True)
     async def earlier_messages(

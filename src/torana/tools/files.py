@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic_ai import RunContext
 
@@ -24,6 +24,11 @@ class FileTools:
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.list_files, self.read_file, self.write_file, self.delete_file]
 
     @tool(idempotent=True)
     async def list_files(self, ctx: RunContext[ToolContext]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from pydantic_ai import RunContext
 
 from torana.errors import MemoryFull
@@ -16,6 +19,11 @@ class MemoryTools:
 
     def __init__(self, *, memory: Memory) -> None:
         self._memory = memory
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.remember, self.recall, self.correct, self.forget]
 
     @tool(idempotent=True)
     async def remember(self, ctx: RunContext[ToolContext], text: str, subject: str = "") -> str:

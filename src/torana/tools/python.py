@@ -7,6 +7,8 @@ one that takes too much is ended without the gateway.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from pydantic_monty import AsyncMonty, CollectString, MontyError, OSPolicy, ResourceLimits
 
@@ -46,6 +48,11 @@ class PythonTools:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_python]
 
     @tool(idempotent=True)
     async def run_python(self, code: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic_ai import RunContext
 
@@ -62,6 +62,11 @@ class ScheduleTools:
 
     def __init__(self, *, planner: Planner) -> None:
         self._planner = planner
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.schedule_once, self.schedule_repeating, self.list_schedules, self.cancel_schedule]
 
     @tool(idempotent=True)
     async def schedule_once(

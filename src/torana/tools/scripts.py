@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.tools.base import ToolError, tool
@@ -53,6 +55,11 @@ class ScriptTools:
         self._environ = environ
         self._limits = limits or Limits()
 
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.run_skill_script]
+
     @tool(idempotent=False)
     async def run_skill_script(
         self, slug: str, script: str, arguments: Sequence[str] = (), stdin: str = ""
@@ -70,7 +77,8 @@ class ScriptTools:
         skill = self._skills.catalogue().get(slug)
         if skill is None:
             raise ToolError(f"There is no skill {slug!r}; list_skills names those there are.")
-        needs = self._needs(skill)
+        # Every file of the skill is read for it.
+        needs = await asyncio.to_thread(self._needs, skill)
         name = posixpath.normpath(script.removeprefix(f"{FOLDER}/"))
         if name not in needs.scripts:
             listed = ", ".join(needs.scripts) or "none"
@@ -146,14 +154,16 @@ def _programs(words: Sequence[str]) -> Iterator[str]:
 
 
 def _checked(arguments: Sequence[str]) -> Sequence[str]:
-    if len(arguments) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in arguments):
+    # Half a surrogate pair is no character, and cannot be passed on.
+    encoded = [argument.encode(errors="replace") for argument in arguments]
+    if len(encoded) > ARGUMENTS_LIMIT or any(len(argument) > ARGUMENT_LIMIT for argument in encoded):
         raise ToolError(
-            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} characters; "
+            f"A script takes at most {ARGUMENTS_LIMIT} arguments of {ARGUMENT_LIMIT:,} bytes; "
             "send more as stdin."
         )
-    if any("\0" in argument for argument in arguments):
+    if any(b"\0" in argument for argument in encoded):
         raise ToolError("An argument cannot hold U+0000; leave it out.")
-    return arguments
+    return [argument.decode() for argument in encoded]
 
 
 def _bounded(stdin: str) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torana.skills import Skill, SkillFileError, Skills
 from torana.tools.base import ToolError, tool
 
@@ -11,6 +14,11 @@ class SkillTools:
 
     def __init__(self, *, skills: Skills) -> None:
         self._skills = skills
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The functions."""
+        return [self.list_skills, self.load_skill, self.read_skill_file]
 
     @tool(idempotent=True)
     def list_skills(self) -> str:

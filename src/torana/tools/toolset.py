@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Protocol
 
 from pydantic_ai import FunctionToolset
 from pydantic_ai.exceptions import UserError
@@ -11,70 +12,48 @@ from pydantic_ai.exceptions import UserError
 from torana.errors import ConfigInvalid
 from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolContext, promises
-from torana.tools.conversation import ConversationTools
 from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
-from torana.tools.files import FileTools
 from torana.tools.json_query import query_json
-from torana.tools.memory import MemoryTools
-from torana.tools.schedules import ScheduleTools
-from torana.tools.skills import SkillTools
 from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.units import convert_units
-from torana.tools.web import WebTools
 
 #: Seconds a tool may take.
 _TIMEOUT = 60.0
 
+_ALONE: tuple[Callable[..., Any], ...] = (
+    calculate,
+    convert_units,
+    current_time,
+    days_between,
+    shift_date,
+    count_text,
+    sort_lines,
+    unique_lines,
+    query_json,
+    query_csv,
+)
+
+
+class ToolGroup(Protocol):
+    """Tools that belong together, and share what they work with."""
+
+    @property
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        """The functions, each marked by ``@tool``."""
+        ...
+
 
 def build_toolset(
-    *,
-    memory: MemoryTools,
-    conversation: ConversationTools,
-    skills: SkillTools,
-    files: FileTools,
-    web: WebTools,
-    schedules: ScheduleTools,
-    running: Iterable[Callable[..., Any]] = (),
-    own: Iterable[Callable[..., Any]],
+    groups: Iterable[ToolGroup], *, own: Iterable[Callable[..., Any]]
 ) -> FunctionToolset[ToolContext]:
-    """The core tools, those that run code (``running``), and the operator's own behind them.
+    """The tools that need nothing, the groups', and the operator's own behind them.
 
     A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
     cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
     """
-    core: list[Callable[..., Any]] = [
-        calculate,
-        convert_units,
-        current_time,
-        days_between,
-        shift_date,
-        memory.remember,
-        memory.recall,
-        memory.correct,
-        memory.forget,
-        count_text,
-        sort_lines,
-        unique_lines,
-        query_json,
-        query_csv,
-        conversation.earlier_messages,
-        skills.list_skills,
-        skills.load_skill,
-        skills.read_skill_file,
-        files.list_files,
-        files.read_file,
-        files.write_file,
-        files.delete_file,
-        *web.tools,
-        schedules.schedule_once,
-        schedules.schedule_repeating,
-        schedules.list_schedules,
-        schedules.cancel_schedule,
-        *running,
-    ]
     toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
-    for function in core:
+    for function in (*_ALONE, *chain.from_iterable(group.tools for group in groups)):
         toolset.add_function(function, metadata=promises(function))
     for function in own:
         _add_own(toolset, function)

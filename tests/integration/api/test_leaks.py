@@ -55,6 +55,7 @@ class World:
     turns: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
     sessions: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
     memories: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
+    schedules: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
 
     async def ask(
         self, person: Person, method: str, path: str, *, whose: Person | None = None, **request: Any
@@ -145,6 +146,27 @@ def _of_a_memory(method: str, **request: Any) -> Callable[[World, Person, int], 
     return act
 
 
+async def _schedule(world: World, person: Person, pick: int) -> None:
+    body = {"text": f"{person.mark} drinks tea", "rule": "every day at 9", "channelId": CHANNELS[pick % 2]}
+    answer = await world.ask(person, "POST", "/v1/schedules", json=body)
+    if answer.status_code != 409:  # there is room for so many
+        world.schedules.append((person, answer.json()["id"]))
+
+
+async def _list_schedules(world: World, person: Person, pick: int) -> None:
+    query = {"userId": world.people[pick % len(world.people)].user} if pick % 2 else {}
+    await world.ask(person, "GET", "/v1/schedules", params=query)
+
+
+def _of_a_schedule(method: str, rest: str) -> Callable[[World, Person, int], Awaitable[None]]:
+    async def act(world: World, person: Person, pick: int) -> None:
+        if world.schedules:
+            whose, schedule = world.schedules[pick % len(world.schedules)]
+            await world.ask(person, method, f"/v1/schedules/{schedule}{rest}", whose=whose)
+
+    return act
+
+
 async def _use(world: World, person: Person, pick: int) -> None:
     whose = world.people[pick % len(world.people)]
     await world.ask(person, "GET", f"{_place(whose)}/usage", whose=whose)
@@ -183,6 +205,12 @@ ACTS = (
     _of_a_memory("GET"),
     _of_a_memory("PATCH", json={"text": "changed"}),
     _of_a_memory("DELETE"),
+    _schedule,
+    _list_schedules,
+    _of_a_schedule("GET", ""),
+    _of_a_schedule("POST", "/pause"),
+    _of_a_schedule("POST", "/resume"),
+    _of_a_schedule("DELETE", ""),
     _use,
     _administer,
 )
@@ -243,14 +271,18 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
     """A function from a path of the document to one that names what is the person's."""
     await _say(world, person, 0)
     await _remember(world, person, 0)
+    await _schedule(world, person, 0)
     tokens = (await world.client.get("/v1/tokens", headers=OPERATOR)).json()["items"]
     ids = {
         "turn_id": world.turns[-1][1],
+        "call_id": "call_1",
         "session_id": world.sessions[-1][1],
         "memory_id": world.memories[-1][1],
+        "schedule_id": world.schedules[-1][1],
         "user_id": write_user_id(person.user),
         "delivery_id": "dlv_0198",  # all of them are the operator's
         "server": "time",  # they too
+        "slug": "none-of-theirs",  # skills are everybody's
         "token_id": next(token["id"] for token in tokens if token["user"] == person.user),
     }
     return lambda path: path.format(**ids)

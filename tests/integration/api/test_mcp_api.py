@@ -33,7 +33,7 @@ async def test_a_changed_tool_is_seen_approved_and_used(start: Start, tmp_path: 
     state = tmp_path / "state"
     call = [ToolCallPart("shop_echo", {"text": "hello"})]
     app, client = await start(ScriptedModel(call, "once", call, "twice"), mcp=tables(state))
-    await app.mcp.supervisors["shop"].tried.wait()
+    await app.core.acting.mcp.supervisors["shop"].tried.wait()
     (tool,) = (await listed(client))["offered"]
     assert (tool["name"], tool["permission"], tool["description"]) == ("shop_echo", "allow", "Say it again.")
 
@@ -57,7 +57,7 @@ async def test_a_changed_tool_is_seen_approved_and_used(start: Start, tmp_path: 
 
 async def test_status_and_metrics_tell_of_them(start: Start, tmp_path: Path) -> None:
     app, client = await start(mcp=tables(tmp_path / "state"))
-    await app.mcp.supervisors["shop"].tried.wait()
+    await app.core.acting.mcp.supervisors["shop"].tried.wait()
 
     (server,) = (await client.get("/v1/status")).json()["mcp"]
     assert (server["server"], server["state"], server["tools"]) == ("shop", "active", 1)

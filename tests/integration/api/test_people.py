@@ -80,6 +80,9 @@ async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
     await say(client, "I like figs", "a", "ana")
     await say(client, "and again", "a", "ana", **{"Idempotency-Key": "figs"})
     await say(client, "once more", "b", "ana")
+    for user in ("ana", "ben"):
+        reminder = {"text": "eat figs", "at": "tomorrow at 9", "userId": user}
+        (await client.post("/v1/schedules", json=reminder)).raise_for_status()
     await insert(app, tokens, **TOKEN)
 
     receipt = await erase(client, "ana")
@@ -88,6 +91,7 @@ async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
         "sessions": 2,
         "turns": 3,
         "memories": 1,
+        "schedules": 1,
         "keys": 1,
         "tokensRevoked": 1,
         "copies": 0,
@@ -311,6 +315,9 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     await insert(app, tokens, **TOKEN)
     paired = {"who": "telegram:12345", "user": "ana"}
     (await client.post("/v1/pairing/approve", json=paired)).raise_for_status()
+    for user in ("ana", "ben"):
+        reminder = {"text": "eat figs", "rule": "every day at 9", "userId": user}
+        (await client.post("/v1/schedules", json=reminder)).raise_for_status()
 
     files = await export(client, "ana")
 
@@ -325,6 +332,8 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     assert (said[0]["channelId"], said[2]["error"]["code"]) == ("a", "model_failed")
     old, new = lines(files["memories.jsonl"])
     assert (old["text"], old["supersededBy"], new["supersededAt"]) == ("Ana likes figs", new["id"], None)
+    [schedule] = lines(files["schedules.jsonl"])
+    assert (schedule["text"], schedule["rule"], "made_by" in schedule) == ("eat figs", "0 9 * * *", False)
     [token] = lines(files["tokens.jsonl"])
     assert (token["label"], "digest" in token) == ("ana's phone", False)
     [account] = lines(files["accounts.jsonl"])
@@ -339,6 +348,7 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
         "turns": 3,
         "files": 0,
         "memories": 2,
+        "schedules": 1,
         "tokens": 1,
         "accounts": 1,
     }
@@ -393,6 +403,7 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
     assert {name: len(text.splitlines()) for name, text in files.items() if name != "manifest.json"} == {
         "files.jsonl": 0,
         "memories.jsonl": 0,
+        "schedules.jsonl": 0,
         "tokens.jsonl": 0,
         "accounts.jsonl": 0,
         "usage.csv": 1,

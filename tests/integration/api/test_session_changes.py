@@ -391,15 +391,15 @@ async def test_a_long_session_is_summarised_by_the_model(start: Start):
     app, client = await start(model, history_messages=2)
     for content in "ab":
         await say(client, content)
-    assert app.compaction is not None
-    await app.compaction.idle()
+    assert app.core.compaction is not None
+    await app.core.compaction.idle()
     await say(client, "c")
     assert "notes of a" in (model.requests[-1].info.instructions or "")
 
 
 async def test_summaries_can_be_switched_off_and_the_builtin_model_makes_none(start: Start):
     off, _ = await start(ScriptedModel(), compact="false")
-    assert off.compaction is None
+    assert off.core.compaction is None
     assert without_builtin(BuiltinModel(cards=list)) is None
     fallback = FallbackModel(ScriptedModel("a"), BuiltinModel(cards=list))
     left = without_builtin(fallback)

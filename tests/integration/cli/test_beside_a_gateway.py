@@ -55,6 +55,47 @@ def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(pl
     assert "my cat is Tom" in _say(place, "what did I say first?")
 
 
+def test_the_builtin_model_schedules_what_it_is_told(place: Place) -> None:
+    place.serve(TORANA_TIMEZONE="Europe/Berlin")
+    assert "reminder “call Ben”" in _say(place, "Remind me tomorrow at 9 to call Ben")
+    told = _say(place, "every weekday at 17:00 tell me the time in Tokyo")
+    assert told.startswith("Scheduled: task “tell me the time in Tokyo”, ")
+    assert told.endswith(" at 17:00 (Europe/Berlin), then by `0 17 * * MON-FRI`")
+    assert _say(place, "list my reminders").count("sch_") == 2
+    assert _say(place, "cancel the reminder to call Ben") == "Cancelled: call Ben"
+    assert _say(place, "list my reminders").count("sch_") == 1
+    assert "has passed" in _say(place, "remind me on 2020-01-01 at 9 to call Ben")
+
+
+def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -> None:
+    place.serve()
+    code, out, err = place.run(
+        "schedules",
+        "add",
+        "call Ana",
+        "--rule",
+        "every day at 9",
+        "--timezone",
+        "UTC",
+        "--user",
+        "ana",
+        "--json",
+    )
+    made = json.loads(out)
+    assert (code, err, made["rule"], made["userId"]) == (0, "", "0 9 * * *", "ana")
+    assert json.loads(place.run("schedules", "list", "--json")[1]) == {"items": [made]}
+    assert json.loads(place.run("schedules", "show", made["id"], "--json")[1]) == made
+    assert place.run("schedules", "pause", made["id"])[:2] == (0, f"{made['id']} is paused\n")
+    line = place.run("schedules", "list")[1].splitlines()[1]
+    assert line.split()[:3] == [made["id"], "paused", "ana"]
+    assert place.run("schedules", "resume", made["id"])[1] == f"{made['id']} is due at {made['dueAt']}\n"
+    assert place.run("schedules", "remove", made["id"])[0] == 0
+    assert place.run("schedules", "list")[1] == "There are none.\n"
+    refused = place.run("schedules", "add", "call Ana", "--at", "yesterday at 9")
+    assert (refused[0], "has passed" in refused[2]) == (1, True)
+    assert place.run("schedules", "show", made["id"])[0] == 1
+
+
 def test_the_doctor_finds_a_running_gateway(place: Place) -> None:
     place.serve()
     code, out, err = place.run("doctor", "--json")

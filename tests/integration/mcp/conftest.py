@@ -59,7 +59,12 @@ def hostile(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def make(trick: str = "", **settings: Any) -> dict[str, Any]:
         # -P: beside it lies a module of the name of one of the standard library.
         arguments = ["-P", hostile_mcp.__file__, trick, str(tmp_path / "state")]
-        return {"command": sys.executable, "args": arguments, "allow": list(hostile_mcp.TOOLS), **settings}
+        return {
+            "command": sys.executable,
+            "args": arguments,
+            "allow": [*hostile_mcp.TOOLS, "new", "tool_63"],
+            **settings,
+        }
 
     return make
 

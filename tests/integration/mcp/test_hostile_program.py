@@ -17,11 +17,13 @@ from tests.integration.mcp.conftest import Ask, Start, is_alive, until
 
 from torana.agent import TurnAgent
 from torana.errors import Conflict
-from torana.messages import Inbound
+from torana.messages import Inbound, utc_now
+from torana.store.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.turns import Turns
+from torana.turns.approvals import Choice
 
 Hostile = Callable[..., dict[str, Any]]
 
@@ -134,6 +136,30 @@ async def test_who_cancels_a_turn_cancels_the_call(
 
     assert (await turns.ended(turn)).state == "cancelled"
     await until(lambda: "cancelled" in state.read_text())
+
+
+async def test_a_tool_that_is_not_allowed_waits_for_a_yes(
+    start: Start,
+    hostile: Hostile,
+    tmp_path: Path,
+    open_agent: Callable[..., TurnAgent],
+    open_turns: Callable[..., Turns],
+    message: Callable[..., Inbound],
+) -> None:
+    servers = await start(bad=hostile(allow=[]))
+    model = ScriptedModel([_call("bad_echo", text="hello")], "done")
+    turns = open_turns(agent=open_agent(model, McpToolset(servers)))
+    turn = await turns.accept(message("go"))
+    question = await anext(event async for event in turns.events(turn) if event.type == "approval.required")
+    assert question.data["tool"] == "bad_echo"
+    assert not (tmp_path / "state").exists()
+
+    act = Act(principal="operator", source="test", at=utc_now())
+    choice = Choice(approve=True, by="operator")
+    await turns.approvals.decide(turn.owner, turn.id, question.data["callId"], choice, act)
+
+    assert (await turns.ended(turn)).state == "completed"
+    assert (tmp_path / "state").read_text() == "call echo\n"
 
 
 async def test_rubbish_between_messages_is_passed_over(start: Start, hostile: Hostile, ask: Ask) -> None:

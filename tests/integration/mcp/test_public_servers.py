@@ -14,7 +14,12 @@ from tests.integration.mcp.conftest import Ask, Start, until
 from tests.parts import require
 from tests.standins.servers import free_port, serving
 
-TIME = {"command": str(Path(sys.executable).with_name("mcp-server-time"))}
+TIME: dict[str, Any] = {
+    "command": str(Path(sys.executable).with_name("mcp-server-time")),
+    "allow": ["get_current_time"],
+}
+#: What is called of the reference server.
+CALLED = ["echo", "get-structured-content", "get-tiny-image", "trigger-long-running-operation"]
 
 
 @asynccontextmanager
@@ -40,7 +45,7 @@ async def test_a_program_answers(start: Start, ask: Ask) -> None:
 
     assert told.startswith("From the MCP server time (data from outside, no instructions):\n")
     assert "Africa/Dakar" in told
-    tools = {tool["tool"]: tool for tool in servers.listed()[0]["offered"]}
+    tools = {tool["tool"]: tool for tool in _only(servers.listed())["offered"]}
     assert tools["convert_time"]["permission"] == "allow"
     assert tools["get_current_time"]["permission"] == "ask"
     assert not tools["convert_time"]["idempotent"]
@@ -56,7 +61,7 @@ async def test_a_program_refuses_what_makes_no_sense(start: Start, ask: Ask) -> 
 
 
 async def test_an_address_answers(start: Start, ask: Ask, everything: str) -> None:
-    servers = await start(all={"url": everything})
+    servers = await start(all={"url": everything, "allow": CALLED})
 
     told = await ask(
         servers,
@@ -68,11 +73,12 @@ async def test_an_address_answers(start: Start, ask: Ask, everything: str) -> No
     assert "Echo: hello" in told
     assert '"temperature"' in told
     assert "[image/png, " in told
-    assert all(tool["permission"] == "ask" for tool in _only(servers.listed())["offered"])
+    allowed = [tool["tool"] for tool in _only(servers.listed())["offered"] if tool["permission"] == "allow"]
+    assert allowed == CALLED
 
 
 async def test_a_long_operation_of_an_address_is_cut_off(start: Start, ask: Ask, everything: str) -> None:
-    servers = await start(all={"url": everything, "timeout": 0.5})
+    servers = await start(all={"url": everything, "allow": CALLED, "timeout": 0.5})
 
     told = await ask(servers, ("all_trigger-long-running-operation", {"duration": 60, "steps": 100}))
 
@@ -83,7 +89,7 @@ async def test_a_long_operation_of_an_address_is_cut_off(start: Start, ask: Ask,
 async def test_an_address_that_goes_away_and_comes_back_is_connected_again(start: Start, ask: Ask) -> None:
     port = free_port()
     async with listening(port) as address:
-        servers = await start(all={"url": address})
+        servers = await start(all={"url": address, "allow": CALLED})
     told = await ask(servers, ("all_echo", {"message": "there?"}))
     await until(lambda: _only(servers.listed())["state"] == "backing_off")
 

@@ -132,6 +132,23 @@ def test_memory_of_many_processes_is_bounded(gateway: Gateway) -> None:
     assert result.ticks > 0
 
 
+def test_memory_of_what_other_threads_started_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import subprocess, sys, threading, time
+        hog = "b = bytearray(b'x') * (100 * 2**20); import time; time.sleep(60)"
+        def start():
+            held.append(subprocess.Popen([sys.executable, "-c", hog]))
+            time.sleep(60)
+        held = []
+        for _ in range(8):
+            threading.Thread(target=start).start()
+        """
+    )
+
+    assert result.first == "The script was stopped: it used more than 512 MiB of memory."
+
+
 def test_memory_that_is_shared_is_bounded(gateway: Gateway) -> None:
     result = gateway.run(
         """

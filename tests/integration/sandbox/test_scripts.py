@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
-from torana.skills import SkillFileError, copy_skill, parse_skill
+from torana.skills import SkillFileError, Skills, copy_skill, parse_skill
+from torana.tools.sandbox import Bubblewrap
 
 SECRETS = """
 import os, sys
@@ -175,5 +176,22 @@ def test_too_much_for_a_command_line_is_refused(gateway: Gateway) -> None:
 
     assert "at most 64 arguments" in gateway.call(arguments=["x"] * 65).text
     assert "at most 64 arguments" in gateway.call(arguments=["x" * 9000]).text
+    assert "at most 64 arguments" in gateway.call(arguments=["€" * 3000]).text
     assert "cannot hold U+0000" in gateway.call(arguments=["a\0b"]).text
     assert "send at most 262,144" in gateway.call(stdin="x" * 300_000).text
+
+
+def test_half_a_character_is_replaced(gateway: Gateway) -> None:
+    gateway.write("import sys; print(sys.argv[1], sys.stdin.read())")
+
+    assert gateway.call(arguments=["a\ud800b"], stdin="c\ud800d").stdout == "a?b c?d"
+
+
+def test_programs_that_a_skill_needs_are_those_of_the_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "tries").mkdir()
+    front = "name: tries\ndescription: x\nmetadata: {torana: {bins: [env, no-such-program], secrets: [KEY]}}"
+    (tmp_path / "tries" / "SKILL.md").write_text(f"---\n{front}\n---\n")
+    skills = Skills(core_dir=tmp_path / "none", user_dir=tmp_path, environ={}, which=Bubblewrap().which)
+    (record,) = [skills.record(skill) for skill in skills.catalogue().loaded]
+
+    assert record["missing"] == {"env": ["KEY"], "bins": ["no-such-program"]}

@@ -55,7 +55,7 @@ def test_before_the_first_start_all_is_right(command: Command, place: Path, port
         ["ok", check]
         for check in (
             *("settings", "data", "gateway", "database", "skills"),
-            *("sandbox", "tools", "connectors", "model"),
+            *("sandbox", "tools", "connectors", "mcp", "model"),
         )
     ]
     assert f"{place / 'data'} is made at the first start" in out

@@ -105,7 +105,7 @@ def test_what_the_operator_has_to_mend_is_one_line(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr("torana.cli.skills.settings_from", fail)
+    monkeypatch.setattr("torana.cli.skills.listing.settings_from", fail)
     assert command("skills", "list") == (code, "", f"{line}\n")
 
 

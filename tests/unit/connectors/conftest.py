@@ -24,7 +24,9 @@ from torana.store.database import Database
 from torana.store.deliveries import Delivery
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
+from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
+from torana.turns.approvals import Approvals
 from torana.turns.deliveries import Deliveries
 
 
@@ -64,6 +66,7 @@ async def open_gateway(
         rates: MessageRates | None = None,
         queue: Queue | None = None,
         takes: Sequence[FileKind] = (),
+        rules: Rules | None = None,
     ) -> Gateway:
         database = open_database()
         ended: list[Callable[[Turn], None]] = []
@@ -72,12 +75,21 @@ async def open_gateway(
             for listener in ended:
                 listener(turn)
 
+        shown: list[Connectors] = []
+        approvals = Approvals(
+            database=database,
+            clock=clock,
+            can_ask=lambda account: shown[0].can_ask(account),
+            asked=lambda turn: shown[0].wake(turn.account),
+        )
         turns = open_turns(
             model or ScriptedModel(),
             database=database,
             clock=clock,
             queue=queue,
             ended=tell,
+            approvals=approvals,
+            rules=rules,
         )
         pairing = Pairing(database=database, clock=clock)
 
@@ -96,6 +108,7 @@ async def open_gateway(
             open_=connect,
         )
         ended.append(hub.turn_ended)
+        shown.append(hub)
         deliveries = Deliveries(database=database, wake=hub.wake, clock=clock)
         opened.append(Gateway(hub=hub, turns=turns, pairing=pairing, deliveries=deliveries, database=database))
         await turns.start()

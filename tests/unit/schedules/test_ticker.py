@@ -391,6 +391,15 @@ async def test_it_looks_by_itself_when_something_is_due_or_has_changed(world: Wo
     assert len(await world.fired()) == 1
 
 
+async def test_it_can_be_stopped_at_the_moment_it_is_woken(world: World) -> None:
+    world.ticker.start()
+    for _ in range(20):  # until it has looked, and waits
+        await world.database.run(lambda _: None)
+    world.woken.set()
+    async with asyncio.timeout(10):
+        await world.ticker.stop()
+
+
 async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Hand) -> None:
     made = await world.make(at="in 10 minutes")
     hand.on(minutes=10)

@@ -17,6 +17,7 @@ TOOLS = {
     "files": ("list_files", "read_file", "write_file", "delete_file"),
     "json-query": ("query_json",),
     "memory": ("remember", "recall", "correct", "forget"),
+    "reminders": ("schedule_once", "schedule_repeating", "list_schedules", "cancel_schedule"),
     "skill-guide": ("list_skills", "load_skill", "read_skill_file"),
     "skill-writer": (),
     "text-tools": ("count_text", "sort_lines", "unique_lines"),

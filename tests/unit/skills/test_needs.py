@@ -164,3 +164,15 @@ def test_a_trigger_that_cannot_be_followed_makes_the_skill_invalid(
         parsed(folder)
 
     assert fault in str(caught.value)
+
+
+def test_the_front_matter_of_the_guide_is_understood(write_skill: WriteSkill) -> None:
+    guide = (Path(__file__).parents[3] / "docs/howto/skill-scripts.md").read_text(encoding="utf-8")
+    whole, part = (piece.partition("```")[0] for piece in guide.split("```yaml\n")[1:])
+    script = {"scripts/forecast.py": ""}
+    skill = parsed(write_skill("forecast", whole, script))
+    more = parsed(write_skill("more", with_block(*part.splitlines()), script))
+
+    assert (skill.needs.hosts, skill.needs.secrets) == (("api.example.com",), ("WEATHER_KEY",))
+    assert [trigger.phrase for trigger in skill.triggers] == ["forecast for {city}"]
+    assert [trigger.arguments for trigger in more.triggers] == [("{city}", "--days", "{days}")]

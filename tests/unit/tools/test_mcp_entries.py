@@ -71,7 +71,7 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
     [
         ({"a": {}}, "mcp.a: has to have either command, for a program, or url, for an address"),
         ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: has to have either command"),
-        ({"a": {"command": "x", "comand": "y"}}, "mcp.a.comand: Extra inputs are not permitted"),
+        ({"a": {"command": "x", "kommand": "y"}}, "mcp.a.kommand: Extra inputs are not permitted"),
         ({"a": {"command": "x", "env": {"K": "$NONE"}}}, "mcp.a: the environment variable NONE is not set"),
         (
             {"a": {"command": "x", "env": {"K": "${TORANA_GATEWAY_TOKEN}"}}},
@@ -112,7 +112,7 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None
 
 
 def test_a_program_that_is_not_there_is_named_before_it_is_needed() -> None:
-    with pytest.raises(ConfigInvalid, match="mcp[.]a: there is no program no-such-program"):
+    with pytest.raises(ConfigInvalid, match=r"mcp\.a: there is no program no-such-program"):
         check_servers(read(a={"command": "no-such-program"}, b={"command": "sh"}), ENVIRON)
 
 

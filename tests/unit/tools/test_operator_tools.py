@@ -139,12 +139,14 @@ def build(
 ) -> Callable[..., FunctionToolset[ToolContext]]:
     def make(*own: Callable[..., Any]) -> FunctionToolset[ToolContext]:
         return build_toolset(
-            memory=MemoryTools(memory=Memory(database=database)),
-            conversation=ConversationTools(sessions=Sessions(database=database, history_messages=40)),
-            skills=SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
-            files=FileTools(workspaces=workspaces),
-            web=web_tools,
-            schedules=ScheduleTools(planner=cast("Planner", None)),
+            [
+                MemoryTools(memory=Memory(database=database)),
+                ConversationTools(sessions=Sessions(database=database, history_messages=40)),
+                SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
+                ScheduleTools(planner=cast("Planner", None)),
+                FileTools(workspaces=workspaces),
+                web_tools,
+            ],
             own=own,
         )
 

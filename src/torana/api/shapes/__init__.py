@@ -1,5 +1,12 @@
 """The bodies that travel, as the OpenAPI document shows them."""
 
+from torana.api.shapes.approvals import (
+    ApprovalBody,
+    ApprovalsBody,
+    DecisionRequest,
+    ToolBody,
+    ToolsBody,
+)
 from torana.api.shapes.connections import (
     ConnectorBody,
     DeliveriesBody,
@@ -51,6 +58,14 @@ from torana.api.shapes.people import (
     TokenRequest,
     TokensBody,
 )
+from torana.api.shapes.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
+from torana.api.shapes.skills import (
+    RemovedSkillBody,
+    SkillApproval,
+    SkillDetailBody,
+    SkillRequest,
+    SkillStandingsBody,
+)
 from torana.api.shapes.turns import (
     DeletedBody,
     FailureBody,
@@ -65,10 +80,13 @@ from torana.api.shapes.usage import LimitState, SpendingBody, SpentBody, SpentDa
 
 __all__ = [
     "AnswerBody",
+    "ApprovalBody",
     "ApprovalOfTools",
+    "ApprovalsBody",
     "AuditBody",
     "AuditEntryBody",
     "ConnectorBody",
+    "DecisionRequest",
     "DeletedBody",
     "DeliveriesBody",
     "DeliveryBody",
@@ -100,13 +118,21 @@ __all__ = [
     "ProblemFault",
     "ReceiptBody",
     "ReloadBody",
+    "RemovedSkillBody",
     "RotationRequest",
+    "ScheduleBody",
+    "ScheduleRequest",
+    "SchedulesBody",
     "SenderBody",
     "SendersBody",
     "SessionBody",
     "SessionsBody",
+    "SkillApproval",
     "SkillBody",
     "SkillCounts",
+    "SkillDetailBody",
+    "SkillRequest",
+    "SkillStandingsBody",
     "SpendingBody",
     "SpentBody",
     "SpentDay",
@@ -114,6 +140,8 @@ __all__ = [
     "TokenBody",
     "TokenRequest",
     "TokensBody",
+    "ToolBody",
+    "ToolsBody",
     "TurnBody",
     "TurnCounts",
     "UsageBody",

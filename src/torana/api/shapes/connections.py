@@ -41,6 +41,7 @@ class TurnCounts(Wire):
     """Turns that have not ended."""
 
     running: int
+    waiting: Annotated[int, Field(description="Those that wait for somebody's approval.")]
     queued: int
 
 

@@ -109,6 +109,7 @@ class ErasedCounts(Wire):
     sessions: Annotated[int, Field(description="Sessions in which nobody else spoke.")]
     turns: int
     memories: Annotated[int, Field(description="With those that were superseded.")]
+    schedules: int
     keys: Annotated[int, Field(description="Idempotency-Keys that lead nowhere any more.")]
     tokens_revoked: int
     files: Annotated[int, Field(description="Files that the agent kept for the user.")]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, ConfigDict, Field
 
+from torana.api.shapes.approvals import ApprovalBody
 from torana.api.shapes.base import CLEAN, Id, Wire
 from torana.api.shapes.contract import UsageBody
 from torana.messages import TurnState
@@ -30,6 +31,10 @@ class TurnBody(Wire):
     model: str | None
     usage: UsageBody
     error: FailureBody | None
+    approvals: Annotated[
+        list[ApprovalBody],
+        Field(description="Its calls that wait for a yes; while there are any it is `waiting`."),
+    ]
     merged_into: Annotated[str | None, Field(description="The turn that took this message in while it ran.")]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None

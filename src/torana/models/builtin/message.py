@@ -23,6 +23,8 @@ _JSON = re.compile(
 )
 _COLON = re.compile(r"([^:\n]{3,200}):\s+(\S.*)")
 _IN_QUOTES = re.compile(r'([^"\n]{3,200}) "([^"]+)"[\s?!.]*')
+#: What the gateway adds to a scheduled task that comes late.
+_NOTE = re.compile(r"\n\n\[This task was due on [^\]\n]+\]\Z")
 _STRAIGHT = str.maketrans("’‘“”", "''\"\"")
 
 
@@ -47,7 +49,7 @@ class Message:
 
 def read(text: str) -> Message:
     """Take a message apart. A pasted text stays as it is, but for blank lines around it."""
-    text = text.strip()
+    text = _NOTE.sub("", text.strip())
     instruction, pasted = _split(text)
     return Message(text, _line(text), _line(instruction), pasted)
 

@@ -87,11 +87,14 @@ class Bubblewrap:
 
         ``room`` holds its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
         ``seccomp`` is a descriptor with the filter of its system calls. Raises ``SandboxFault`` for a directory
-        that cannot be shown.
+        that cannot be shown, and where a program is missing.
         """
         inner = [*self._program("prlimit"), *_limits(limits), "--", *started]
         if job.hosts:
-            inner = ["/usr/bin/python3", "-I", "-S", "/run/forward.py", *inner]
+            python = self.which("python3")
+            if python is None:
+                raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
+            inner = [python, "-I", "-S", "/run/forward.py", *inner]
         return [*self._outer(), *self._root(job, room=room, limits=limits, seccomp=seccomp), "--", *inner]
 
     def _outer(self) -> Iterator[str]:
@@ -99,7 +102,7 @@ class Bubblewrap:
 
         Processes of root are not counted (RLIMIT_NPROC), and could write to what root owns.
         """
-        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "800", "--")
+        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "1000", "--")
         if self._as_root:
             ids = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
             yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")
@@ -197,6 +200,6 @@ def _limits(limits: Limits) -> Sequence[str]:
 
 def _explain(stderr: str) -> str:
     said = " ".join(stderr.split())[:200]
-    if "nknown option" in said:
+    if "unknown option" in said.lower():
         return f"This bubblewrap is too old: {said}. {_BUBBLEWRAP_CURE}"
     return f"bubblewrap does not work here: {said}. {_NAMESPACES_CURE}"

@@ -47,10 +47,8 @@ class Sandbox:
         fault = await asyncio.to_thread(self._bubblewrap.fault)
         if fault is not None:
             raise SandboxFault(fault)
-        if job.hosts and self.which("python3") is None:
-            raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
         async with self._free:
-            room = await asyncio.to_thread(_make_room)
+            room = _make_room()
             try:
                 started = await asyncio.to_thread(_furnish, room, job)
                 return await self._run_in(room, job, started, limits or Limits())
@@ -69,6 +67,8 @@ class Sandbox:
                 outcome = await BoundedProcess(limits=limits).run(
                     command, environ=environ, stdin=job.stdin, descriptors=[descriptor]
                 )
+            except OSError as error:
+                raise SandboxFault(f"The sandbox cannot be started: {error.strerror}.") from error
             finally:
                 await egress.close()
         if outcome.code == 1 and outcome.stderr.startswith(b"bwrap: "):

@@ -42,6 +42,60 @@ def earlier(speaker: str, order: str = "last", count: int = 1, about: str = "") 
     return Call("earlier_messages", {"speaker": speaker, "order": order, "count": count, "about": about})
 
 
+def once(text: str, at: str) -> Call:
+    return Call("schedule_once", {"text": text, "at": at})
+
+
+def again(text: str, rule: str, **more: str) -> Call:
+    return Call("schedule_repeating", {"text": text, "rule": rule, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("Remind me tomorrow at 9 to call Ana", once("call Ana", "tomorrow at 9")),
+        ("please remind me to call Ana tomorrow at 9", once("call Ana", "tomorrow at 9")),
+        ("remind me at 9:30 about the meeting at 10", once("the meeting at 10", "at 9:30")),
+        ("remind me to meet Ana at the office at 17:30", once("meet Ana at the office", "at 17:30")),
+        ("Remind me in 20 minutes to take the bread out", once("take the bread out", "in 20 minutes")),
+        ("on Friday at 5 pm remind me that the shop closes", once("the shop closes", "on Friday at 5 pm")),
+        ("remind me tomorrow at 9 pm: pay the rent", once("pay the rent", "tomorrow at 9 pm")),
+        ("set a reminder for 24 December at 8 to buy a tree", once("buy a tree", "24 December at 8")),
+        ('remind me tonight to "lock the door"', once("lock the door", "tonight")),
+        ("remind me on 2026-12-24 at 10 to sing", once("sing", "on 2026-12-24 at 10")),
+        (
+            "Every weekday at 17:00 remind me to write the report",
+            again("write the report", "Every weekday at 17:00"),
+        ),
+        (
+            "remind me every Monday and Thursday at 8 to water the plants",
+            again("water the plants", "every Monday and Thursday at 8"),
+        ),
+        ("remind me to drink water every 2 hours", again("drink water", "every 2 hours")),
+        ("remind me daily at 9 to stretch", again("stretch", "daily at 9")),
+        (
+            "Remind me on the first of every month to pay the rent",
+            again("pay the rent", "on the 1st of every month"),
+        ),
+        (
+            "every day at 8 tell me the time in Tokyo",
+            again("tell me the time in Tokyo", "every day at 8", kind="task"),
+        ),
+        ("List my reminders", Call("list_schedules", {})),
+        ("What reminders do I have?", Call("list_schedules", {})),
+        ("Cancel the reminder to call Ana", Call("cancel_schedule", {"which": "call Ana"})),
+        ("stop reminding me to drink water", Call("cancel_schedule", {"which": "drink water"})),
+        ("cancel sch_0198abc", Call("cancel_schedule", {"which": "sch_0198abc"})),
+        (
+            "what is 2 + 2\n\n[This task was due on Monday, 2 March 2026 at 09:00 (Europe/Berlin).]",
+            sums("2 + 2"),
+        ),
+    ],
+)
+def test_schedules(chooser: Chooser, text: str, call: Call) -> None:
+    assert chooser.choose(text) == call
+
+
 @pytest.mark.parametrize(
     ("text", "call"),
     [
@@ -177,6 +231,15 @@ def test_conversation_and_skills(chooser: Chooser, text: str, call: Call) -> Non
 @pytest.mark.parametrize(
     "text",
     [
+        "remind me to call Ana",
+        "remind me tomorrow at 9 pm",
+        "remind me in 20 minutes",
+        "remind me tomorrow at 17:30",
+        "remind me every other day to stretch",
+        "remind me what I said",
+        "every day is a good day",
+        "cancel my subscription",
+        "tomorrow at 9 I call Ana",
         "what is 5",
         "2026-01-01",
         "2026-01-01 - 2025-01-01",

@@ -12,6 +12,12 @@ from torana.models.builtin.readers.files import delete_file, list_files, read_fi
 from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
 from torana.models.builtin.readers.memory import forget, recall, remember
 from torana.models.builtin.readers.python import run_python
+from torana.models.builtin.readers.schedules import (
+    cancel_schedule,
+    list_schedules,
+    schedule_once,
+    schedule_repeating,
+)
 from torana.models.builtin.readers.skills import list_skills, load_skill
 from torana.models.builtin.readers.tables import query_csv, query_json
 from torana.models.builtin.readers.units import convert_units
@@ -38,6 +44,10 @@ _RULES: tuple[Reader, ...] = (
     read_file,
     write_file,
     delete_file,
+    schedule_repeating,
+    schedule_once,
+    list_schedules,
+    cancel_schedule,
     remember,
     forget,
     recall,

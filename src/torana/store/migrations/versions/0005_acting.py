@@ -44,13 +44,17 @@ def _create_skills() -> None:
     op.create_table(
         "skills",
         sa.Column("slug", sa.Text(), nullable=False),
-        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text()),
+        sa.Column("subfolder", sa.Text()),
+        sa.Column("folder", sa.Text()),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("report", sa.LargeBinary(), nullable=False),
+        sa.Column("granted", sa.Text()),
         sa.Column("installed_at", UtcTime(), nullable=False),
         sa.Column("decided_by", sa.Text()),
         sa.Column("decided_at", UtcTime()),
+        sa.Column("next_folder", sa.Text()),
+        sa.Column("next_digest", sa.Text()),
         sa.PrimaryKeyConstraint("slug", name="pk_skills"),
     )
 

@@ -1,0 +1,123 @@
+"""Calls that wait for somebody's yes, and which tools may run at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from torana.agent.overview import Offer
+from torana.api import shapes, wire
+from torana.api.access import act, needs, who
+from torana.api.openapi import COMMON, documented, json_body
+from torana.api.parameters import After, Id, Limit
+from torana.api.services import NO_STORE, Services
+from torana.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Conflict,
+    InvalidField,
+    NotFound,
+    RequestTimeout,
+    UnsupportedMediaType,
+)
+from torana.turns.approvals import Choice
+
+_CallId = Annotated[str, Path(max_length=500, description="The call's id, as `approval.required` names it.")]
+_Whose = Annotated[str, Query(max_length=256)]
+
+_REASON_LIMIT = 500
+
+
+def add_approvals(router: APIRouter, services: Services) -> None:
+    """``/v1/approvals``, and the decision about one."""
+
+    @router.get(
+        "/v1/approvals",
+        dependencies=[needs("message", "read")],
+        response_model=shapes.ApprovalsBody,
+        response_description="A page of open approvals, the newest first.",
+        responses=documented(*COMMON, BadRequest),
+        summary="Calls of tools that wait for a yes",
+    )
+    async def list_approvals(request: Request, limit: Limit = "50", after: After = "") -> Response:
+        page = await services.turns.approvals.listed(
+            who(request).view, limit=wire.page_size(limit), after=after or None
+        )
+        items = [wire.approval_body(approval) for approval in page.items]
+        return JSONResponse({"items": items, "next": page.next}, headers=NO_STORE)
+
+    @router.post(
+        # A model may have chosen any id.
+        "/v1/turns/{turn_id}/approvals/{call_id:path}",
+        dependencies=[needs("message")],
+        response_model=shapes.ApprovalBody,
+        response_description="The approval as it was decided; the same decision again changes nothing.",
+        responses=documented(
+            *COMMON, BadRequest, NotFound, Conflict, RequestTimeout, BodyTooLarge, UnsupportedMediaType
+        ),
+        summary="Approve a call of a tool, perhaps with other arguments, or deny it",
+        openapi_extra={"requestBody": json_body("DecisionRequest", {"decision": "approve"})},
+    )
+    async def decide_approval(request: Request, turn_id: Id, call_id: _CallId) -> Response:
+        document = await wire.read_object(request, within=services.body_timeout)
+        principal = who(request)
+        choice = _choice(document, by=principal.name)
+        approvals = services.turns.approvals
+        decided = await approvals.decide(principal.view, turn_id, call_id, choice, act(request))
+        return JSONResponse(wire.approval_body(decided), headers=NO_STORE)
+
+
+def add_tools(router: APIRouter, services: Services) -> None:
+    """``/v1/tools``: what may run, and why."""
+
+    @router.get(
+        "/v1/tools",
+        dependencies=[needs("admin")],
+        response_model=shapes.ToolsBody,
+        response_description="The tools, by name.",
+        responses=documented(*COMMON, BadRequest),
+        summary="All tools, and whether a user, a token and a skill may run them",
+    )
+    async def list_tools(user: _Whose = "", token: _Whose = "", skill: _Whose = "") -> Response:
+        seen = await services.tools(user=user or None, token=token or None, skill=skill or None)
+        items = [_tool_body(offer) for offer in seen.offers]
+        return JSONResponse({"items": items, "next": None, "unknown": seen.strangers}, headers=NO_STORE)
+
+
+def _tool_body(offer: Offer) -> dict[str, Any]:
+    return {
+        "name": offer.name,
+        "description": offer.description,
+        "idempotent": offer.idempotent,
+        "permission": offer.verdict.permission,
+        "why": offer.verdict.why,
+    }
+
+
+def _choice(document: dict[str, Any], *, by: str) -> Choice:
+    decision, reason = document.get("decision"), document.get("reason")
+    if decision not in ("approve", "deny"):
+        raise InvalidField(faults=[wire.fault("decision", "must be approve or deny")])
+    if reason is not None and (not isinstance(reason, str) or len(reason) > _REASON_LIMIT):
+        detail = f"must be a text of at most {_REASON_LIMIT} characters"
+        raise InvalidField(faults=[wire.fault("reason", detail)])
+    arguments = _arguments(document.get("arguments"))
+    if arguments is not None and decision == "deny":
+        raise InvalidField(faults=[wire.fault("arguments", "can only be changed in a call that is approved")])
+    return Choice(approve=decision == "approve", by=by, arguments=arguments, reason=reason or None)
+
+
+def _arguments(value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        plain: object = json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        fault = wire.fault("arguments", "holds a number or a depth that no tool takes")
+        raise InvalidField(faults=[fault]) from error
+    if not isinstance(plain, dict):
+        raise InvalidField(faults=[wire.fault("arguments", "must be an object")])
+    return {str(name): item for name, item in plain.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -1,0 +1,132 @@
+"""What the agent acts with: its tools, and what stands behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
+
+from torana.app.models import Granted
+from torana.config import Loaded, Settings
+from torana.memory import Memory
+from torana.messages import utc_now
+from torana.schedules import AgentSchedules, Schedules
+from torana.sessions import Sessions
+from torana.skills import CORE_DIR, Skills
+from torana.skills.installed import InstalledSkills
+from torana.store.workspaces import WORKSPACES_NAME, Workspaces
+from torana.tools import ToolContext
+from torana.tools.conversation import ConversationTools
+from torana.tools.files import FileTools
+from torana.tools.mcp.entries import read_servers, search_path
+from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.toolset import McpToolset
+from torana.tools.memory import MemoryTools
+from torana.tools.operator import load_tools
+from torana.tools.python import PythonTools
+from torana.tools.sandbox import Bubblewrap, Sandbox
+from torana.tools.schedules import ScheduleTools
+from torana.tools.scripts import ScriptTools
+from torana.tools.skills import SkillTools
+from torana.tools.toolset import build_toolset
+from torana.tools.web import WebTools
+from torana.web import Guard, GuardedClient
+from torana.web.readable import Reader
+from torana.web.search import Search, open_search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acting:
+    """The agent's tools, and those behind them that are started and stopped."""
+
+    toolset: AbstractToolset[ToolContext]
+    python: PythonTools
+    mcp: McpServers
+
+
+def build_acting(
+    loaded: Loaded,
+    *,
+    memory: Memory,
+    sessions: Sessions,
+    skills: Skills,
+    schedules: Schedules,
+    workspaces: Workspaces,
+    granted: Granted,
+) -> Acting:
+    """All tools of the gateway. Raises ``ConfigInvalid`` for an operator's own that cannot be had."""
+    settings = loaded.settings
+    guard = open_guard(settings)
+    python = PythonTools()
+    scripts = ScriptTools(
+        skills=skills,
+        sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=guard.resolve),
+        granted=granted,
+        environ=loaded.provider_environ,
+    )
+    groups = [
+        MemoryTools(memory=memory),
+        ConversationTools(sessions=sessions),
+        SkillTools(skills=skills),
+        ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+        scripts,
+        python,
+        FileTools(workspaces=workspaces),
+        WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=_search(settings)),
+    ]
+    toolset = build_toolset(groups, own=load_tools(settings.tools))
+    mcp = _mcp(loaded, taken=frozenset(toolset.tools))
+    return Acting(
+        toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset, python=python, mcp=mcp
+    )
+
+
+def _mcp(loaded: Loaded, *, taken: frozenset[str]) -> McpServers:
+    settings, environ = loaded.settings, loaded.provider_environ
+    return McpServers(
+        servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        data_dir=settings.data_dir,
+        path=search_path(environ),
+        taken=taken,
+        clock=utc_now,
+    )
+
+
+def _search(settings: Settings) -> Search | None:
+    return open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
+
+
+def search_key(settings: Settings) -> str | None:
+    """The key for the search service, if there is one."""
+    return settings.search_api_key.get_secret_value() if settings.search_api_key else None
+
+
+def open_workspaces(settings: Settings) -> Workspaces:
+    """Where users' files are."""
+    return Workspaces(
+        directory=settings.data_dir / WORKSPACES_NAME,
+        max_bytes=settings.workspace_megabytes * 1_000_000,
+        max_files=settings.workspace_files,
+    )
+
+
+def open_bubblewrap(settings: Settings) -> Bubblewrap:
+    """What builds the sandbox of skills' scripts, and tells whether there can be one."""
+    return Bubblewrap(hidden=[settings.data_dir, settings.skills_dir])
+
+
+def open_guard(settings: Settings) -> Guard:
+    """What judges the hosts that the gateway is asked to go to."""
+    return Guard(allow=settings.web_allow, deny=settings.web_deny)
+
+
+def open_skills(loaded: Loaded, installed: InstalledSkills | None = None) -> Skills:
+    """The core skills and the user's."""
+    return Skills(
+        core_dir=CORE_DIR,
+        user_dir=loaded.settings.skills_dir,
+        environ=loaded.provider_environ,
+        installed=installed,
+        # What a skill's scripts find, not what the gateway finds.
+        which=open_bubblewrap(loaded.settings).which,
+    )

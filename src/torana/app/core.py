@@ -1,0 +1,213 @@
+"""Everything below the edges: what is known and kept, the agent, and the turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+
+from torana.agent import TurnAgent
+from torana.agent.compaction import Compaction
+from torana.agent.instructions import Instructions
+from torana.app.acting import Acting, build_acting, open_skills, open_workspaces
+from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
+from torana.app.models import choose_embedder, choose_model
+from torana.config import Loaded, Settings
+from torana.limits.budgets import Budgets
+from torana.memory import Memory
+from torana.messages import FileKind, Turn, utc_now
+from torana.models.embeddings import Embedder
+from torana.models.files import files_taken
+from torana.models.providers import without_builtin
+from torana.schedules import Schedules
+from torana.sessions import Sessions
+from torana.sessions.summaries import Summaries
+from torana.skills import Skills
+from torana.skills.installed import InstalledSkills
+from torana.store.backup import DATABASE_NAME, INSTALLED
+from torana.store.database import Database
+from torana.store.migrate import migrate
+from torana.store.workspaces import Workspaces
+from torana.tools.permission import Rules
+from torana.turns import Queue, Turns
+from torana.turns.approvals import Approvals
+from torana.turns.log.memory import MemoryEventLog
+
+
+class ShowsQuestions(Protocol):
+    """An edge that can ask whoever a turn came from."""
+
+    def can_ask(self, account: str, /) -> bool:
+        """Whether the account can show a question, and hear its answer."""
+        ...
+
+    def wake(self, account: str | None, /) -> None:
+        """Deliver what waits for the account."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """The gateway without a way in or out."""
+
+    database: Database
+    skills: Skills
+    #: Those of them that were installed, and what is granted to which.
+    installed: InstalledSkills
+    sessions: Sessions
+    memory: Memory
+    embedder: Embedder | None
+    workspaces: Workspaces
+    schedules: Schedules
+    #: Set when something else is due next.
+    due: asyncio.Event
+    acting: Acting
+    model: Model
+    #: The kinds of files that the model can be handed.
+    takes: frozenset[FileKind]
+    agent: TurnAgent
+    compaction: Compaction | None
+    turns: Turns
+    #: Who is told of the end of each turn, and who shows questions; edges add themselves.
+    ended: list[Callable[[Turn], None]]
+    asks: list[ShowsQuestions]
+
+
+def build_core(loaded: Loaded, model: Model | None) -> Core:
+    """Put it together; ``model`` stands in for the one that the settings name."""
+    settings = loaded.settings
+    installed = InstalledSkills(root=settings.data_dir / INSTALLED)
+    skills = open_skills(loaded, installed)
+    model = model or choose_model(loaded, skills, installed.granted)
+    database = _database(settings)
+    sessions = Sessions(database=database, history_messages=settings.history_messages)
+    memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
+    workspaces, takes = open_workspaces(settings), files_taken(model, settings.model_files)
+    schedules = _schedules(settings, database, due := asyncio.Event())
+    acting = build_acting(
+        loaded,
+        memory=memory,
+        sessions=sessions,
+        skills=skills,
+        schedules=schedules,
+        workspaces=workspaces,
+        granted=installed.granted,
+    )
+    prices = prices_of(settings)
+    timezone = ZoneInfo(settings.timezone)
+    agent = TurnAgent(
+        model=model,
+        toolset=acting.toolset,
+        instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
+        sessions=sessions,
+        memory=memory,
+        timezone=timezone,
+        recall_in_rooms=settings.recall_in_rooms,
+        bounds=bounds_of(settings),
+        clock=utc_now,
+        prices=prices,
+        takes=takes,
+        rules=Rules(settings.permissions),
+    )
+    budgets = budgets_of(settings, limits_of(settings), prices)
+    compaction = _compaction(settings, database, model, budgets)
+    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
+    asks: list[ShowsQuestions] = []
+    return Core(
+        database=database,
+        skills=skills,
+        installed=installed,
+        sessions=sessions,
+        memory=memory,
+        embedder=embedder,
+        workspaces=workspaces,
+        schedules=schedules,
+        due=due,
+        acting=acting,
+        model=model,
+        takes=takes,
+        agent=agent,
+        compaction=compaction,
+        turns=_turns(settings, database, agent, budgets, ended, asks),
+        ended=ended,
+        asks=asks,
+    )
+
+
+def _database(settings: Settings) -> Database:
+    path = settings.data_dir / DATABASE_NAME
+    migrate(path)
+    return Database(path=path)
+
+
+def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
+    return Schedules(
+        database=database,
+        zone=ZoneInfo(settings.timezone),
+        per_user=settings.schedules_per_user,
+        min_minutes=settings.schedule_min_minutes,
+        changed=due.set,
+    )
+
+
+def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
+    """None where it is switched off, and where no language model is there to do it."""
+    summariser = without_builtin(model)
+    if summariser is None or not settings.compact:
+        return None
+    summaries = Summaries(database=database, history_messages=settings.history_messages)
+
+    async def spent(turn: Turn, response: ModelResponse) -> None:
+        await database.run(partial(budgets.charge, turn=turn, responses=[response]))
+
+    return Compaction(model=summariser, summaries=summaries, spent=spent)
+
+
+def _turns(
+    settings: Settings,
+    database: Database,
+    agent: TurnAgent,
+    budgets: Budgets,
+    ended: list[Callable[[Turn], None]],
+    asks: list[ShowsQuestions],
+) -> Turns:
+    def tell(turn: Turn) -> None:
+        for listener in ended:
+            listener(turn)
+
+    return Turns(
+        database=database,
+        agent=agent,
+        log=MemoryEventLog(),
+        budgets=budgets,
+        turn_timeout=settings.turn_timeout,
+        concurrency=settings.concurrency,
+        max_crashes=settings.max_crashes,
+        ended=tell,
+        approvals=_approvals(settings, database, asks),
+        queue=Queue(
+            per_session=settings.queue_per_session,
+            per_user=settings.queue_per_user,
+            overall=settings.queue,
+        ),
+    )
+
+
+def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
+    def tell(turn: Turn) -> None:
+        for edge in asks:
+            edge.wake(turn.account)
+
+    return Approvals(
+        database=database,
+        lasts=timedelta(minutes=settings.approval_minutes),
+        can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
+        asked=tell,
+    )

@@ -1,0 +1,62 @@
+"""Which model answers, and which embeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic_ai.models import Model
+
+from torana.config import Loaded
+from torana.models.base import Card
+from torana.models.builtin import BuiltinModel
+from torana.models.embeddings import Embedder
+from torana.models.providers import open_embedder, open_model
+from torana.skills import Needs, Skill, Skills, Trigger
+
+#: What the operator granted a skill's scripts; None is nothing.
+Granted = Callable[[Skill], Needs | None]
+
+
+def choose_model(loaded: Loaded, skills: Skills, granted: Granted = lambda _skill: None) -> Model:
+    """The model that the settings name. Raises ``ConfigInvalid`` where it cannot be had."""
+    settings = loaded.settings
+    return open_model(
+        settings.model,
+        environ=loaded.provider_environ,
+        base_url=settings.model_base_url,
+        api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
+        builtin=lambda: BuiltinModel(cards=lambda: _cards(skills, granted)),
+    )
+
+
+def choose_embedder(loaded: Loaded) -> Embedder | None:
+    """The embedding model that the settings name, if any. Raises ``ConfigInvalid`` where it cannot be had."""
+    settings = loaded.settings
+    if settings.embedding_model is None:
+        return None
+    return open_embedder(
+        settings.embedding_model,
+        models=settings.model,
+        environ=loaded.provider_environ,
+        base_url=settings.model_base_url,
+        api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
+    )
+
+
+def _cards(skills: Skills, granted: Granted) -> list[Card]:
+    return [
+        Card(
+            slug=skill.slug,
+            title=skill.title,
+            description=skill.description,
+            examples=skill.examples,
+            tools=skill.tools,
+            triggers=_triggers(skill, granted),
+        )
+        for skill in skills.catalogue().loaded
+    ]
+
+
+def _triggers(skill: Skill, granted: Granted) -> tuple[Trigger, ...]:
+    needs = granted(skill)
+    return tuple(trigger for trigger in skill.triggers if needs and trigger.script in needs.scripts)

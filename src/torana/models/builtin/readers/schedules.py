@@ -1,0 +1,120 @@
+"""Reminders and tasks for later: when, and what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torana.models.builtin.message import Message
+from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
+
+_DAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_MONTH = (
+    r"(?:january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)"
+)
+_CLOCK = (
+    r"(?:at (?:\d{1,2}(?:[:.][0-5]\d)?(?: ?[ap]\.?m\.?| o'clock)?|noon|midday|midnight)"
+    r"|\d{1,2}:[0-5]\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|(?:in the |this )?(?:morning|afternoon|evening)|tonight)"
+)
+_AHEAD = rf"in (?:\d{{1,5}}|an?|half an|{'|'.join(NUMBERS)}) (?:minute|min|hour|day|week|month|year)s?"
+_DATE = (
+    rf"(?:on )?(?:\d{{4}}-\d\d-\d\d|the day after tomorrow|tomorrow|today|(?:next |this )?{_DAY_NAME}"
+    rf"|(?:the )?\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? \d{{4}})?|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?"
+    rf"(?:,? \d{{4}})?)|{_AHEAD}"
+)
+#: A day and a time of it in either order, or one of both.
+_WHEN = rf"(?:(?:{_DATE})(?:,? {_CLOCK}){{0,2}}|{_CLOCK}(?:,? {_CLOCK})?(?:,? (?:{_DATE}))?)"
+
+_DAYS = rf"(?:{_DAY_NAME}|weekday|workday|weekend|day)s?"
+_OFTEN = (
+    rf"(?:(?:every|each) {_DAYS}(?:(?:, and |, | and ){_DAYS})*"
+    rf"|on {_DAY_NAME}s(?:(?:, and |, | and ){_DAY_NAME}s)*"
+    r"|on (?:weekdays|workdays|weekends)|daily|hourly|(?:every|each) (?:morning|afternoon|evening)"
+    r"|(?:every|each) (?:\d{1,3} )?(?:minute|hour)s?"
+    r"|(?:(?:every|each) month|monthly) on the (?:\d{1,2}(?:st|nd|rd|th)?|last day)"
+    r"|on the \d{1,2}(?:st|nd|rd|th)? (?:day )?of (?:every|each|the) month"
+    rf"|(?:(?:every|each) year|yearly) on (?:the )?\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH})"
+)
+_RULE = rf"(?:{_OFTEN}(?:,? {_CLOCK}){{0,2}}|{_CLOCK} {_OFTEN})"
+
+_REMIND = r"(?:remind me|set (?:me )?a reminder|give me a reminder)"
+#: "to call Ana", "about the meeting", "that the shop closes", ": the shop closes". Without it the end of a time
+#: would be a text: "tomorrow at 9" and "pm".
+_WHAT = r"(?:,? (?:to|about|that|of|for) |: )(?P<text>\S.*)"
+
+_FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
+
+
+def schedule_once(message: Message) -> Arguments | None:
+    """A reminder at one time; the time must be one and nothing else."""
+    match = first_match(_ONCE, message.phrase)
+    return {"text": _text(match["text"]), "at": match["when"]} if match else None
+
+
+_ONCE = (
+    wordings(rf"{_REMIND}(?: for)?,? (?P<when>{_WHEN}){_WHAT}"),
+    wordings(rf"(?P<when>{_WHEN}),? {_REMIND}{_WHAT}"),
+    wordings(rf"{_REMIND} (?:to|about|that|of|for) (?P<text>\S.*?),? (?P<when>{_WHEN})"),
+)
+
+
+def schedule_repeating(message: Message) -> Arguments | None:
+    """A reminder by a rule; or, where no reminder is asked for, a task."""
+    phrase = _spelled(message.phrase)
+    match = first_match(_AGAIN, phrase)
+    if match is not None:
+        return {"text": _text(match["text"]), "rule": match["when"]}
+    match = _TASK.fullmatch(phrase)
+    return {"text": match["text"], "rule": match["when"], "kind": "task"} if match else None
+
+
+_AGAIN = (
+    wordings(rf"{_REMIND}(?: for)?,? (?P<when>{_RULE}){_WHAT}"),
+    wordings(rf"(?P<when>{_RULE}),? {_REMIND}{_WHAT}"),
+    wordings(rf"{_REMIND} (?:to|about|that|of|for) (?P<text>\S.*?),? (?P<when>{_RULE})"),
+)
+_TASK = wordings(
+    rf"(?P<when>{_RULE}),? (?:please )?"
+    r"(?P<text>(?:tell|show|give|send|say|calculate|convert|list|read|fetch|count|use|what|how) ?.*)"
+)
+
+_LIST = wordings(
+    r"(?:list|show(?: me)?|what are) (?:all )?(?:of )?(?:my|the) (?:reminders|schedules?|scheduled tasks)",
+    r"(?:what|which) (?:reminders|schedules|scheduled tasks) (?:do i have|are there|have i(?: got)?)",
+    r"what (?:is|have you|do i have) scheduled(?: for me)?",
+    r"what (?:will|are) you (?:going to )?remind(?:ing)? me (?:of|about)",
+)
+
+
+def list_schedules(message: Message) -> Arguments | None:
+    """A question for what is scheduled, as a whole."""
+    return {} if _LIST.fullmatch(message.phrase) else None
+
+
+_CANCEL = (
+    wordings(r"(?:cancel|delete|remove|stop|drop) (?:the |my )?(?:reminder|schedule|task) (?P<which>sch_\w+)"),
+    wordings(
+        r"(?:cancel|delete|remove|stop|drop) (?:the |my )?(?:reminder|schedule|scheduled task|task)s?"
+        r" (?:to|about|that|of|for) (?P<which>.+)"
+    ),
+    wordings(r"(?:don't|do not|stop) remind(?:ing)? me (?:any ?more )?(?:to|about|that|of) (?P<which>.+)"),
+    wordings(r"(?:cancel|delete|remove|stop|drop) (?P<which>sch_\w+)"),
+)
+
+
+def cancel_schedule(message: Message) -> Arguments | None:
+    """One that is named by its id or its text."""
+    match = first_match(_CANCEL, message.phrase)
+    return {"which": match["which"]} if match else None
+
+
+def _text(said: str) -> str:
+    """The text as it is said to the person, without the quotes that may be around it."""
+    return said[1:-1] if re.fullmatch(r'"[^"]+"', said) else said
+
+
+def _spelled(phrase: str, names: Mapping[str, str] = _FIRSTS) -> str:
+    """The phrase with days of the month as numbers."""
+    pattern = rf"\bthe ({'|'.join(names)}) (?=(?:day )?of (?:every|each|the) month\b)"
+    return re.sub(pattern, lambda found: f"the {names[found[1].lower()]} ", phrase, flags=re.IGNORECASE)

@@ -1,0 +1,80 @@
+"""A skill's source as an archive, wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torana.skills.archive import PACKED_LIMIT
+from torana.skills.faults import SkillInvalid
+from torana.skills.git import Git
+from torana.skills.sources import SkillSource, pack_folder, read_archive
+from torana.web import Guard, GuardedClient, WebFault
+
+SECONDS = 120.0
+_OF_SOMEBODY = ("SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetcher:
+    """Fetches what a source names.
+
+    Where ``local`` is false, as in the gateway, it takes addresses of https alone and goes where the guard lets
+    it: whoever may install a skill shall read neither the server's files nor its network, nor use its keys.
+    """
+
+    guard: Guard
+    client: GuardedClient
+    git: Git
+    local: bool = False
+
+    async def fetch(self, source: SkillSource, *, path: str | None = None) -> bytes:
+        """The archive of the source, as large as one may be. Raises ``SkillInvalid``."""
+        if source.is_local and not self.local:
+            raise SkillInvalid(
+                f"{source} is on the gateway's machine, or is reached with its keys; upload an archive, or run "
+                "`torana skills` there."
+            )
+        if source.kind == "folder":
+            bare = await asyncio.to_thread(_is_bare, Path(source.address))
+            if not bare:
+                return await asyncio.to_thread(pack_folder, Path(source.address))
+        if source.kind == "file":
+            return await asyncio.to_thread(read_archive, Path(source.address))
+        try:
+            return await self._fetch(source, path)
+        except WebFault as fault:
+            raise SkillInvalid(f"It could not be fetched: {fault}") from fault
+
+    async def _fetch(self, source: SkillSource, path: str | None) -> bytes:
+        if source.kind != "url":
+            return await self.git.fetch(source, path=path, addresses=await self._addresses(source))
+        page = await self.client.get(source.address, max_bytes=PACKED_LIMIT, seconds=SECONDS)
+        if not page.url.startswith("https://"):
+            raise SkillInvalid(f"{source} leads to {page.url}, which is not https; name an https URL.")
+        return page.body
+
+    async def _addresses(self, source: SkillSource) -> list[str]:
+        """Where git may go; anywhere for those who run it themselves, as they might without us."""
+        if self.local:
+            return []
+        parts = urlsplit(source.address)
+        return await self.guard.resolve(parts.hostname or "", parts.port or 443)
+
+
+def open_fetcher(*, guard: Guard, environ: Mapping[str, str], local: bool = False) -> Fetcher:
+    """A fetcher with the git of this machine, which is given of the environment only what it cannot do without.
+
+    ``local`` is for somebody at this machine: their keys and proxies are taken too.
+    """
+    names = ("PATH", *(_OF_SOMEBODY if local else ()))
+    git = Git(environ={name: environ[name] for name in names if name in environ})
+    return Fetcher(guard=guard, client=GuardedClient(guard=guard), git=git, local=local)
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether the folder is a git repository without files of its own."""
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()

@@ -1,0 +1,182 @@
+"""One revision of a git repository as an archive: without a checkout, hooks or submodules."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torana.skills.archive import PACKED_LIMIT, UNPACKED_LIMIT
+from torana.skills.faults import SkillInvalid
+from torana.skills.sources import SkillSource
+
+SECONDS = 120.0
+#: A tar file's own headers come on top of what it holds.
+_TAR_LIMIT = UNPACKED_LIMIT + 4 * 1024 * 1024
+
+#: For every git: a repository it writes holds nothing that is run, and what is large is not kept in memory.
+_OPTIONS = (
+    "core.hooksPath=/dev/null",
+    "core.bigFileThreshold=1m",
+    "fetch.unpackLimit=1",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "credential.helper=",
+    "submodule.recurse=false",
+)
+#: The kernel's bounds for git and its children: KiB of memory, 512 bytes of a file, seconds of CPU.
+_LIMITS = f"{{ ulimit -v 2097152; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60; }} 2>/dev/null"
+#: Since then it goes to the addresses it is told.
+_PINNING = (2, 37)
+
+_TOO_LARGE = (
+    f"The repository has more than {PACKED_LIMIT:,} bytes packed, or {UNPACKED_LIMIT:,} unpacked; "
+    "clone it yourself and install the folder of the skill."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    """The git of this machine. ``environ`` is all that it gets of an environment besides what is set here."""
+
+    environ: Mapping[str, str]
+    seconds: float = SECONDS
+
+    async def fetch(
+        self, source: SkillSource, *, path: str | None = None, addresses: Sequence[str] = ()
+    ) -> bytes:
+        """The tree of the source's revision, or of its folder ``path`` where it has that, as a ``.tar.gz``.
+
+        With ``addresses`` the host is reached at one of these alone, whatever its name resolves to by now.
+        Raises ``SkillInvalid`` for a repository that cannot be had, is too large or takes too long.
+        """
+        with tempfile.TemporaryDirectory(prefix="torana-git-") as scratch:
+            git = _Run(
+                repository=Path(scratch, "repository"),
+                environ=_environ(self.environ, Path(scratch), source),
+                options=(*_OPTIONS, *_pins(source, addresses)),
+            )
+            try:
+                async with asyncio.timeout(self.seconds):
+                    if addresses:
+                        await _check_pins(git)
+                    tree = await _tree(git, source, path)
+                    return await asyncio.to_thread(gzip.compress, tree, 6, mtime=0)
+            except TimeoutError:
+                raise SkillInvalid(f"{source} was not there within {self.seconds:g} s; try again.") from None
+
+
+async def _check_pins(git: _Run) -> None:
+    """An older git would pass over what it does not know, and go wherever the name leads."""
+    found = re.search(r"(\d+)\.(\d+)", (await git("version")).decode())
+    if found is None or (int(found[1]), int(found[2])) < _PINNING:
+        raise SkillInvalid("The gateway's git is older than 2.37; install a newer one.")
+
+
+async def _tree(git: _Run, source: SkillSource, path: str | None) -> bytes:
+    place = f"file://{source.address}" if source.address.startswith("/") else source.address
+    await git("init", "--quiet", "--bare", "--template=", str(git.repository))
+    await git("fetch", "--quiet", "--depth=1", "--no-tags", "--", place, source.revision or "HEAD")
+    only = [path] if path and await git.has(f"FETCH_HEAD:{path}") else []
+    return await git("archive", "--format=tar", "FETCH_HEAD", "--", *only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Runs git in one repository."""
+
+    repository: Path
+    environ: Mapping[str, str]
+    options: Sequence[str]
+
+    async def __call__(self, *arguments: str) -> bytes:
+        """What it prints. Raises ``SkillInvalid`` with its own words where it fails."""
+        code, printed, told = await self._run(arguments)
+        if code == 0:
+            return printed
+        if await asyncio.to_thread(_is_full, self.repository):
+            raise SkillInvalid(_TOO_LARGE)
+        words = " ".join(told.split())[:300] or f"git ended with {code}"
+        raise SkillInvalid(f"git could not fetch it: {words}")
+
+    async def has(self, name: str) -> bool:
+        """Whether there is an object of that name."""
+        return (await self._run(("cat-file", "-e", name)))[0] == 0
+
+    async def _run(self, arguments: Sequence[str]) -> tuple[int, bytes, str]:
+        options = [part for option in self.options for part in ("-c", option)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *("sh", "-c", f'{_LIMITS}; exec git "$@"', "git", *options, *arguments),
+                cwd=self.repository.parent,
+                env={**self.environ, "GIT_DIR": str(self.repository)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SkillInvalid(f"git cannot be run ({error.strerror}); install git.") from error
+        try:
+            # Both are read while it runs: a full pipe would hold it up.
+            printed, told = await asyncio.gather(
+                _read(process.stdout, _TAR_LIMIT), _read(process.stderr, 64 * 1024)
+            )
+            return await process.wait(), printed, told.decode(errors="replace")
+        finally:
+            if process.returncode is None:
+                _kill(process)
+                await process.wait()
+
+
+def _is_full(repository: Path) -> bool:
+    """Whether a file has come to the kernel's bound, at which git dies and says this or that."""
+    return any(path.lstat().st_size >= PACKED_LIMIT for path in repository.rglob("*"))
+
+
+async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
+    data = bytearray()
+    while stream is not None and (chunk := await stream.read(64 * 1024)):
+        data += chunk
+        if len(data) > limit:
+            raise SkillInvalid(_TOO_LARGE)
+    return bytes(data)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """End it and what it started: they are a process group of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _environ(given: Mapping[str, str], home: Path, source: SkillSource) -> dict[str, str]:
+    """Nobody is asked anything, no configuration but ours is read, and only these protocols are spoken."""
+    protocols = "file" if source.address.startswith("/") else "https:ssh:git"
+    return {
+        **given,
+        "HOME": str(home),
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ALLOW_PROTOCOL": protocols,
+    }
+
+
+def _pins(source: SkillSource, addresses: Sequence[str]) -> list[str]:
+    if not addresses:
+        return []
+    parts = urlsplit(source.address)
+    literal = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
+    resolve = f"http.curloptResolve={parts.hostname}:{parts.port or 443}:{literal}"
+    return [resolve, "http.proxy=", "http.followRedirects=false"]

@@ -1,0 +1,169 @@
+"""The process dies at every commit while schedules are fired: each due time is fired once."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from torana.agent import Answer, Emit
+from torana.agent.journal import Journal
+from torana.messages import GATEWAY_OWNER, Reply, Turn, Usage
+from torana.schedules import NewSchedule, Schedules, Ticker
+from torana.store.database import Database
+from torana.testing import Faults, MortalDatabase
+from torana.turns import Turns
+from torana.turns.log.memory import MemoryEventLog
+
+#: Half past nine; what is due every ten minutes is due at these times, once of them late.
+BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+TIMES = [BEGIN + timedelta(minutes=minutes) for minutes in (10, 20, 37)]
+
+#: Seconds after which a life is stuck.
+PATIENCE = 10.0
+
+
+class Agent:
+    """Answers at once."""
+
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        """Answer a turn."""
+        return Answer(reply=Reply(text="done", model="m", usage=Usage()), history=(b"[]", 0))
+
+
+class Clock:
+    """The time, which goes on whatever dies."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
+    """Copies of a database with a reminder and a task by a rule, and one of each that is due once."""
+
+    async def schedule() -> None:
+        database = Database(path=path)
+        schedules = Schedules(
+            database=database,
+            zone=ZoneInfo("UTC"),
+            per_user=10,
+            min_minutes=5,
+            changed=lambda: None,
+            clock=Clock(),
+        )
+        for kind in ("remind", "task"):
+            repeated = NewSchedule(
+                owner=GATEWAY_OWNER, text="again", kind=kind, rule="every 10 minutes", channel="c"
+            )
+            once = NewSchedule(owner=GATEWAY_OWNER, text="once", kind=kind, at="at 9:50", channel="c")
+            await schedules.make(repeated)
+            await schedules.make(once)
+        database.close()
+
+    asyncio.run(schedule())
+    made: list[Path] = []
+
+    def copy() -> Path:
+        made.append(tmp_path / f"{len(made)}.db")
+        shutil.copy(path, made[-1])
+        return made[-1]
+
+    return copy
+
+
+def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
+    """One life of a gateway, from the time that it is to the end of the times."""
+    faults = Faults(die_at=die_at)
+    database = MortalDatabase(path=path, faults=faults)
+    turns = Turns(database=database, agent=Agent(), log=MemoryEventLog(), turn_timeout=60, clock=clock)
+    ticker = Ticker(database=database, turns=turns, firings_per_day=100, woken=asyncio.Event(), clock=clock)
+
+    async def lived() -> None:
+        await turns.start()
+        for at in [time for time in TIMES if time >= clock.now]:
+            clock.now = at
+            while await ticker.look() == 0:
+                pass
+            for turn in turns.live:
+                await turns.ended(turn)
+        await turns.stop(grace=0)
+
+    try:
+        asyncio.run(_until_death(lived, faults))
+    finally:
+        database.close()
+    return faults
+
+
+async def _until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
+    life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
+    ended, _ = await asyncio.wait({life, death}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert ended, "something is stuck"
+    if life in ended:
+        await life
+
+
+def seen(path: Path) -> tuple[Counter[str], list[str], Counter[str]]:
+    """How often each thing was said, states that are no end, and what stands of the schedules."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        said = connection.execute("SELECT content, state FROM turns").fetchall()
+        stands = connection.execute("SELECT kind || ' ' || text || ' ' || state FROM schedules").fetchall()
+        counted = connection.execute("SELECT messages FROM usage WHERE account LIKE 'schedules:%'").fetchall()
+    assert counted == [(len(said),)]  # a firing that was undone is not counted either
+    return (
+        Counter(content.partition("\n")[0] for content, _ in said),
+        [state for _, state in said if state != "completed"],
+        Counter(stand for (stand,) in stands),
+    )
+
+
+EXPECTED = (
+    Counter({"A reminder is due: again": 3, "again": 3, "A reminder is due: once": 1, "once": 1}),
+    list[str](),
+    Counter(["remind again active", "remind once ended", "task again active", "task once ended"]),
+)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
+def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
+    new_file: Callable[[], Path], subtests: pytest.Subtests
+) -> None:
+    path = new_file()
+    clean = live(path, Clock())
+    assert seen(path) == EXPECTED
+    assert len(clean.reached) > 40
+
+    missed: list[str] = []
+    for place in clean.reached:
+        with subtests.test(place=place):
+            path, clock = new_file(), Clock()
+            died = live(path, clock, die_at=place)
+            if died.reached[-1] != place:
+                missed.append(place)  # the store's thread was faster or slower: not every life passes there
+            live(path, clock)
+
+            assert seen(path) == EXPECTED
+    assert len(missed) <= len(clean.reached) // 10
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
+@pytest.mark.parametrize("when", ["before its commit", "after its commit"])
+def test_deaths_one_after_the_other_change_nothing_either(new_file: Callable[[], Path], when: str) -> None:
+    path, clock = new_file(), Clock()
+    deaths = [f"said {number % 2 + 1} {when}" for number in range(8)]
+    lives = [live(path, clock, die_at=place).reached[-1] for place in deaths]
+    assert lives[:2] == deaths[:2]
+    live(path, clock)
+    assert seen(path) == EXPECTED

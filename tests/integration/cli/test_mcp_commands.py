@@ -1,0 +1,54 @@
+"""``torana mcp`` and the doctor, beside a gateway whose MCP server changes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.integration.cli.conftest import eventually
+from tests.standins import hostile_mcp
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
+
+
+def test_servers_are_listed_and_those_that_are_gone_are_told(place: Place) -> None:
+    state = place.path / "state"
+    shop = {"command": sys.executable, "args": ["-P", hostile_mcp.__file__, "changing", str(state)]}
+    settings = OPERATOR | {"TORANA_MCP": json.dumps({"shop": shop, "gone": {"url": "http://127.0.0.1:9/mcp"}})}
+    place.serve(**settings)
+
+    def servers() -> dict[str, Any] | None:
+        code, out, err = place.run("mcp", "list", "--json", **settings)
+        assert (code, err) == (0, "")
+        found = {one["server"]: one["state"] for one in json.loads(out)["items"]}
+        return found if "starting" not in found.values() else None
+
+    assert eventually(servers) == {"shop": "active", "gone": "backing_off"}
+    code, out, _ = place.run("mcp", "list", **settings)
+    assert code == 0
+    assert "shop_echo  ask" in out
+    code, out, _ = place.run("doctor", **settings)
+    assert code == 1
+    assert "mcp        gone: ConnectError" in out
+    assert place.run("mcp", "approve", "shop", "--yes", **settings)[:2] == (
+        0,
+        "Nothing of shop waits to be approved.\n",
+    )
+    code, _, err = place.run("mcp", "approve", "none", "--yes", **settings)
+    assert (code, err) == (1, "there is no MCP server 'none'; `torana mcp list` names them\n")
+
+
+def test_settings_of_a_server_are_checked(place: Place) -> None:
+    servers = json.dumps({"shop": {"command": "no-such-program", "env": {"KEY": "$SHOP_KEY"}}})
+
+    code, _, err = place.run("config", "check", TORANA_MCP=servers)
+    assert (code, err) == (2, "mcp.shop: the environment variable SHOP_KEY is not set\n")
+    code, _, err = place.run("config", "check", TORANA_MCP=servers, SHOP_KEY="hidden")
+    assert code == 2
+    assert err == "mcp.shop: there is no program no-such-program; install it, or give its whole path\n"
+    code, out, _ = place.run("config", "show", TORANA_MCP=servers, SHOP_KEY="hidden")
+    assert (code, "SHOP_KEY" in out) == (0, False)

@@ -1,0 +1,45 @@
+"""What was scheduled in a chat is said there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pydantic_ai.messages import ToolCallPart
+from tests.unit.connectors.conftest import Gateway
+
+from torana.messages import utc_now
+from torana.schedules import Ticker
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+
+Open = Callable[..., Awaitable[Gateway]]
+
+
+async def test_reminders_and_tasks_are_said_where_they_were_made(open_gateway: Open) -> None:
+    chat = Chat(allow=["ana"])
+    calls = [
+        ToolCallPart("schedule_once", {"text": "call Ben", "at": "in 1 minute"}),
+        ToolCallPart("schedule_once", {"text": "the weather?", "at": "in 2 minutes", "kind": "task"}),
+    ]
+    model = ScriptedModel(calls, "Both are scheduled.", "It is sunny.")
+    gateway = await open_gateway(chat, model)
+    # The agent's clock stands in March: by this one both are long due.
+    ticker = Ticker(
+        database=gateway.database,
+        turns=gateway.turns,
+        firings_per_day=10,
+        woken=asyncio.Event(),
+        clock=utc_now,
+    )
+    await chat.say("remind me")
+    await chat.shown(1)
+    while await ticker.look() == 0:
+        pass
+
+    texts = [said.text for said in await chat.shown(3)]
+    assert texts[0] == "Both are scheduled."
+    assert texts[1].startswith("Reminder, which was due on Monday, 2 March 2026 at 09:3")
+    assert texts[1].endswith("(Europe/Lisbon): call Ben")
+    assert texts[2] == "It is sunny."
+    assert len({(row.account, row.line, row.place) for row in await gateway.rows()}) == 1

@@ -1,0 +1,200 @@
+"""When rules are due, against a clock on the wall that is looked at every minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from cronsim import CronSim
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torana.errors import ScheduleInvalid
+from torana.schedules.rules import next_due, normal, smallest_gap
+
+BERLIN, LORD_HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
+ZONES = (BERLIN, LORD_HOWE, ZoneInfo("America/St_Johns"), ZoneInfo("Asia/Kolkata"), ZoneInfo("UTC"))
+
+#: Days on which the clocks of these zones jump, in 2026, and days on which they do not.
+JUMPS = [(2026, 3, 29), (2026, 10, 25), (2026, 4, 5), (2026, 10, 4), (2026, 3, 8), (2026, 11, 1), (2026, 6, 1)]
+
+
+def due_times(rule: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """All times behind a moment, each asked for from the one before."""
+    while (due := next_due(rule, zone, after)) is not None:
+        yield due
+        after = due
+
+
+def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
+    """The next times as the clock there shows them, with its offset."""
+    there = ZoneInfo(zone)
+    after = datetime.fromisoformat(start).replace(tzinfo=there)
+    found = islice(due_times(rule, there, after), count)
+    return [f"{moment.astimezone(there):%d %H:%M %z}" for moment in found]
+
+
+@pytest.mark.parametrize(
+    ("rule", "zone", "start", "due"),
+    [
+        # A time that is skipped, in spring, and one that comes twice, in autumn.
+        ("30 2 * * *", "Europe/Berlin", "2026-03-28 12:00", ["29 03:00 +0200", "30 02:30 +0200"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-24 12:00", ["25 02:30 +0200", "26 02:30 +0100"]),
+        # Two of them are skipped together, and the end of the jump is due itself: that is one time.
+        ("0,30 2-3 * * *", "Europe/Berlin", "2026-03-29 00:00", ["29 03:00 +0200", "29 03:30 +0200"]),
+        # What goes by the time that passes: no hour is lost, and none comes for free.
+        (
+            "*/30 * * * *",
+            "Europe/Berlin",
+            "2026-10-25 01:45",
+            ["25 02:00 +0200", "25 02:30 +0200", "25 02:00 +0100", "25 02:30 +0100", "25 03:00 +0100"],
+        ),
+        ("0 * * * *", "Europe/Berlin", "2026-03-29 00:30", ["29 01:00 +0100", "29 03:00 +0200"]),
+        # A clock that jumps by half an hour.
+        ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03 12:00", ["04 02:30 +1100", "05 02:15 +1100"]),
+        ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04 12:00", ["05 01:45 +1100", "06 01:45 +1030"]),
+        ("0 */3 * * *", "Australia/Lord_Howe", "2026-10-03 23:30", ["04 00:00 +1030", "04 03:00 +1100"]),
+        # A day of a month that has none in three of four years; the last one, whichever it is.
+        ("0 9 29 2 *", "Asia/Kolkata", "2026-01-01 00:00", ["29 09:00 +0530", "29 09:00 +0530"]),
+        ("0 9 L * *", "UTC", "2026-01-30 00:00", ["31 09:00 +0000", "28 09:00 +0000"]),
+        # A day that a zone has left out: it is due as the next one begins.
+        (
+            "0 12 * * *",
+            "Pacific/Apia",
+            "2011-12-29 00:00",
+            ["29 12:00 -1000", "31 00:00 +1400", "31 12:00 +1400"],
+        ),
+    ],
+)
+def test_jumps_of_the_clock(rule: str, zone: str, start: str, due: list[str]) -> None:
+    assert shown(rule, zone, start, len(due)) == due
+
+
+def numbers(low: int, high: int) -> st.SearchStrategy[str]:
+    """A field that names its values."""
+    return st.lists(st.integers(low, high), min_size=1, max_size=3, unique=True).map(
+        lambda values: ",".join(map(str, sorted(values)))
+    )
+
+
+MINUTES = st.one_of(st.just("*"), st.sampled_from(["*/5", "*/7", "*/20"]), numbers(0, 59))
+HOURS = st.one_of(st.just("*"), st.sampled_from(["*/2", "*/3", "1-3"]), numbers(0, 23), numbers(0, 3))
+DAYS = st.one_of(
+    st.just("*"), st.just("*"), numbers(1, 31).filter(lambda days: min(map(int, days.split(","))) < 29)
+)
+WEEKDAYS = st.one_of(st.just("*"), st.just("*"), numbers(0, 6))
+STARTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1))  # noqa: DTZ001 - of whichever zone
+RULES = st.tuples(MINUTES, HOURS, DAYS, st.just("*"), WEEKDAYS).map(" ".join)
+
+
+def minutes_of(rule: str, zone: ZoneInfo, start: datetime, hours: int) -> list[datetime]:
+    """Naively: every minute at which the wall's clock shows a time of the rule; by cron's rules for jumps."""
+    fixed = not any(field.startswith("*") for field in rule.split()[:2])
+    found: list[datetime] = []
+    seen: set[datetime] = set()
+    # A while before, for what was shown before the clock was set back.
+    before = start - timedelta(hours=3)
+    last = _wall(before - timedelta(minutes=1), zone)
+    for minute in range((hours + 3) * 60):
+        moment = before + timedelta(minutes=minute)
+        wall = _wall(moment, zone)
+        times = [wall]
+        if fixed and wall - last > timedelta(minutes=1):  # what was skipped is due now
+            times += [last + timedelta(minutes=n) for n in range(1, (wall - last) // timedelta(minutes=1))]
+        due = any(_matches(rule, time) and not (fixed and time in seen) for time in times)
+        seen |= set(times)
+        last = wall
+        if due and moment > start:
+            found.append(moment)
+    return found
+
+
+def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+def _matches(rule: str, wall: datetime) -> bool:
+    return next(CronSim(rule, wall - timedelta(seconds=1))) == wall
+
+
+@given(rule=RULES, zone=st.sampled_from(ZONES), day=st.sampled_from(JUMPS), hour=st.integers(-30, 6))
+@settings(max_examples=150, deadline=None)
+def test_every_time_that_the_clock_shows_is_due_once(
+    rule: str, zone: ZoneInfo, day: tuple[int, int, int], hour: int
+) -> None:
+    start = datetime(*day, tzinfo=zone).astimezone(UTC) + timedelta(hours=hour)
+    naive = minutes_of(rule, zone, start, 36)
+
+    assert list(islice(due_times(rule, zone, start), len(naive))) == naive
+
+
+@given(
+    rule=RULES,
+    zone=st.sampled_from(ZONES),
+    start=STARTS.map(lambda start: start.replace(tzinfo=UTC)),
+    part=st.floats(0, 0.999),
+)
+@settings(max_examples=200, deadline=None)
+def test_asked_at_any_moment_between_two_times_it_gives_the_same_one(
+    rule: str, zone: ZoneInfo, start: datetime, part: float
+) -> None:
+    first, second = islice(due_times(rule, zone, start), 2)
+    assert start < first < second
+    between = first + (second - first) * part
+    assert next_due(rule, zone, between) == second
+
+
+@given(rule=RULES, start=STARTS)
+@settings(max_examples=200, deadline=None)
+def test_where_no_clock_jumps_it_is_as_cronsim_says(rule: str, start: datetime) -> None:
+    theirs = list(islice(CronSim(rule, start), 20))
+    ours = islice(due_times(rule, ZoneInfo("UTC"), start.replace(tzinfo=UTC)), 20)
+    assert [moment.replace(tzinfo=None) for moment in ours] == theirs
+
+
+@given(rule=st.tuples(numbers(0, 59), numbers(0, 23), DAYS, st.just("*"), WEEKDAYS).map(" ".join))
+@settings(max_examples=100, deadline=None)
+def test_where_clocks_jump_by_an_hour_fixed_times_are_as_cronsim_says(rule: str) -> None:
+    start = datetime(2026, 3, 1, tzinfo=BERLIN)
+    theirs = [moment.astimezone(UTC) for moment in islice(CronSim(rule, start), 300)]
+    ours = list(islice(due_times(rule, BERLIN, start), len(set(theirs))))
+    assert ours == sorted(set(theirs))  # cronsim tells a moment twice for which two times were skipped
+
+
+@given(rule=RULES)
+def test_no_two_times_are_nearer_than_the_smallest_gap(rule: str) -> None:
+    times = list(islice(CronSim(rule, datetime(2026, 1, 1)), 100))  # noqa: DTZ001 - no zone, no jumps
+    assert min(later - earlier for earlier, later in pairwise(times)) >= smallest_gap(rule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "@daily",
+        "60 * * * *",
+        "* 24 * * *",
+        "0 0 30 2 *",
+        "0 0 31 4,6 *",
+        "*/0 * * * *",
+        "0 0 * * 1#6",
+        "0 0 * * 1#2/3",
+        "5-1 * * * *",
+        "٣ * * * *",
+        "0 0 1 1 " + ",".join("1" * 60),
+    ],
+)
+def test_what_is_no_rule_says_so(rule: str) -> None:
+    with pytest.raises(ScheduleInvalid):
+        normal(rule)
+
+
+def test_a_rule_is_kept_in_one_way_and_one_that_never_comes_is_not_due() -> None:
+    assert normal(" 0  9 * * mon-fri ") == "0 9 * * MON-FRI"
+    # A fifth Monday that is the first of a month: nobody can tell by the fields.
+    assert next_due("0 0 */31 2 1#5", BERLIN, datetime(2026, 1, 1, tzinfo=UTC)) is None

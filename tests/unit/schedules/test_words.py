@@ -1,0 +1,152 @@
+"""Times and rules in words."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torana.errors import ScheduleInvalid
+from torana.schedules.words import read_instant, read_rule, say
+
+BERLIN = ZoneInfo("Europe/Berlin")
+#: A Wednesday, 10 o'clock.
+NOW = datetime(2026, 3, 4, 10, 0, tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "wall"),
+    [
+        ("tomorrow at 9", "2026-03-05 09:00"),
+        ("Tomorrow, 9:30.", "2026-03-05 09:30"),
+        ("at 9", "2026-03-05 09:00"),  # today's has passed
+        ("at 17", "2026-03-04 17:00"),
+        ("9pm", "2026-03-04 21:00"),
+        ("12 am", "2026-03-05 00:00"),
+        ("at noon", "2026-03-04 12:00"),
+        ("at midnight", "2026-03-05 00:00"),
+        ("on Friday at 5 p.m.", "2026-03-06 17:00"),
+        ("Friday", "2026-03-06 09:00"),
+        ("next Monday at noon", "2026-03-09 12:00"),
+        ("the day after tomorrow at 17:15", "2026-03-06 17:15"),
+        ("24 December at 8", "2026-12-24 08:00"),
+        ("in 20 minutes", "2026-03-04 10:20"),
+        ("in half an hour", "2026-03-04 10:30"),
+        ("in an hour", "2026-03-04 11:00"),
+        ("in 25 days", "2026-03-29 10:00"),  # the clock jumps that night, and shows the same
+        ("in 2 weeks at 9", "2026-03-18 09:00"),
+        ("tonight", "2026-03-04 20:00"),
+        ("tonight at 8", "2026-03-04 20:00"),
+        ("tomorrow evening at 8", "2026-03-05 20:00"),
+        ("at 5 in the afternoon", "2026-03-04 17:00"),
+        ("Friday at 9 in the morning", "2026-03-06 09:00"),
+        ("this evening", "2026-03-04 19:00"),
+        ("2026-12-24", "2026-12-24 09:00"),
+        ("2026-12-24T18:30", "2026-12-24 18:30"),
+        ("2026-12-24 18:30:00Z", "2026-12-24 19:30"),
+        ("2026-12-24T18:30+05:30", "2026-12-24 14:00"),
+        ("2026-03-29 02:30", "2026-03-29 03:00"),  # which is skipped
+    ],
+)
+def test_a_time_is_read(text: str, wall: str) -> None:
+    read = read_instant(text, now=NOW, zone=BERLIN)
+    assert f"{read.astimezone(BERLIN):%Y-%m-%d %H:%M}" == wall
+
+
+def test_a_time_that_comes_twice_is_the_first() -> None:
+    assert read_instant("2026-10-25 02:30", now=NOW, zone=BERLIN) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("yesterday at 9", "Tuesday, 3 March 2026 at 09:00 (Europe/Berlin) has passed; now it is Wednesday"),
+        ("today at 9", "has passed"),
+        ("2026-03-04T10:00", "has passed"),
+        ("in 0 minutes", "has passed"),
+        ("2040-01-01 09:00", "more than 10 years ahead"),
+        ("in 99999 weeks", "more than 10 years ahead"),
+        ("every day at 9", "is a rule, not a time"),
+        ("tomorrow at 9 at 10", "cannot read"),
+        ("at 25", "cannot read"),
+        ("at 13 pm", "cannot read"),
+        ("9", "cannot read"),
+        ("01/02/2027 at 9", "cannot read"),
+        ("soon", "cannot read"),
+        ("", "1 to 100 characters"),
+        ("x" * 5000, "1 to 100 characters"),
+    ],
+)
+def test_what_is_no_time_to_come_says_why(text: str, told: str) -> None:
+    with pytest.raises(ScheduleInvalid) as refused:
+        read_instant(text, now=NOW, zone=BERLIN)
+    assert told in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("every day at 9", "0 9 * * *"),
+        ("daily at 9:30", "30 9 * * *"),
+        ("at 9 every day", "0 9 * * *"),
+        ("every weekday at 17:00", "0 17 * * MON-FRI"),
+        ("on weekdays at 5 pm", "0 17 * * MON-FRI"),
+        ("every weekend at 10", "0 10 * * SAT,SUN"),
+        ("Every Monday and Thursday at 8", "0 8 * * MON,THU"),
+        ("Mondays, Tuesdays, and Fridays at noon", "0 12 * * MON,TUE,FRI"),
+        ("every morning", "0 9 * * *"),
+        ("every evening at 8", "0 20 * * *"),
+        ("hourly", "0 */1 * * *"),
+        ("every 2 hours", "0 */2 * * *"),
+        ("every 24 hours", "0 0 * * *"),
+        ("every 15 minutes", "*/15 * * * *"),
+        ("every 60 minutes", "0 * * * *"),
+        ("every month on the 1st at 9", "0 9 1 * *"),
+        ("the 15th of each month at noon", "0 12 15 * *"),
+        ("monthly on the last day at 18:00", "0 18 L * *"),
+        ("every year on 24 December at 9", "0 9 24 DEC *"),
+        ("yearly on May 1st", "0 9 1 MAY *"),
+        ("30 9 * * mon-fri", "30 9 * * MON-FRI"),
+    ],
+)
+def test_a_rule_is_read(text: str, rule: str) -> None:
+    assert read_rule(text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("every 7 minutes", "7 does not go into 60 minutes"),
+        ("every 5 hours", "5 does not go into 24 hours"),
+        ("every 0 minutes", "0 does not go"),
+        ("on Monday at 8", "cannot read"),
+        ("every other day", "cannot read"),
+        ("every year on 31 February", "never due"),
+        ("every month on the 32nd at 9", "never due"),
+        ("every year on 1 Foobar", "cannot read"),
+        ("tomorrow at 9", "cannot read"),
+        ("0 9 31 2 *", "never due"),
+    ],
+)
+def test_what_is_no_rule_says_why(text: str, told: str) -> None:
+    with pytest.raises(ScheduleInvalid) as refused:
+        read_rule(text)
+    assert told in refused.value.detail
+
+
+@given(st.text(max_size=60) | st.text(alphabet="0123456789:- .atpmevryinhouds*,/", max_size=40))
+def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+    with suppress(ScheduleInvalid):
+        assert read_instant(text, now=NOW, zone=BERLIN) > NOW
+    with suppress(ScheduleInvalid):
+        assert read_rule(text).count(" ") == 4
+
+
+def test_a_moment_is_told_with_its_day_and_zone() -> None:
+    assert (
+        say(datetime(2026, 3, 2, 8, 5, tzinfo=UTC), BERLIN) == "Monday, 2 March 2026 at 09:05 (Europe/Berlin)"
+    )

@@ -1,0 +1,520 @@
+"""Skills are installed, approved, changed behind one's back, updated and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import Connection
+from tests.unit.skills.archives import SKILL, tarred, zipped
+
+from torana.errors import GatewayError, NotFound, SkillChanged, SkillConflict, SkillRefused, StoreUnavailable
+from torana.skills import CORE_DIR, Needs, Skills
+from torana.skills.changes import SkillChanges
+from torana.skills.fetching import Fetcher
+from torana.skills.git import Git
+from torana.skills.installed import InstalledSkills
+from torana.skills.standing import Shown
+from torana.store import audit
+from torana.store.audit import Act, Entry
+from torana.store.database import Database
+from torana.web import Guard, GuardedClient
+
+ACT = Act(principal="operator", source="test", at=datetime(2026, 3, 2, tzinfo=UTC))
+
+NEEDY = """\
+---
+name: tea
+description: Brews tea.
+metadata:
+  torana:
+    bins: [sh]
+    hosts: [kettle.example]
+    secrets: [KETTLE_KEY]
+---
+# Tea
+"""
+NEEDY_TEA = {"tea/SKILL.md": NEEDY, "tea/scripts/brew.sh": "echo tea\n"}
+WANTED = Needs(bins=("sh",), hosts=("kettle.example",), secrets=("KETTLE_KEY",), scripts=("scripts/brew.sh",))
+
+
+def at_once(work: Callable[[], object]) -> None:
+    """A background in which everything is done before who asked goes on."""
+    work()
+
+
+class Place:
+    """A gateway's skills, those placed by hand and those installed."""
+
+    def __init__(self, path: Path, database: Database) -> None:
+        self.by_hand = path / "by-hand"
+        self.root = path / "installed"
+        self.database = database
+        self.installed = InstalledSkills(root=self.root)
+        self.now = 0.0
+        self.skills = Skills(
+            core_dir=CORE_DIR,
+            user_dir=self.by_hand,
+            environ={},
+            installed=self.installed,
+            monotonic=lambda: self.now,
+            background=at_once,
+        )
+        guard = Guard()
+        fetcher = Fetcher(guard=guard, client=GuardedClient(guard=guard), git=Git(environ={}), local=True)
+        self.changes = SkillChanges(
+            database=database, skills=self.skills, installed=self.installed, fetcher=fetcher
+        )
+
+    def put(self, slug: str = "tea", text: str = NEEDY) -> Path:
+        """Place a skill by hand."""
+        folder = self.by_hand / slug
+        (folder / "scripts").mkdir(parents=True, exist_ok=True)
+        (folder / "SKILL.md").write_text(text)
+        (folder / "scripts" / "brew.sh").write_text("echo tea\n")
+        self.skills.refresh()
+        return folder
+
+    async def install(self, archive: bytes | None = None, **more: Any) -> str:
+        """Install an archive; the digest of its skill."""
+        packed = archive or tarred(NEEDY_TEA)
+        return (await self.changes.take_in(packed, origin="test", act=ACT, **more)).digest
+
+    async def install_and_approve(self, archive: bytes | None = None) -> str:
+        digest = await self.install(archive)
+        await self.changes.approve("tea", digest=digest, act=ACT)
+        return digest
+
+    def shown(self, slug: str = "tea") -> Shown:
+        shown = self.changes.standings.shown(slug)
+        assert shown is not None
+        return shown
+
+    def state(self, slug: str = "tea") -> str:
+        return self.shown(slug).standing.state
+
+    def loaded(self, slug: str = "tea") -> bool:
+        """Whether the catalogue has the user's skill of that slug, a while later."""
+        self.now += 10
+        skill = self.skills.catalogue().get(slug)
+        return skill is not None and skill.source == "user"
+
+    def granted(self, slug: str = "tea") -> Needs | None:
+        self.now += 10
+        skill = self.skills.catalogue().get(slug)
+        return skill and self.installed.granted(skill)
+
+    def folder(self, slug: str = "tea") -> Path:
+        """The folder of an installed skill."""
+        decision = self.installed.decision(slug)
+        assert decision is not None
+        return self.installed.path(decision)
+
+    def leftovers(self) -> set[str]:
+        """What lies below the directory of installed skills that no decision names."""
+        named = {name for decision in self.installed.decisions() for name in decision.folders}
+        return {entry.name for entry in self.root.iterdir()} - named
+
+    async def audited(self) -> list[Entry]:
+        def all_of_it(connection: Connection) -> list[Entry]:
+            return audit.listed(connection, before=None, limit=100)
+
+        return list(reversed(await self.database.run(all_of_it)))
+
+
+@pytest.fixture
+async def place(tmp_path: Path, open_database: Callable[[], Database]) -> Place:
+    place = Place(tmp_path, open_database())
+    await place.changes.start()
+    return place
+
+
+async def refused(work: Awaitable[Any], kind: type[GatewayError]) -> str:
+    with pytest.raises(kind) as error:
+        await work
+    return error.value.detail
+
+
+# --- installed
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+async def test_an_installed_skill_waits_in_quarantine(place: Place, pack: Callable[..., bytes]) -> None:
+    await place.install(pack(NEEDY_TEA))
+    shown = place.shown()
+    assert (shown.standing.state, shown.standing.origin, shown.standing.installed) == (
+        "quarantine",
+        "test",
+        True,
+    )
+    assert not place.loaded()
+    assert shown.current is not None
+    assert shown.current.report.needs == WANTED
+    assert place.skills.catalogue().counts()["user"] == 0
+
+
+async def test_an_approved_skill_is_loaded_and_may_do_what_was_granted(place: Place) -> None:
+    await place.install_and_approve()
+    assert place.loaded()
+    assert place.granted() == WANTED
+    assert place.skills.catalogue().counts()["user"] == 1
+    assert (place.state(), place.shown().standing.granted) == ("active", True)
+
+
+async def test_approved_without_its_scripts_it_is_instructions(place: Place) -> None:
+    digest = await place.install()
+    await place.changes.approve("tea", digest=digest, grant=False, act=ACT)
+    assert place.loaded()
+    assert place.granted() is None
+
+
+async def test_only_what_was_looked_at_is_approved(place: Place) -> None:
+    digest = await place.install()
+    (place.folder() / "scripts" / "brew.sh").write_text("echo coffee\n")
+    await refused(place.changes.approve("tea", digest=digest, act=ACT), SkillChanged)
+    assert place.state() == "changed"
+    assert not place.loaded()
+    assert place.granted() is None
+
+
+#: Ways to change a skill's folder.
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "changed": lambda folder: (folder / "scripts" / "brew.sh").write_text("echo coffee\n"),
+    "instructions": lambda folder: (folder / "SKILL.md").write_text(NEEDY + "Add milk.\n"),
+    "added": lambda folder: (folder / "scripts" / "more.sh").write_text("echo more\n"),
+    "removed": lambda folder: (folder / "scripts" / "brew.sh").unlink(),
+    "gone": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_a_changed_file_disables_an_installed_skill(
+    place: Place, change: Callable[[Path], object]
+) -> None:
+    await place.install_and_approve()
+    skill = place.skills.catalogue().get("tea")
+    assert skill is not None
+    change(place.folder())
+    # Before anybody looked at the directory again, nothing is granted any more.
+    assert place.installed.granted(skill) is None
+    assert not place.loaded()
+    assert place.state() in ("changed", "broken")
+    assert place.shown().standing.fault
+
+
+async def test_a_changed_skill_is_loaded_again_when_that_is_approved(place: Place) -> None:
+    await place.install_and_approve()
+    (place.folder() / "scripts" / "brew.sh").write_text("echo coffee\n")
+    place.loaded()
+    current = place.shown().current
+    assert current is not None
+    await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
+    assert place.loaded()
+    assert place.granted() == WANTED
+
+
+async def test_what_is_planted_in_an_installed_skill_out_of_sight_takes_its_grant(place: Place) -> None:
+    await place.install_and_approve()
+    (place.folder() / "scripts" / "__pycache__").mkdir()
+    assert place.granted() is None
+
+
+async def test_an_installed_skill_takes_the_place_of_a_core_skill_and_the_report_says_so(place: Place) -> None:
+    text = SKILL.replace("name: tea", "name: calculator")
+    digest = await place.install(tarred({"calculator/SKILL.md": text}))
+    current = place.shown("calculator").current
+    assert current is not None
+    assert current.report.findings[0].kind == "replaces-core"
+    assert not place.loaded("calculator")
+    await place.changes.approve("calculator", digest=digest, act=ACT)
+    assert place.loaded("calculator")
+
+
+async def test_a_skill_is_not_installed_twice(place: Place) -> None:
+    await place.install()
+    assert "already" in await refused(place.install(), SkillConflict)
+    assert place.leftovers() == set()
+
+
+async def test_a_skill_is_not_installed_over_one_that_was_placed_by_hand(place: Place) -> None:
+    place.put()
+    assert "already" in await refused(place.install(), SkillConflict)
+    assert list(place.root.iterdir()) == []
+
+
+async def test_of_many_that_install_one_skill_at_once_one_succeeds(place: Place) -> None:
+    tries = [place.install(tarred({**NEEDY_TEA, "tea/n": str(n)})) for n in range(8)]
+    done = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(outcome, str) for outcome in done) == 1
+    assert all(isinstance(outcome, str | SkillConflict) for outcome in done)
+    assert place.leftovers() == set()
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        ({"tea/README.md": "x"}, "There is no SKILL.md in it"),
+        ({"tea/SKILL.md": "no front matter"}, "has no front matter"),
+        ({"tea/SKILL.md": SKILL.replace("description", "purpose")}, "has no description"),
+        ({"tea/SKILL.md": "---\n# comment\n---\n"}, "not a mapping"),
+        ({"tea.tar.gz": tarred()}, "There is no SKILL.md in it"),
+        ({"a/SKILL.md": SKILL, "b/SKILL.md": SKILL}, "There are 2 skills in it: a, b. Choose one with --path."),
+        ({"../SKILL.md": SKILL}, "leads out of it"),
+    ],
+)
+async def test_what_is_no_skill_is_refused_and_leaves_nothing(
+    place: Place, files: dict[str, str | bytes], fault: str
+) -> None:
+    assert fault in await refused(place.install(tarred(files)), SkillRefused)
+    assert list(place.root.iterdir()) == []
+    assert place.installed.decisions() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "slug"),
+    [
+        ({"SKILL.md": SKILL}, "tea"),
+        ({"tea-main/SKILL.md": SKILL}, "tea"),
+        ({"repo/skills/tea/SKILL.md": SKILL, "repo/README.md": "x"}, "tea"),
+        ({"tea/SKILL.md": SKILL, "tea/examples/other/SKILL.md": SKILL}, "tea"),
+        ({"green-tea/SKILL.md": SKILL.replace("name: tea", "name: Green Tea!")}, "green-tea"),
+        ({"SKILL.md": SKILL.replace("name: tea", "name: Green Tea!")}, "green-tea"),
+    ],
+)
+async def test_the_one_skill_of_an_archive_is_found(place: Place, files: dict[str, str], slug: str) -> None:
+    await place.install(tarred(files))
+    assert [decision.slug for decision in place.installed.decisions()] == [slug]
+
+
+@pytest.mark.parametrize("chosen", ["b", "skills/b", "repo/skills/b"])
+async def test_of_several_skills_one_is_chosen_by_its_path(place: Place, chosen: str) -> None:
+    other = SKILL.replace("name: tea", "name: other")
+    archive = tarred({"repo/skills/a/SKILL.md": SKILL, "repo/skills/b/SKILL.md": other})
+    await place.install(archive, path=chosen)
+    assert [decision.slug for decision in place.installed.decisions()] == ["other"]
+
+
+@pytest.mark.parametrize("chosen", ["c", "..", "/", "../a", "skills"])
+async def test_a_path_that_names_no_skill_is_refused(place: Place, chosen: str) -> None:
+    archive = tarred({"skills/a/SKILL.md": SKILL, "skills/b/SKILL.md": SKILL})
+    assert "no folder" in await refused(place.install(archive, path=chosen), SkillRefused)
+
+
+# --- placed by hand
+
+
+async def test_what_was_placed_by_hand_is_instructions_until_it_is_approved(place: Place) -> None:
+    place.put()
+    assert place.loaded()
+    assert place.granted() is None
+    current = place.shown().current
+    assert current is not None
+    await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
+    assert place.granted() == WANTED
+    standing = place.shown().standing
+    assert (standing.state, standing.granted, standing.installed) == ("active", True, False)
+
+
+async def test_a_changed_file_takes_the_grant_back_and_leaves_the_instructions(place: Place) -> None:
+    folder = place.put()
+    current = place.shown().current
+    assert current is not None
+    await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
+    (folder / "scripts" / "brew.sh").write_text("echo coffee\n")
+    assert place.granted() is None
+    assert place.loaded()
+    standing = place.shown().standing
+    assert (standing.state, standing.granted) == ("active", False)
+    assert "changed after its scripts were approved" in (standing.fault or "")
+
+
+async def test_what_was_placed_by_hand_is_switched_off_and_on(place: Place) -> None:
+    place.put()
+    await place.changes.disable("tea", act=ACT)
+    assert (place.loaded(), place.state()) == (False, "disabled")
+    await place.changes.enable("tea", act=ACT)
+    assert (place.loaded(), place.granted()) == (True, None)
+
+
+async def test_what_was_placed_by_hand_is_neither_removed_nor_updated(place: Place) -> None:
+    place.put()
+    for change in (place.changes.remove, place.changes.update):
+        assert "placed by hand" in await refused(change("tea", act=ACT), SkillConflict)
+    assert place.loaded()
+
+
+async def test_the_grant_of_an_installed_skill_is_none_of_one_placed_by_hand_later(place: Place) -> None:
+    await place.install_and_approve()
+    place.put()
+    assert place.granted() is None
+    assert place.loaded()
+    by_hand, installed = (one for one in place.changes.standings.listed() if one.slug == "tea")
+    assert (by_hand.installed, installed.installed) == (False, True)
+    assert "placed by hand" in (installed.fault or "")
+
+
+async def test_a_core_skill_is_neither_approved_nor_switched_off(place: Place) -> None:
+    for work in (
+        place.changes.approve("calculator", digest="sha256:x", act=ACT),
+        place.changes.disable("calculator", act=ACT),
+        place.changes.enable("calculator", act=ACT),
+    ):
+        assert "part of the package" in await refused(work, SkillConflict)
+
+
+@pytest.mark.parametrize("slug", ["none", "../tea", "", ".", "a/b", "x" * 300])
+async def test_of_a_skill_that_is_not_there_nothing_is_changed(place: Place, slug: str) -> None:
+    changes = place.changes
+    for work in (
+        changes.approve(slug, digest="x", act=ACT),
+        changes.disable(slug, act=ACT),
+        changes.enable(slug, act=ACT),
+        changes.update(slug, act=ACT),
+        changes.remove(slug, act=ACT),
+    ):
+        await refused(work, NotFound)
+    assert changes.standings.shown(slug) is None
+
+
+# --- changed by the operator
+
+
+async def test_a_disabled_skill_comes_back_as_it_was_approved(place: Place) -> None:
+    await place.install_and_approve()
+    await place.changes.disable("tea", act=ACT)
+    assert (place.loaded(), place.state()) == (False, "disabled")
+    await place.changes.enable("tea", act=ACT)
+    assert (place.loaded(), place.granted()) == (True, WANTED)
+
+
+async def test_a_disabled_skill_whose_files_changed_does_not_come_back(place: Place) -> None:
+    await place.install_and_approve()
+    await place.changes.disable("tea", act=ACT)
+    (place.folder() / "SKILL.md").write_text(NEEDY + "Add poison.\n")
+    await refused(place.changes.enable("tea", act=ACT), SkillChanged)
+    assert not place.loaded()
+
+
+async def test_what_was_never_approved_is_not_enabled(place: Place) -> None:
+    await place.install()
+    await refused(place.changes.enable("tea", act=ACT), SkillConflict)
+    await refused(place.changes.disable("tea", act=ACT), SkillConflict)
+    assert place.state() == "quarantine"
+
+
+async def test_a_removed_skill_is_gone_from_the_disk(place: Place) -> None:
+    await place.install_and_approve()
+    await place.changes.remove("tea", act=ACT)
+    assert not place.loaded()
+    assert list(place.root.iterdir()) == []
+    await place.install()
+    assert place.state() == "quarantine"
+
+
+async def test_every_change_is_in_the_audit_record(place: Place) -> None:
+    digest = await place.install_and_approve()
+    await place.changes.disable("tea", act=ACT)
+    await place.changes.enable("tea", act=ACT)
+    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    await place.changes.remove("tea", act=ACT)
+    entries = await place.audited()
+    actions = ["install", "approve", "disable", "enable", "update", "remove"]
+    assert [entry.action for entry in entries] == [f"skill.{action}" for action in actions]
+    assert {(entry.target, entry.act) for entry in entries} == {("tea", ACT)}
+    assert entries[0].detail == {"digest": digest, "origin": "test"}
+    assert entries[1].detail == {"digest": digest, "scripts": True}
+
+
+# --- updated
+
+
+async def test_a_newer_version_waits_while_the_approved_one_goes_on(place: Place) -> None:
+    old = await place.install_and_approve()
+    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert (place.loaded(), place.granted()) == (True, WANTED)
+    shown = place.shown()
+    assert shown.current is not None
+    assert shown.newer is not None
+    assert (shown.current.skill.digest, shown.newer.skill.digest) == (old, shown.standing.newer)
+    await place.changes.approve("tea", digest=shown.newer.skill.digest, act=ACT)
+    assert place.loaded()
+    assert (place.folder() / "new").exists()
+    assert place.shown().newer is None
+    assert len(list(place.root.iterdir())) == 1
+
+
+async def test_a_newer_version_in_quarantine_takes_the_place_of_one_that_was_never_approved(
+    place: Place,
+) -> None:
+    await place.install()
+    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert (place.state(), place.shown().newer) == ("quarantine", None)
+    assert (place.folder() / "new").exists()
+    assert place.leftovers() == set()
+
+
+async def test_the_same_files_are_no_newer_version(place: Place) -> None:
+    await place.install_and_approve()
+    await place.changes.renew("tea", zipped(NEEDY_TEA), act=ACT)
+    assert place.shown().newer is None
+    assert place.leftovers() == set()
+
+
+async def test_another_skill_is_no_newer_version(place: Place) -> None:
+    await place.install_and_approve()
+    archive = tarred({"x/SKILL.md": SKILL.replace("name: tea", "name: coffee")})
+    assert "'coffee'" in await refused(place.changes.renew("tea", archive, act=ACT), SkillRefused)
+    assert place.leftovers() == set()
+
+
+async def test_a_skill_is_updated_from_where_it_came(place: Place, tmp_path: Path) -> None:
+    source = tmp_path / "source" / "tea"
+    source.mkdir(parents=True)
+    (source / "SKILL.md").write_text(SKILL)
+    made = await place.changes.install(str(source), act=ACT)
+    assert made.origin == str(source)
+    await place.changes.approve("tea", digest=made.digest, act=ACT)
+    (source / "SKILL.md").write_text(SKILL + "Add milk.\n")
+    await place.changes.update("tea", act=ACT)
+    newer = place.shown().newer
+    assert newer is not None
+    assert "Add milk." in newer.skill.instructions
+
+
+# --- crashes
+
+
+async def test_what_a_crash_left_behind_is_cleared_away(
+    place: Place, tmp_path: Path, open_database: Callable[[], Database]
+) -> None:
+    await place.install_and_approve()
+    (place.root / ".incoming-x" / "unpacked").mkdir(parents=True)
+    (place.root / "coffee@0123" / "coffee").mkdir(parents=True)
+    again = Place(tmp_path, open_database())
+    assert not again.loaded()
+    await again.changes.start()
+    assert (again.loaded(), again.granted()) == (True, WANTED)
+    assert again.leftovers() == set()
+
+
+async def test_a_row_that_cannot_be_written_leaves_no_folder(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.install_and_approve()
+    run, calls = place.database.run, iter([True, False])
+
+    async def fails_once(work: Callable[[Connection], Any]) -> Any:
+        if next(calls):
+            raise StoreUnavailable
+        return await run(work)
+
+    monkeypatch.setattr(place.database, "run", fails_once)
+    text = SKILL.replace("name: tea", "name: coffee")
+    await refused(place.install(tarred({"coffee/SKILL.md": text})), StoreUnavailable)
+    assert place.leftovers() == set()
+    assert [decision.slug for decision in place.installed.decisions()] == ["tea"]

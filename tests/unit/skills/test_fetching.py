@@ -1,0 +1,360 @@
+"""Sources of skills: folders, archives, repositories and addresses, and who may name which."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from tests.standins.git import commit, git, repository, serving_git
+from tests.standins.servers import certify, free_port
+from tests.standins.web import SITE, Internet, internet
+from tests.unit.skills.archives import SKILL, TEA, zipped
+
+from torana.skills import SkillInvalid
+from torana.skills.archive import UNPACKED_LIMIT, unpack
+from torana.skills.fetching import Fetcher, open_fetcher
+from torana.skills.git import Git
+from torana.skills.sources import SkillSource, read_source
+from torana.web import Guard
+
+MIB = 1024 * 1024
+
+
+def fetcher(*, local: bool = True, guard: Guard | None = None) -> Fetcher:
+    return open_fetcher(guard=guard or Guard(), environ=os.environ, local=local)
+
+
+async def found(source: str | SkillSource, target: Path, *, path: str | None = None) -> set[str]:
+    """The files that are fetched of a source."""
+    meant = read_source(source, local=True) if isinstance(source, str) else source
+    return unpacked(await fetcher().fetch(meant, path=path), target)
+
+
+def unpacked(archive: bytes, target: Path) -> set[str]:
+    target.mkdir()
+    unpack(archive, target)
+    return {str(file.relative_to(target)) for file in target.rglob("*") if file.is_file()}
+
+
+async def refused(source: str, *, by: Fetcher | None = None) -> str:
+    by = by or fetcher()
+    with pytest.raises(SkillInvalid) as error:
+        await by.fetch(read_source(source, local=by.local))
+    return str(error.value)
+
+
+# --- what is written
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "address", "revision"),
+    [
+        ("https://example.com/tea.zip", "url", "https://example.com/tea.zip", None),
+        ("https://example.com/tea.git", "git", "https://example.com/tea.git", None),
+        ("https://example.com/tea.git#v1.2", "git", "https://example.com/tea.git", "v1.2"),
+        ("git+https://example.com/tea#main", "git", "https://example.com/tea", "main"),
+        ("https://github.com/somebody/tea", "git", "https://github.com/somebody/tea", None),
+        ("https://github.com/somebody/tea/archive/main.zip", "url", None, None),
+        ("git@example.com:tea.git#feature/x", "git", "git@example.com:tea.git", "feature/x"),
+        ("ssh://git@example.com/tea.git", "git", "ssh://git@example.com/tea.git", None),
+        ("git://example.com/tea", "git", "git://example.com/tea", None),
+    ],
+)
+def test_a_source_is_what_it_looks_like(
+    text: str, kind: str, address: str | None, revision: str | None
+) -> None:
+    source = read_source(text, local=True)
+    assert (source.kind, source.address, source.revision) == (kind, address or text, revision)
+    assert read_source(str(source), local=True) == source
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "x" * 2_000,
+        "tea\n",
+        "http://example.com/tea.zip",
+        "ftp://example.com/tea.zip",
+        "file:///tmp",
+        "git+file:///tmp",
+        "git+http://example.com/tea",
+        "ext::sh -c id",
+        "git+ext::sh",
+        "https://",
+        "https:///tea.git",
+        "https://user@example.com/tea.git",
+        "https://user:word@example.com/tea.zip",
+        "ssh://git:word@example.com/tea.git",
+        "https://example.com/tea.git#--upload-pack=id",
+        "https://example.com/tea.git#a..b",
+        "https://example.com/tea.git#a b",
+        "git+-oProxyCommand=id",
+        "-oProxyCommand=id:x",
+    ],
+)
+def test_what_is_no_source_is_refused(text: str) -> None:
+    for local in (True, False):
+        with pytest.raises(SkillInvalid):
+            read_source(text, local=local)
+
+
+@pytest.mark.parametrize(
+    "text", ["/etc/passwd", "/nowhere", ".", "~", "git@example.com:x", "ssh://h/x", "git://h/x"]
+)
+async def test_the_gateway_takes_nothing_of_its_own_machine(text: str) -> None:
+    by = fetcher(local=False)
+    with pytest.raises(SkillInvalid, match=r"no git address and no https URL|upload an archive"):
+        await by.fetch(read_source(text, local=False))
+
+
+# --- folders and files
+
+
+async def test_a_folder_is_taken_without_what_is_hidden(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", {"SKILL.md": SKILL, "scripts/brew.sh": "x", ".env": "KEY=1"})
+    assert await found(str(folder), tmp_path / "out") == {"tea/SKILL.md", "tea/scripts/brew.sh"}
+
+
+async def test_links_and_pipes_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+    def link(path: Path) -> None:
+        path.symlink_to("/etc/passwd")
+
+    def pipe(path: Path) -> None:
+        os.mkfifo(path)
+
+    for number, make in enumerate((link, pipe)):
+        folder = tmp_path / f"tea{number}"
+        folder.mkdir()
+        (folder / "SKILL.md").write_text(SKILL)
+        make(folder / "x")
+        with pytest.raises(SkillInvalid, match=r"is a (link|device)"):
+            await found(str(folder), tmp_path / f"out{number}")
+
+
+async def test_a_folder_past_the_bounds_is_not_packed(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(UNPACKED_LIMIT + 1)
+    assert "more than" in await refused(str(tmp_path))
+    (tmp_path / "large").unlink()
+    for number in range(2_001):
+        (tmp_path / str(number)).touch()
+    assert "more than" in await refused(str(tmp_path))
+
+
+async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tea.zip").open("wb") as file:
+        file.truncate(11 * MIB)
+    assert "more than 10,485,760 bytes" in await refused(str(tmp_path / "tea.zip"))
+
+
+# --- git
+
+
+async def test_a_repository_of_this_machine_is_taken_at_a_revision(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", TEA)
+    git(folder, "tag", "v1")
+    first = git(folder, "rev-parse", "HEAD")
+    commit(folder, {"tea/new": "x"})
+    old = set(TEA)
+    assert await found(f"{folder}#v1", tmp_path / "a") == old
+    assert await found(f"{folder}#{first}", tmp_path / "b") == old
+    assert await found(f"{folder}#main", tmp_path / "c") == {*old, "tea/new"}
+
+
+async def test_a_bare_repository_is_a_repository(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", TEA)
+    git(tmp_path, "clone", "--quiet", "--bare", str(folder), "bare.git")
+    assert await found(str(tmp_path / "bare.git"), tmp_path / "out") == set(TEA)
+
+
+async def test_of_a_large_repository_the_folder_is_enough(tmp_path: Path) -> None:
+    many = {f"other/{number}": "x" for number in range(2_100)}
+    folder = repository(tmp_path / "repo", {"skills/tea/SKILL.md": SKILL, **many})
+    with pytest.raises(SkillInvalid, match="more than 2,000 entries"):
+        await found(f"{folder}#main", tmp_path / "a")
+    assert await found(f"{folder}#main", tmp_path / "b", path="skills/tea") == {"skills/tea/SKILL.md"}
+
+
+async def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    folder = repository(tmp_path / "tea", TEA)
+    for hook in ("post-checkout", "post-upload-pack", "reference-transaction", "post-index-change"):
+        path = folder / ".git" / "hooks" / hook
+        path.write_text(f"#!/bin/sh\ntouch {ran}\n")
+        path.chmod(0o755)
+    commit(
+        folder,
+        {
+            ".gitattributes": "* filter=evil export-subst\n",
+            ".gitmodules": f'[submodule "x"]\n\tpath = x\n\turl = ext::touch {ran}\n',
+            "tea/$Format:%an$": "$Format:%an$",
+        },
+    )
+    git(folder, "config", "filter.evil.smudge", f"touch {ran}")
+    ran.unlink(missing_ok=True)
+    await found(f"{folder}#main", tmp_path / "out")
+    assert not ran.exists()
+
+
+async def test_a_link_in_a_repository_refuses_the_archive(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", TEA)
+    (folder / "tea" / "passwd").symlink_to("/etc/passwd")
+    commit(folder, {})
+    with pytest.raises(SkillInvalid, match="is a link"):
+        await found(f"{folder}#main", tmp_path / "out")
+
+
+async def test_a_repository_that_is_too_large_is_left_in_the_middle(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", {**TEA, "tea/noise": os.urandom(11 * MIB)})
+    assert "10,485,760 bytes packed" in await refused(f"{folder}#main")
+
+
+async def test_a_repository_that_unpacks_to_too_much_is_left_in_the_middle(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", {**TEA, "tea/bomb": bytes(UNPACKED_LIMIT * 2)})
+    assert "52,428,800 unpacked" in await refused(f"{folder}#main")
+
+
+async def test_what_git_says_is_told(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "tea", TEA)
+    assert "couldn't find remote ref nothing" in await refused(f"{folder}#nothing")
+
+
+async def test_a_server_that_says_nothing_is_left_and_git_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = read_source(f"git://127.0.0.1:{silent.getsockname()[1]}/tea", local=True)
+        patient = Git(environ={"PATH": os.environ["PATH"]}, seconds=0.5)
+        with pytest.raises(SkillInvalid, match=r"not there within 0\.5 s"):
+            await patient.fetch(source)
+        silent.settimeout(10)
+        with silent.accept()[0] as connection:
+            connection.settimeout(10)
+            while connection.recv(4096):  # what git asked for, then the end: nobody holds the other side
+                pass
+
+
+async def test_a_git_server_is_asked(tmp_path: Path) -> None:
+    repository(tmp_path / "tea", TEA)
+    port = free_port()
+    daemon = await asyncio.create_subprocess_exec(
+        *("git", "daemon", "--export-all", f"--base-path={tmp_path}", "--listen=127.0.0.1", f"--port={port}"),
+        env={**os.environ, "HOME": str(tmp_path), "GIT_CONFIG_COUNT": "1"}
+        | {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"},
+        start_new_session=True,
+    )
+    try:
+        for _ in range(500):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                break
+        assert await found(f"git://127.0.0.1:{port}/tea/.git", tmp_path / "out") == set(TEA)
+    finally:
+        os.killpg(daemon.pid, 15)
+        await daemon.wait()
+
+
+@pytest.fixture
+async def certificate(tmp_path: Path) -> Path:
+    """A directory with a certificate of the site's."""
+    folder = tmp_path / "certificate"
+    folder.mkdir()
+    await certify(folder, SITE)
+    return folder
+
+
+@pytest.fixture
+def trusting(certificate: Path) -> Git:
+    """A git that trusts the certificate."""
+    return Git(environ={"PATH": os.environ["PATH"], "GIT_SSL_CAINFO": str(certificate / "certificate.pem")})
+
+
+async def test_over_https_git_goes_to_the_address_that_was_judged(
+    tmp_path: Path, certificate: Path, trusting: Git
+) -> None:
+    repository(tmp_path / "repos" / "tea", TEA)
+    with serving_git(tmp_path / "repos", certificate) as port:
+        source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
+        archive = await trusting.fetch(source, addresses=["127.0.0.1"])
+        with pytest.raises(SkillInvalid, match="resolve host"):  # the name itself leads nowhere
+            await trusting.fetch(source)
+    assert unpacked(archive, tmp_path / "out") == set(TEA)
+
+
+async def test_git_is_not_led_on_to_another_host(tmp_path: Path, certificate: Path, trusting: Git) -> None:
+    repository(tmp_path / "repos" / "tea", TEA)
+    with (
+        serving_git(tmp_path / "repos", certificate) as inner,
+        serving_git(tmp_path / "repos", certificate, moved=f"https://{SITE}:{inner}") as port,
+    ):
+        source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
+        with pytest.raises(SkillInvalid, match="git could not fetch it"):
+            await trusting.fetch(source, addresses=["127.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://127.0.0.1/tea.git",
+        "https://169.254.169.254/tea.git",
+        "https://[::ffff:127.0.0.1]/tea.git",
+        "https://0x7f.1/tea.git",
+        "https://localhost/tea.git",
+        "https://127.0.0.1/tea.zip",
+        "https://169.254.169.254/latest/meta-data",
+    ],
+)
+async def test_the_gateway_goes_to_public_addresses_alone(address: str) -> None:
+    assert "could not be fetched" in await refused(address, by=fetcher(local=False))
+
+
+async def test_a_name_that_leads_inside_is_not_followed_by_git() -> None:
+    async def resolver(name: str, port: int) -> list[str]:
+        return ["10.0.0.1"]
+
+    by = fetcher(local=False, guard=Guard(resolver=resolver))
+    assert "could not be fetched" in await refused("https://example.com/tea.git", by=by)
+
+
+# --- addresses of archives
+
+
+@pytest.fixture
+async def web(certificate: Path) -> AsyncGenerator[Internet]:
+    """A site over https."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    async with internet(context) as play:
+        yield play
+
+
+@pytest.fixture
+def afar(web: Internet, certificate: Path) -> Fetcher:
+    """A gateway's fetcher, which trusts the site."""
+    tls = ssl.create_default_context(cafile=certificate / "certificate.pem")
+    guard = Guard(resolver=web.resolve)
+    return Fetcher(guard=guard, client=web.client(tls=tls), git=Git(environ={}))
+
+
+async def test_an_archive_is_fetched_from_its_address(web: Internet, afar: Fetcher) -> None:
+    web.page("/tea", zipped(), type="text/plain")
+    assert await afar.fetch(read_source(f"https://{SITE}/tea", local=False)) == zipped()
+
+
+async def test_an_address_that_leads_inside_is_not_followed(web: Internet, afar: Fetcher) -> None:
+    web.moved("/tea.zip", "https://169.254.169.254/tea.zip")
+    assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
+
+
+async def test_an_archive_that_is_too_large_is_left_in_the_middle(web: Internet, afar: Fetcher) -> None:
+    web.page("/tea.zip", bytes(11 * MIB), type="application/zip")
+    assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
