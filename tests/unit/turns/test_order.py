@@ -58,11 +58,11 @@ async def test_what_runs_and_what_waits_is_counted_as_it_is_now(
     first.set()
     await turns.ended(accepted[0])
     await asyncio.sleep(0)
-    assert turns.counts() == {"running": 1, "queued": 0}
+    assert turns.counts() == {"running": 1, "waiting": 0, "queued": 0}
 
     second.set()
     await turns.ended(accepted[1])
-    assert turns.counts() == {"running": 0, "queued": 0}
+    assert turns.counts() == {"running": 0, "waiting": 0, "queued": 0}
 
 
 async def test_second_message_waits_for_the_running_turn(open_turns: OpenTurns, message: Message) -> None:
