@@ -126,15 +126,18 @@ class _Run:
         except OSError as error:
             raise SkillInvalid(f"git cannot be run ({error.strerror}); install git.") from error
         try:
-            # Both are read while it runs: a full pipe would hold it up.
+            # Both are read while it runs, and to their ends: a full pipe would hold it up.
             printed, told = await asyncio.gather(
-                _read(process.stdout, _TAR_LIMIT), _read(process.stderr, 64 * 1024)
+                _read(process, process.stdout, _TAR_LIMIT), _read(process, process.stderr, 64 * 1024)
             )
-            return await process.wait(), printed, told.decode(errors="replace")
+            code = await process.wait()
         finally:
             if process.returncode is None:
                 _kill(process)
-                await process.wait()
+                await process.communicate()
+        if len(printed) > _TAR_LIMIT:
+            raise SkillInvalid(_TOO_LARGE)
+        return code, printed, told.decode(errors="replace")
 
 
 def _is_full(repository: Path) -> bool:
@@ -142,12 +145,14 @@ def _is_full(repository: Path) -> bool:
     return any(path.lstat().st_size >= PACKED_LIMIT for path in repository.rglob("*"))
 
 
-async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
+async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReader | None, limit: int) -> bytes:
+    """All that comes; past the limit a little more, as the process is killed then."""
     data = bytearray()
     while stream is not None and (chunk := await stream.read(64 * 1024)):
-        data += chunk
-        if len(data) > limit:
-            raise SkillInvalid(_TOO_LARGE)
+        if len(data) <= limit:
+            data += chunk
+        elif process.returncode is None:
+            _kill(process)
     return bytes(data)
 
 

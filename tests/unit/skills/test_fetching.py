@@ -217,7 +217,7 @@ async def test_a_repository_that_is_too_large_is_left_in_the_middle(tmp_path: Pa
 
 
 async def test_a_repository_that_unpacks_to_too_much_is_left_in_the_middle(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "tea", {**TEA, "tea/bomb": bytes(UNPACKED_LIMIT * 2)})
+    folder = repository(tmp_path / "tea", {**TEA, "tea/bomb": bytes(UNPACKED_LIMIT + 6 * MIB)})
     assert "52,428,800 unpacked" in await refused(f"{folder}#main")
 
 
