@@ -67,8 +67,8 @@ def add_people(router: APIRouter, services: Services) -> None:
 def _export_answer() -> dict[str, Any]:
     return {
         "description": "The zip file: `manifest.json`, `sessions/<id>.jsonl`, `files.jsonl` and what it lists, "
-        "`workspace/`, `memories.jsonl`, `schedules.jsonl`, `tokens.jsonl`, `approvals.jsonl`, `accounts.jsonl` "
-        "and `usage.csv`.",
+        "`workspace/`, `memories.jsonl`, `schedules.jsonl`, `tokens.jsonl`, `approvals.jsonl`, "
+        "`accounts.jsonl` and `usage.csv`.",
         "content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}},
     }
 
