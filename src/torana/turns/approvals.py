@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torana.agent.approval import Decision, Question
 from torana.errors import AlreadyDecided, NotFound, NotWaiting
@@ -25,8 +25,6 @@ from torana.turns.questions import question_text
 
 #: Seconds between two looks at the clock and the row while nobody decides.
 _LOOK = 60.0
-
-T = TypeVar("T")
 
 _NOBODY = "it needs somebody's approval, and here is nobody who can be asked"
 _NO_ANSWER = "it needs somebody's approval, and nobody answered in time"

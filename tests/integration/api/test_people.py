@@ -352,6 +352,7 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
         "memories": 2,
         "schedules": 1,
         "tokens": 1,
+        "approvals": 0,
         "accounts": 1,
     }
     _, entry = await rows(app, audit)
