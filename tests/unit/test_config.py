@@ -367,7 +367,7 @@ def test_a_wrong_value_is_one_line_that_tells_what_is_allowed(
         ("[server]\nport = 1", '1: unknown setting "server"'),
         ("persona = '''\nprot = 1\n'''\nprot = 2", '4: unknown setting "prot"; did you mean "port"?'),
         ('"a\\nb" = 1', ' unknown setting "a\\nb"'),
-        ("config = 'x'", '1: unknown setting "config"'),
+        ("config = 'x'", '1: unknown setting "config"; did you mean "mcp_config"?'),
         ("_env_file = 'x'", '1: unknown setting "_env_file"; did you mean "model_files"?'),
         ("port = \n", "1: not valid TOML: Invalid value"),
         ("a = 1\na = 2\n", "2: not valid TOML: Cannot overwrite a value"),

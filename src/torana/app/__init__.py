@@ -72,6 +72,7 @@ class App:
             await self._open.enter_async_context(self.core.embedder)
         self.core.acting.mcp.start()
         self._open.push_async_callback(self.core.acting.python.close)
+        await self.services.skills.changes.start()
         await self.turns.start()
         if self.expiry is not None:
             self.expiry.start()
