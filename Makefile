@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test chaos soak-connectors check format gen lock cov dist clean
+.PHONY: help setup run chat test chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -44,6 +44,15 @@ chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pa
 
 soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
 	TORANA_SOAK_SECONDS=$${TORANA_SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_connectors.py -rA --log-level=INFO --timeout=1800
+
+bench: $(VENV)/.dev ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot"` beside a peer
+	$(BIN)/python -m bench $(A)
+
+bench-scale: $(VENV)/.dev ## 100,000 sessions on disk, and 1,000 event streams at once
+	$(BIN)/python -m bench.scale sessions streams
+
+soak: $(VENV)/.dev ## 20,000 messages: memory and file handles
+	$(BIN)/python -m bench.scale soak
 
 check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
 	$(BIN)/ruff format --check .

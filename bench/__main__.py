@@ -1,0 +1,80 @@
+"""``python -m bench``: measure, print a table, and write ``bench/results/latest.md``."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import report
+from bench.measures import run
+
+RESULTS = Path(__file__).with_name("results")
+PEER = Path(__file__).parents[1] / ".venv-nanobot"
+
+#: With ``--short`` a line fails only when it misses what it must reach by this factor: machines are shared.
+MARGIN = 2.0
+
+
+def main() -> None:
+    """Measure as the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to take the median of (3)")
+    parser.add_argument("--messages", type=int, default=200, help="messages of each measure in a round (200)")
+    parser.add_argument("--peer", choices=["nanobot"], help="measure this one too, installed on its own")
+    parser.add_argument("--short", action="store_true", help="one small round; fails where it misses by far")
+    arguments = parser.parse_args()
+    rounds, messages = (1, 60) if arguments.short else (arguments.rounds, arguments.messages)
+    console = Console(stderr=True)
+    peer = _peer(console) if arguments.peer else None
+    with tempfile.TemporaryDirectory(prefix="torana-bench-") as home, console.status("starting") as status:
+        results = run(
+            Path(home), rounds=rounds, messages=messages, peer=peer, say=lambda text: status.update(text)
+        )
+    page = report.markdown(results, rounds=rounds, messages=messages)
+    _print(results)
+    if arguments.short:
+        _fail_where_far(results)
+    else:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "latest.md").write_text(page)
+        report.draw(results, RESULTS)
+        console.print(f"written: {RESULTS / 'latest.md'}")
+
+
+def _print(results: report.Results) -> None:
+    table = Table("measure", "measured", "must", "aim", "")
+    for goal in report.goals(results):
+        verdict = "aim" if goal.reached(goal.aim) else "must" if goal.reached(goal.must) else "missed"
+        value = f"{goal.value:.3g} {goal.unit}"
+        table.add_row(goal.measure, value, f"{goal.must:.3g}", f"{goal.aim:.3g}", verdict)
+    Console().print(table)
+
+
+def _fail_where_far(results: report.Results) -> None:
+    far = [
+        goal.measure
+        for goal in report.goals(results)
+        if not goal.reached(goal.must / MARGIN if goal.rising else goal.must * MARGIN)
+    ]
+    if far:
+        sys.exit(f"far from what must be reached: {', '.join(far)}")
+
+
+def _peer(console: Console) -> Path:
+    python = PEER / "bin" / "python"
+    if not (PEER / "bin" / "nanobot").exists():
+        console.print(f"installing nanobot-ai into {PEER}")
+        venv.create(PEER, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "nanobot-ai[api]==0.3.5"], check=True)
+    return python
+
+
+if __name__ == "__main__":
+    main()

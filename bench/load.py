@@ -1,0 +1,96 @@
+"""Many messages at a time, and how long each took."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+from statistics import quantiles
+
+from bench.client import Connection
+
+#: Says one message over a connection; it is given the message's number.
+Say = Callable[[Connection, int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was measured of some messages: milliseconds each, and messages a second in all."""
+
+    times: list[float]
+    per_second: float
+
+    def percentile(self, percent: int) -> float:
+        """Milliseconds within which so many of a hundred messages were answered."""
+        return quantiles(self.times, n=100, method="inclusive")[percent - 1]
+
+    @property
+    def p50(self) -> float:
+        """The median, in milliseconds."""
+        return self.percentile(50)
+
+
+async def measure(url: str, say: Say, *, messages: int, concurrency: int) -> Sample:
+    """Say so many messages, ``concurrency`` at a time, each over a connection that is kept."""
+    numbers = iter(range(messages))
+    times: list[float] = []
+
+    async def caller() -> None:
+        connection = await Connection.open(url)
+        for number in numbers:
+            began = time.perf_counter()
+            await say(connection, number)
+            times.append((time.perf_counter() - began) * 1000)
+        connection.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(concurrency)))
+    return Sample(times=times, per_second=messages / (time.perf_counter() - began))
+
+
+_fresh = count()
+
+
+async def to_model(connection: Connection, _: int) -> None:
+    """Ask the model itself, as the gateway asks it."""
+    question = {"role": "user", "content": "hello"}
+    await connection.post("/v1/chat/completions", {"model": "instant", "messages": [question]})
+
+
+async def to_torana(connection: Connection, _: int) -> None:
+    """Say a message in a session of its own."""
+    await connection.post("/message", {"content": "hello"})
+
+
+def in_sessions(count_: int) -> Say:
+    """Messages that go round in so many sessions."""
+    name = next(_fresh)
+
+    async def say(connection: Connection, number: int) -> None:
+        await connection.post("/message", {"content": "hello", "channelId": f"{name}-{number % count_}"})
+
+    return say
+
+
+async def to_nanobot(connection: Connection, _: int) -> None:
+    """Say a message to nanobot, in a session of its own."""
+    question = {"role": "user", "content": "hello"}
+    await connection.post("/v1/chat/completions", {"messages": [question], "session_id": f"s{next(_fresh)}"})
+
+
+async def first_event(url: str, *, messages: int) -> Sample:
+    """The time until the first event of a stream, one message after the other."""
+    connection = await Connection.open(url)
+    times: list[float] = []
+    began = time.perf_counter()
+    for _ in range(messages):
+        asked = time.perf_counter()
+        first = None
+        async for _event in connection.events("/message", {"content": "hello"}):
+            first = first or time.perf_counter()
+        assert first is not None
+        times.append((first - asked) * 1000)
+    connection.close()
+    return Sample(times=times, per_second=messages / (time.perf_counter() - began))

@@ -1,0 +1,172 @@
+"""What is measured, in rounds that each see every server once, so that a busy moment spoils none alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+from bench.load import Sample, Say, first_event, in_sessions, measure, to_model, to_nanobot, to_torana
+from bench.servers import Server, ask, instant_model, nanobot, started, torana, wait_for
+
+CONCURRENCY = (1, 16, 64)
+
+#: Idle seconds over which the processor's use is counted.
+_IDLE = 10.0
+
+
+class Results:
+    """The numbers by name, one of each round."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        """Keep the number of one round."""
+        self._values[name].append(value)
+
+    def add_sample(self, name: str, sample: Sample) -> None:
+        """Keep the percentiles and the rate of a sample."""
+        for percent in (50, 95, 99):
+            self.add(f"{name} p{percent}", sample.percentile(percent))
+        self.add(f"{name} per second", sample.per_second)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def __getitem__(self, name: str) -> float:
+        """The median of the rounds."""
+        return median(self._values[name])
+
+    def spread(self, name: str) -> tuple[float, float]:
+        """The least and the greatest of the rounds."""
+        return min(self._values[name]), max(self._values[name])
+
+    def ratio(self, name: str, to: str) -> float:
+        """The median of the ratios of each round."""
+        pairs = zip(self._values[name], self._values[to], strict=True)
+        return median(one / other for one, other in pairs)
+
+    def difference(self, name: str, to: str) -> float:
+        """The median of the differences of each round."""
+        pairs = zip(self._values[name], self._values[to], strict=True)
+        return median(one - other for one, other in pairs)
+
+
+class Loop:
+    """The bare agent loop in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def measure(self, *, messages: int, concurrency: int) -> Sample:
+        """As ``load.measure``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{messages} {concurrency}\n")
+        self._process.stdin.flush()
+        return Sample(**json.loads(self._process.stdout.readline()))
+
+
+@contextmanager
+def bare_loop(model_url: str) -> Generator[Loop]:
+    """Start the bare agent loop, warm."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.loop", model_url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield Loop(process)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def run(home: Path, *, rounds: int, messages: int, peer: Path | None, say: Callable[[str], None]) -> Results:
+    """Measure everything; ``peer`` is the Python that has nanobot, and ``say`` is told what is under way."""
+    results = Results()
+    say("cold starts")
+    for number in range(rounds):
+        _measure_starts(results, home / f"start-{number}")
+    with ExitStack() as stack:
+        model = stack.enter_context(instant_model())
+        gateway = stack.enter_context(torana(home / "gateway", **with_model(model)))
+        results.add("memory started", gateway.memory)
+        ask(f"{gateway.url}/message", {"content": "hello"})
+        results.add("memory openai", gateway.memory)
+        _measure_idle(results, gateway, say)
+        loop = stack.enter_context(bare_loop(model))
+        other = stack.enter_context(nanobot(peer, home / "nanobot", model)) if peer else None
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            asyncio.run(_round(results, model, gateway, loop, other, messages=messages))
+        results.add("memory after load", gateway.memory)
+    return results
+
+
+def with_model(url: str) -> dict[str, str]:
+    """The settings that let the gateway ask the instant model."""
+    return {"model": "openai-chat:instant", "model_base_url": url, "model_api_key": "none"}
+
+
+def _measure_starts(results: Results, home: Path) -> None:
+    with started(home / "builtin") as (url, began):
+        wait_for(f"{url}/health")
+        results.add("start health", time.monotonic() - began)
+        ask(f"{url}/message", {"content": "2 + 2"})
+        results.add("start answer", time.monotonic() - began)
+    with torana(home / "builtin-again") as server:
+        ask(f"{server.url}/message", {"content": "2 + 2"})
+        results.add("memory builtin", server.memory)
+
+
+def _measure_idle(results: Results, gateway: Server, say: Callable[[str], None]) -> None:
+    say(f"idle for {_IDLE:g} s")
+    before = gateway.cpu
+    time.sleep(_IDLE)
+    results.add("idle cpu percent", (gateway.cpu - before) / _IDLE * 100)
+
+
+async def _round(
+    results: Results, model: str, gateway: Server, loop: Loop, other: Server | None, *, messages: int
+) -> None:
+    parts = urlsplit(model)
+    floor = f"{parts.scheme}://{parts.netloc}"
+    for concurrency in CONCURRENCY:
+        amount = messages if concurrency == 1 else 4 * messages
+
+        async def note(name: str, work: Awaitable[Sample], c: int = concurrency) -> None:
+            results.add_sample(f"{name} c{c}", await work)
+
+        def through(
+            url: str, say: Say, part: int = 1, n: int = amount, c: int = concurrency
+        ) -> Awaitable[Sample]:
+            return measure(url, say, messages=max(n // part, c), concurrency=c)
+
+        await note("model", through(floor, to_model))
+        results.add_sample(f"loop c{concurrency}", loop.measure(messages=amount, concurrency=concurrency))
+        before = gateway.cpu
+        await note("torana", through(gateway.url, to_torana))
+        results.add(f"torana c{concurrency} cpu", (gateway.cpu - before) / amount * 1000)
+        await note("torana old", through(gateway.url, in_sessions(concurrency)))
+        if other is not None:
+            await note("nanobot", through(other.url, to_nanobot, part=4))
+    # The same session a hundred times, against sessions of their own: the last twenty have the longest history.
+    same = await measure(gateway.url, in_sessions(1), messages=100, concurrency=1)
+    fresh = await measure(gateway.url, to_torana, messages=100, concurrency=1)
+    results.add("same session", same.p50)
+    results.add("new session", fresh.p50)
+    results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))

@@ -1,0 +1,80 @@
+"""A language model that answers at once: OpenAI's Chat Completions, as little of it as a client notices.
+
+Run it as ``python -m bench.model``; the first line of its output is its base URL. A question of the form
+``stream N every S`` is answered by N pieces of text, each the clock's time when it was sent, S seconds apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import uvloop
+
+ANSWER = "This is the answer of a model that does not think."
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_PACED = re.compile(r"stream (\d+) every ([\d.]+)")
+_USAGE = {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 32}
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            body = json.loads(await reader.readexactly(int(length[1]) if length else 0) or "{}")
+            await _answer(writer, body)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def _answer(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": ANSWER}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        sent = json.dumps(_chunk("chat.completion", choice) | {"usage": _USAGE}).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(sent)}\r\n\r\n"
+        writer.write(head.encode() + sent)
+    else:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        paced = _PACED.search(str(body["messages"][-1]["content"]))
+        for number in range(int(paced[1]) if paced else 1):
+            if paced:
+                await asyncio.sleep(float(paced[2]) if number else 0)
+            text = f"{time.monotonic():.6f} " if paced else ANSWER
+            delta = {"role": "assistant", "content": text}
+            _send(writer, _chunk("chat.completion.chunk", {"index": 0, "delta": delta}))
+        end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        _send(writer, _chunk("chat.completion.chunk", end))
+        _send(writer, _chunk("chat.completion.chunk") | {"usage": _USAGE})
+        last = b"data: [DONE]\n\n"
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
+    await writer.drain()
+
+
+def _chunk(kind: str, *choices: dict[str, Any]) -> dict[str, Any]:
+    return {"id": "c1", "object": kind, "created": 1, "model": "instant", "choices": list(choices)}
+
+
+def _send(writer: asyncio.StreamWriter, chunk: dict[str, Any]) -> None:
+    event = b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+
+
+async def main() -> None:
+    """Serve until killed."""
+    server = await asyncio.start_server(_serve, "127.0.0.1", 0, backlog=2048)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

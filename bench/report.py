@@ -1,0 +1,164 @@
+"""The results as a table for people, and as a page."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pygal
+
+from bench.measures import CONCURRENCY, Results
+
+_NAMES = {
+    "model": "the model itself",
+    "loop": "bare agent loop",
+    "torana": "Torana, new sessions",
+    "torana old": "Torana, old sessions",
+    "nanobot": "nanobot, new sessions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One line of what has to be reached."""
+
+    measure: str
+    value: float
+    must: float
+    aim: float
+    unit: str
+    #: Whether more is better.
+    rising: bool = False
+
+    def reached(self, bound: float) -> bool:
+        """Whether the value is within the bound."""
+        return self.value >= bound if self.rising else self.value <= bound
+
+
+def goals(results: Results) -> list[Goal]:
+    """What was measured, against what must be reached; lines on the peer where it was measured."""
+    found = [
+        Goal(
+            measure="one message, p50, over the bare agent loop",
+            value=results.difference("torana c1 p50", "loop c1 p50"),
+            must=4,
+            aim=2,
+            unit="ms",
+        ),
+        Goal(
+            measure="the same session 100 times, p50, to new ones",
+            value=results.ratio("same session", "new session"),
+            must=1.3,
+            aim=1.1,
+            unit="×",
+        ),
+        Goal(measure="cold start to /health", value=results["start health"], must=0.6, aim=0.3, unit="s"),
+        Goal(
+            measure="cold start to the first answer, builtin model",
+            value=results["start answer"],
+            must=2.2,
+            aim=1.3,
+            unit="s",
+        ),
+        Goal(
+            measure="memory after the first message, builtin model",
+            value=results["memory builtin"],
+            must=120,
+            aim=95,
+            unit="MB",
+        ),
+        Goal(
+            measure="memory after the first message, OpenAI's wire",
+            value=results["memory openai"],
+            must=150,
+            aim=120,
+            unit="MB",
+        ),
+        Goal(measure="processor when idle", value=results["idle cpu percent"], must=0.5, aim=0.1, unit="%"),
+    ]
+    if "nanobot c1 p50" in results:
+        found += [
+            Goal(
+                measure="one message, p50, of nanobot's",
+                value=results.ratio("torana c1 p50", "nanobot c1 p50"),
+                must=1 / 5,
+                aim=1 / 8,
+                unit="×",
+            ),
+            Goal(
+                measure="messages a second at 16 at a time, of nanobot's",
+                value=results.ratio("torana c16 per second", "nanobot c16 per second"),
+                must=6,
+                aim=10,
+                unit="×",
+                rising=True,
+            ),
+        ]
+    return found
+
+
+def markdown(results: Results, *, rounds: int, messages: int) -> str:
+    """The page of the results."""
+    memory = psutil.virtual_memory().total / 2**30
+    machine = (
+        f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}. Medians of {rounds} rounds of {messages} "
+        "messages one at a time and four times as many otherwise; model, gateway and caller are processes of "
+        "their own on the same machine."
+    )
+    lines = [
+        "# Benchmark",
+        "",
+        machine,
+        "",
+        "| measure | measured | must | aim |",
+        "|---|---|---|---|",
+    ]
+    for goal in goals(results):
+        sign = "≥" if goal.rising else "≤"
+        bounds = f"{sign} {goal.must:.3g} | {sign} {goal.aim:.3g}"
+        lines.append(f"| {goal.measure} | {goal.value:.3g} {goal.unit} | {bounds} |")
+    lines += [
+        "",
+        "| | at a time | p50 ms | p95 ms | p99 ms | a second | processor ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key, name in _NAMES.items():
+        for concurrency in CONCURRENCY:
+            at = f"{key} c{concurrency}"
+            if f"{at} p50" in results:
+                numbers = [f"{results[f'{at} p{percent}']:.1f}" for percent in (50, 95, 99)]
+                rate = f"{results[f'{at} per second']:.0f}"
+                cpu = f"{results[f'{at} cpu']:.1f}" if f"{at} cpu" in results else ""
+                lines.append(f"| {' | '.join([name, str(concurrency), *numbers, rate, cpu])} |")
+    lines += [
+        "",
+        (
+            f"First event of a stream: p50 {results['first event p50']:.1f} ms, "
+            f"p95 {results['first event p95']:.1f} ms. Memory: {results['memory started']:.0f} MB when "
+            f"started, {results['memory after load']:.0f} MB after the load."
+        ),
+        "",
+        "![milliseconds a message](latency.svg)",
+        "",
+        "![messages a second](throughput.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def draw(results: Results, folder: Path) -> None:
+    """Write the plots beside the page."""
+    for name, key, title in (
+        ("latency", "p50", "Milliseconds a message (p50)"),
+        ("throughput", "per second", "Messages a second"),
+    ):
+        chart = pygal.Bar(title=title, js=[], legend_at_bottom=True, width=800, height=420, logarithmic=True)
+        chart.x_labels = [f"{concurrency} at a time" for concurrency in CONCURRENCY]
+        for source, label in _NAMES.items():
+            if f"{source} c1 p50" in results:
+                chart.add(label, [round(results[f"{source} c{c} {key}"], 1) for c in CONCURRENCY])
+        chart.render_to_file(str(folder / f"{name}.svg"))

@@ -1,0 +1,192 @@
+"""A full database, many streams, many messages: ``python -m bench.scale``.
+
+The database is filled with copies of one session that was really held. What is measured on it is measured on
+an empty one in the same minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import resource
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median, quantiles
+
+import pygal
+from rich.console import Console
+from rich.table import Table
+
+from bench.client import Connection
+from bench.load import Say, measure, to_torana
+from bench.measures import with_model
+from bench.servers import Server, instant_model, torana
+
+RESULTS = Path(__file__).with_name("results")
+
+#: The channel of the session that is copied, and the turns that are held in it.
+_TEMPLATE = "template"
+_TURNS = 10
+
+_STREAMS = 1_000
+_QUESTION = "stream 10 every 1"
+
+Row = tuple[str, str, str, str]
+
+
+def main() -> None:
+    """Measure as the arguments say, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser.add_argument("measures", nargs="*", default=["sessions", "streams"], help="sessions, streams, soak")
+    parser.add_argument("--sessions", type=int, default=100_000, help="sessions in the full database (100000)")
+    parser.add_argument("--messages", type=int, default=20_000, help="messages of the soak (20000)")
+    arguments = parser.parse_args()
+    _raise_handles()
+    console = Console(stderr=True)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="torana-scale-") as home, console.status("starting") as status:
+        if "sessions" in arguments.measures:
+            rows += _sessions(Path(home), arguments.sessions, status.update)
+        if "streams" in arguments.measures:
+            rows.append(_streams(Path(home), status.update))
+        if "soak" in arguments.measures:
+            rows.append(_soak(Path(home), arguments.messages, status.update))
+    table = Table("measure", "measured", "must", "aim")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _sessions(home: Path, count: int, say: Callable[[str], None]) -> list[Row]:
+    with ExitStack() as stack:
+        model = stack.enter_context(instant_model())
+        say(f"filling a database with {count:,} sessions of {2 * _TURNS} messages")
+        full = home / "full"
+        with torana(full, **with_model(model)) as server:
+            asyncio.run(_hold_template(server))
+        _fill(full / "torana.db", count)
+        gateways = {
+            name: stack.enter_context(torana(home / name, **with_model(model))) for name in ("empty", "full")
+        }
+        asyncio.run(_hold_template(gateways["empty"]))
+        times: dict[str, list[float]] = {"empty": [], "full": [], "empty old": [], "full old": []}
+        for number in range(5):
+            say(f"measuring: round {number + 1} of 5")
+            for name, server in gateways.items():
+                sample = asyncio.run(measure(server.url, to_torana, messages=100, concurrency=1))
+                times[name].append(sample.p50)
+                say_old = _in_old(count if name == "full" else 0)
+                sample = asyncio.run(measure(server.url, say_old, messages=100, concurrency=1))
+                times[f"{name} old"].append(sample.p50)
+    middle = {name: median(some) for name, some in times.items()}
+    new, old = middle["full"] / middle["empty"], middle["full old"] / middle["empty old"]
+    kind = f"{count:,} sessions on disk: p50 to an empty database"
+    return [
+        (f"{kind}, new sessions", f"{new:.2f} × ({middle['full']:.1f} ms)", "1.2", "1.05"),
+        (f"{kind}, old sessions", f"{old:.2f} × ({middle['full old']:.1f} ms)", "1.2", "1.05"),
+    ]
+
+
+async def _hold_template(server: Server) -> None:
+    connection = await Connection.open(server.url)
+    for _ in range(_TURNS):
+        await connection.post("/message", {"content": "hello", "channelId": _TEMPLATE})
+    connection.close()
+
+
+def _in_old(count: int) -> Say:
+    """Messages to sessions of the full database, each to one that was not asked yet; 0 is the template."""
+    drawn = iter(random.sample(range(1, count + 1), 100) if count else [0] * 100)
+
+    async def say(connection: Connection, _: int) -> None:
+        number = next(drawn)
+        channel = f"{_TEMPLATE}-{number}" if number else _TEMPLATE
+        await connection.post("/message", {"content": "hello", "channelId": channel})
+
+    return say
+
+
+def _fill(path: Path, count: int) -> None:
+    """Copy the template's rows so many times, each under ids of its own."""
+    renamed = {"sessions": {"id", "channel"}, "turns": {"id", "session_id", "channel"}}
+    renamed["history"] = {"session_id", "turn_id"}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, names in renamed.items():
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            values = [f"{name} || '-' || n" if name in names else f'"{name}"' for name in columns]
+            listed = ", ".join(f'"{name}"' for name in columns)
+            numbers = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
+            connection.execute(
+                f"WITH RECURSIVE numbers(n) AS ({numbers}) "
+                f"INSERT INTO {table} ({listed}) SELECT {', '.join(values)} FROM {table}, numbers"
+            )
+
+
+def _streams(home: Path, say: Callable[[str], None]) -> Row:
+    say(f"{_STREAMS:,} event streams at once")
+    with instant_model() as model:
+        many = {"concurrency": str(_STREAMS), "queue": str(2 * _STREAMS)}
+        with torana(home / "streams", **with_model(model), **many) as server:
+            late, completed = asyncio.run(_follow(server))
+    p95 = quantiles(late, n=100)[94]
+    measured = f"{p95:.0f} ms, {completed:,} completed"
+    return f"{_STREAMS:,} open event streams: p95 of a delta", measured, "250 ms", "100 ms"
+
+
+async def _follow(server: Server) -> tuple[list[float], int]:
+    """How late each delta came, in milliseconds, and how many streams came to their end."""
+    late: list[float] = []
+
+    async def follow(number: int) -> bool:
+        await asyncio.sleep(number / _STREAMS)  # people do not all speak in the same millisecond
+        connection = await Connection.open(server.url)
+        last = ""
+        async for kind, data in connection.events("/message", {"content": _QUESTION}):
+            last = kind
+            if kind == "message.delta":
+                now = time.monotonic()
+                late.extend((now - float(stamp)) * 1000 for stamp in data["text"].split())
+        connection.close()
+        return last == "turn.completed"
+
+    ended = await asyncio.gather(*(follow(number) for number in range(_STREAMS)))
+    return late, sum(ended)
+
+
+def _soak(home: Path, messages: int, say: Callable[[str], None]) -> Row:
+    memory: list[tuple[int, float]] = []
+    handles: list[tuple[int, int]] = []
+    step = max(messages // 40, 1)
+    with instant_model() as model, torana(home / "soak", **with_model(model)) as server:
+        for said in range(step, messages + 1, step):
+            say(f"soak: {said:,} of {messages:,} messages")
+            asyncio.run(measure(server.url, to_torana, messages=step, concurrency=16))
+            memory.append((said, server.memory))
+            handles.append((said, server.handles))
+    _draw_soak(memory, handles)
+    quarter = next(mb for said, mb in memory if said >= messages // 4)
+    growth = (memory[-1][1] / quarter - 1) * 100
+    measured = f"{growth:+.1f} % ({quarter:.0f} to {memory[-1][1]:.0f} MB, {handles[-1][1]} handles)"
+    return f"memory from message {messages // 4:,} to {messages:,}", measured, "+5 %", "+2 %"
+
+
+def _draw_soak(memory: list[tuple[int, float]], handles: list[tuple[int, int]]) -> None:
+    chart = pygal.XY(title="Messages, memory and open files", js=[], width=800, height=420, dots_size=2)
+    chart.add("resident MB", memory)
+    chart.add("file handles", handles)
+    RESULTS.mkdir(exist_ok=True)
+    chart.render_to_file(str(RESULTS / "soak.svg"))
+
+
+def _raise_handles() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    main()

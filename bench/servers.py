@@ -1,0 +1,147 @@
+"""The processes that are measured, started as their users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PATIENCE = 60.0
+
+
+class Server:
+    """A running process that answers HTTP."""
+
+    def __init__(self, *, url: str, process: psutil.Process) -> None:
+        self.url = url
+        self._process = process
+
+    @property
+    def memory(self) -> float:
+        """Resident memory, in MB."""
+        return self._process.memory_info().rss / 1e6
+
+    @property
+    def handles(self) -> int:
+        """Open file descriptors."""
+        return self._process.num_fds()
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time so far."""
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+
+@contextmanager
+def instant_model() -> Generator[str]:
+    """The model that answers at once; gives its base URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        _end(process)
+
+
+@contextmanager
+def torana(home: Path, **settings: str) -> Generator[Server]:
+    """The gateway, ready, with every limit off; ``settings`` are ``TORANA_…`` without the prefix."""
+    port = _free_port()
+    environ = {
+        "TORANA_RATE_PER_USER": "0",
+        "TORANA_RATE_GLOBAL": "0",
+        "TORANA_DATA_DIR": str(home),
+        "TORANA_PORT": str(port),
+    } | {f"TORANA_{name.upper()}": value for name, value in settings.items()}
+    command = [str(Path(sys.executable).with_name("torana")), "serve"]
+    with _running(command, environ, port, home) as server:
+        wait_for(f"{server.url}/health", '"status":"ok"')
+        yield server
+
+
+@contextmanager
+def nanobot(python: Path, home: Path, model_url: str) -> Generator[Server]:
+    """The peer's HTTP server, ready, with the same model."""
+    port = _free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "config.json"
+    provider = {"apiKey": "none", "apiBase": model_url}
+    defaults = {"model": "instant", "provider": "custom", "workspace": str(home / "workspace")}
+    config.write_text(json.dumps({"providers": {"custom": provider}, "agents": {"defaults": defaults}}))
+    command = [str(python.with_name("nanobot")), "serve", "--port", str(port), "--config", str(config)]
+    with _running(command, {"HOME": str(home)}, port, home) as server:
+        wait_for(f"{server.url}/health")
+        yield server
+
+
+def wait_for(url: str, text: str = "") -> float:
+    """Ask again and again until the answer holds the text; gives the seconds that took."""
+    began = time.monotonic()
+    while time.monotonic() < began + _PATIENCE:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if text in answer.read().decode():
+                    return time.monotonic() - began
+        except OSError:
+            time.sleep(0.002)
+    raise TimeoutError(f"{url} did not answer within {_PATIENCE:g} s")
+
+
+def ask(url: str, body: Mapping[str, Any]) -> None:
+    """POST a body, and wait for the answer."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
+        answer.read()
+
+
+@contextmanager
+def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
+    """The gateway, just started and not awaited: its URL, and when it was started."""
+    port = _free_port()
+    environ = {"TORANA_DATA_DIR": str(home), "TORANA_PORT": str(port)}
+    environ |= {f"TORANA_{name.upper()}": value for name, value in settings.items()}
+    began = time.monotonic()
+    with _running([str(Path(sys.executable).with_name("torana")), "serve"], environ, port, home) as server:
+        yield server.url, began
+
+
+@contextmanager
+def _running(command: list[str], environ: Mapping[str, str], port: int, home: Path) -> Generator[Server]:
+    home.mkdir(parents=True, exist_ok=True)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TORANA_")}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env={**clean, **environ}, cwd=home, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Server(url=f"http://127.0.0.1:{port}", process=psutil.Process(process.pid))
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
