@@ -178,7 +178,7 @@ async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
     def broken() -> tuple[str, Sequence[Mapping[str, Any]]]:
         raise ZeroDivisionError("a secret place")
 
-    async with over(gateway[0], skills=broken) as client:
+    async with over(gateway[0], skills=replace(gateway[0].services.skills, loaded=broken)) as client:
         answer = await client.get("/skills")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
@@ -192,7 +192,7 @@ async def test_what_the_framework_raises_is_a_problem_too(gateway: Gateway):
     def refusing() -> tuple[str, Sequence[Mapping[str, Any]]]:
         raise HTTPException(418, "no coffee")
 
-    async with over(gateway[0], skills=refusing) as client:
+    async with over(gateway[0], skills=replace(gateway[0].services.skills, loaded=refusing)) as client:
         answer = await client.get("/skills")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
