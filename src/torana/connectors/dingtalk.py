@@ -298,6 +298,8 @@ class Dingtalk(Connector[DingtalkSettings]):
                 await _probe(socket)
             else:
                 frame = _json(raw)
+                if not frame:  # what was in it is lost, unless it is told again to another connection
+                    raise ConnectionError("DingTalk sent what cannot be read")
                 if _string(_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
                     return
                 await self._take(frame, socket, ears)
