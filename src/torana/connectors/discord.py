@@ -443,8 +443,10 @@ async def _look_at(_: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp
     response = ended.response
     if response.status == 429:
         body = await response.content.read(10_000)
+        response.close()  # the library does not see it any more
         raise TryLater("too many calls for Discord", seconds=_named_wait(response, body))
     if response.status >= 500:
+        response.close()
         raise ConnectionError(f"Discord answered {response.status}")
 
 

@@ -382,6 +382,7 @@ async def test_a_turned_bit_ends_nothing_for_good(talk: Conversation, way: Way, 
         talk.proxy.spoil("flip", after=after, to_server=to_server)
         await talk.begin()
         await talk.spoilt(await talk.ask())
+        talk.proxy.heal()
         question = await talk.ask()
         shown = await talk.settled(question)
         assert (await talk.taken()).count(question) == 1
