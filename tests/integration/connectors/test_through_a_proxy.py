@@ -49,7 +49,7 @@ from torana.store.database import Database
 from torana.testing.connectors import Hook
 from torana.turns import Turns
 
-POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "6"))
+POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "4"))
 
 #: The gateway's clock and its pauses go so many times as fast as the world's.
 HASTE = 500
