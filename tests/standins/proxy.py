@@ -199,16 +199,17 @@ class FaultyProxy:
     def _spring(self, data: bytes) -> bytes:
         """Do what was announced; returns the bytes that still go through."""
         trap, self._trap = self._trap, None
-        assert trap is not None
-        match trap.fault:
-            case "cut":
+        match trap:
+            case None:  # it was taken back
+                return data
+            case _Trap(fault="cut"):
                 self.cut()
                 return b""
-            case "stall":
+            case _Trap(fault="stall"):
                 self.stall()
                 return data
-            case "flip":
-                return bytes([data[0] ^ 1 << trap.bit]) + data[1:]
+            case _Trap(bit=bit):
+                return bytes([data[0] ^ 1 << bit]) + data[1:]
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
