@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -37,6 +37,9 @@ PEOPLE = 5
 #: So many messages are sent at least, and so many processes killed, however short the time.
 MESSAGES = 120
 KILLS = 4
+
+#: So many wait for their answer on each platform at most: Slack takes three a second, and Feishu five.
+UNDER_WAY = 40
 
 #: Seconds for everything to be answered when nothing more goes wrong.
 PATIENCE = 120.0
@@ -113,6 +116,18 @@ async def _trouble(program: Program, platforms: Mapping[str, Platform], draw: ra
             await platforms[kind].cut()
 
 
+def _ready(program: Program, people: Mapping[str, list[Person]]) -> list[Person]:
+    """Those whose platform has not too much to answer."""
+    ended = "SELECT account, count(*) AS parts FROM deliveries WHERE ended_at IS NOT NULL GROUP BY account"
+    answered = {row["account"]: row["parts"] for row in program.rows(ended)}
+    return [
+        person
+        for kind, those in people.items()
+        for person in those
+        if sum(len(one.expected) for one in those) < answered.get(kind, 0) + UNDER_WAY
+    ]
+
+
 async def _until(look: Callable[[], object], *, within: float) -> None:
     deadline = time.monotonic() + within
     while not await asyncio.to_thread(look):
@@ -130,13 +145,19 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         for kind, platform in platforms.items()
     }
     program = new_program(
-        TORANA_CONNECTORS=json.dumps(accounts), TORANA_QUEUE_PER_SESSION="10000", TORANA_QUEUE_PER_USER="10000"
+        TORANA_CONNECTORS=json.dumps(accounts),
+        TORANA_QUEUE_PER_SESSION="10000",
+        TORANA_QUEUE_PER_USER="10000",
+        # A message that meets a death again and again by chance is no poisonous one.
+        TORANA_MAX_CRASHES="1000",
     )
-    people = [
-        Person(platform=platform, name=f"p{number}", draw=draw, numbers=numbers)
-        for platform in platforms.values()
-        for number in range(PEOPLE)
-    ]
+    those = {
+        kind: [
+            Person(platform=platform, name=f"p{number}", draw=draw, numbers=numbers) for number in range(PEOPLE)
+        ]
+        for kind, platform in platforms.items()
+    }
+    people = [person for some in those.values() for person in some]
     program.start()
     await asyncio.to_thread(program.wait_until_up)
 
@@ -146,7 +167,8 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         or sum(len(person.expected) for person in people) < MESSAGES
         or kills < KILLS
     ):
-        for person in draw.sample(people, 4):
+        ready = await asyncio.to_thread(_ready, program, those)
+        for person in draw.sample(ready, min(4, len(ready))):
             await person.ask()
         await asyncio.sleep(draw.uniform(0.1, 0.6))
         if draw.random() < 0.3:
@@ -162,11 +184,13 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         return turns == 0 and program.rows(waiting)[0]["open"] == 0 and heard >= said
 
     await _until(everything_is_settled, within=PATIENCE)
+    unanswered = program.rows("SELECT * FROM turns WHERE state <> 'completed'")
+    assert unanswered == []
     held = program.rows("SELECT account, text FROM deliveries WHERE state NOT IN ('sent')")
     assert {row["account"] for row in held} <= {"telegram"}, held
     taken = program.rows("SELECT account, content, reply FROM turns ORDER BY session_id, seq")
-    for kind, platform in platforms.items():
-        for person in (person for person in people if person.platform is platform):
+    for kind, some in those.items():
+        for person in some:
             answers, repeated = await person.answers(), await person.repeated()
             where = f"{kind} {person.name}"
             # A platform that tells a message again may tell it after a later one: the order is that of taking.
@@ -184,9 +208,10 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
                 assert (missing, repeated) == ([], []), where
             assert answers == [number for number in order if number not in missing], where
     logging.getLogger(__name__).info(
-        "%d messages, %d kills, %d marked repeats, %d held",
+        "%d messages, %d kills, at most %d deaths of one turn, %d marked repeats, %d held",
         sum(len(person.expected) for person in people),
         kills,
+        program.rows("SELECT max(crashes) AS deaths FROM turns")[0]["deaths"],
         sum([len(await person.repeated()) for person in people]),
         len(held),
     )
@@ -194,5 +219,4 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
 
 def test_the_last_number_is_the_answer() -> None:
     assert _number("2 + 1,000 = 1,002.") == "1002"
-    with suppress(AttributeError):
-        assert _number("none") == "none"
+    assert _number("none") == "none"
