@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.base import HookRequest, HookResponse
-from torana.testing.connectors import Hook, Platform, Shown
+from torana.testing.connectors import Hook, Shown
 
 #: Of a chat, what the account said there.
 Said = dict[tuple[str, str | None], list[Shown]]
 
 
-class Calling(Platform):
+class Calling(HttpPlatform):
     """A platform with an interface on a port of this machine, which calls the connector when something is said.
 
     Calls that are not answered with a 2xx are told again: before the next one, and to the next connector.
     """
 
     def __init__(self) -> None:
-        self.app = web.Application(client_max_size=2**22)
-        self.url = ""
+        super().__init__()
         #: How each call was answered.
         self.answers: list[HookResponse] = []
         self.said: Said = {}
@@ -34,22 +33,11 @@ class Calling(Platform):
         self._calls: list[Callable[[], HookRequest]] = []
         self._telling = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Condition()
-        self._runner = web.AppRunner(self.app)
         self._count = 0
 
-    async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*self._later)
-        await self._runner.cleanup()
+        await super().__aexit__()
 
     def number(self) -> int:
         """A new number, for ids."""
@@ -83,29 +71,21 @@ class Calling(Platform):
                     return
                 self._calls.pop(0)
 
-    async def show(self, shown: Shown, *, to: str, thread: str | None = None) -> None:
+    def show(self, shown: Shown, *, to: str, thread: str | None = None) -> None:
         """Show a message of the account."""
-        async with self._changed:
-            self.said.setdefault((to, thread), []).append(shown)
-            self._changed.notify_all()
+        self.said.setdefault((to, thread), []).append(shown)
+        self.stir()
 
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
     ) -> list[Shown]:
         place = (room or self.chat(to), thread)
-        async with asyncio.timeout(20), self._changed:
-            await self._changed.wait_for(lambda: len(self.said.get(place, [])) >= count)
-            return self.said[place]
+        await self.until(lambda: len(self.said.get(place, [])) >= count)
+        return self.said.get(place, [])
 
     def chat(self, person: str) -> str:
         """The id of the direct chat with a person."""
         return person
-
-    async def cut(self) -> None:
-        server = self._runner.server
-        assert server is not None
-        for connection in list(server.connections):
-            connection.force_close()
 
     def takes(self) -> web.Response | None:
         """What the next message of the account is answered instead of being taken, where that was asked for."""

@@ -5,28 +5,27 @@ It has the stream, the robot's interface, and the addresses at which a message m
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from aiohttp import WSMsgType, web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.base import Connector
 from torana.connectors.dingtalk import Dingtalk
-from torana.testing.connectors import PATIENCE, Platform, Shown
+from torana.testing.connectors import Shown
 
 CLIENT, SECRET = "dingabc123", "sEcReT-of-the-app"
 ROBOT = "$:LWCP_v1:$the-robot"
 
 
 @dataclass
-class DingtalkStandIn(Platform):
+class DingtalkStandIn(HttpPlatform):
     """The platform, with one app and its robot in it."""
 
     abreast = True
@@ -56,22 +55,8 @@ class DingtalkStandIn(Platform):
     connector: type[Connector[Any]] = Dingtalk
 
     def __post_init__(self) -> None:
-        self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._events: dict[str, dict[str, Any]] = {}
-        self._sockets: dict[web.WebSocketResponse, asyncio.Transport] = {}
-        self._tickets: set[str] = set()
-        self._files: dict[str, bytes] = {}
-        self._answers: list[web.Response] = []
-        self._webhook_answers: list[dict[str, Any]] = []
-        self._secret = SECRET
-        self._changed = asyncio.Condition()
-        self._stack = AsyncExitStack()
-        self._number = 0
-        self.base = ""
-
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.add_routes(
+        super().__init__()
+        self.app.add_routes(
             [
                 web.post("/v1.0/gateway/connections/open", self._open),
                 web.get("/connect", self._socket),
@@ -83,23 +68,21 @@ class DingtalkStandIn(Platform):
                 web.post("/robot/sendBySession", self._to_session),
             ]
         )
-        runner = web.AppRunner(app, shutdown_timeout=1)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = cast("tuple[str, int]", runner.addresses[0][:2])
-        self.base = f"http://{host}:{port}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.cut()
-        await self._stack.aclose()
+        self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._events: dict[str, dict[str, Any]] = {}
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._tickets: set[str] = set()
+        self._files: dict[str, bytes] = {}
+        self._answers: list[web.Response] = []
+        self._webhook_answers: list[dict[str, Any]] = []
+        self._secret = SECRET
+        self._number = 0
 
     # What the platform is to a test.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
-        return {"client_id": CLIENT, "client_secret": SECRET, "api_url": self.base}
+        return {"client_id": CLIENT, "client_secret": SECRET, "api_url": self.url}
 
     async def say(
         self,
@@ -141,7 +124,7 @@ class DingtalkStandIn(Platform):
             "senderCorpId": "dingcorp",
             "conversationType": "2" if room else "1",
             "senderId": f"$:LWCP_v1:${sender}",
-            "sessionWebhook": self.webhook or f"{self.base}/robot/sendBySession?session={room or sender}",
+            "sessionWebhook": self.webhook or f"{self.url}/robot/sendBySession?session={room or sender}",
             "robotCode": CLIENT,
             **told,
         }
@@ -179,7 +162,7 @@ class DingtalkStandIn(Platform):
         data = json.dumps({"reason": "connection is expired"})
         for socket in old:
             await socket.send_json({"type": "SYSTEM", "headers": headers, "data": data})
-            self._sockets.pop(socket)
+            self._sockets.remove(socket)
 
     async def repeat(self, message: str) -> None:
         """As ``Platform``.
@@ -201,24 +184,8 @@ class DingtalkStandIn(Platform):
         def found() -> list[Shown]:
             return [Shown(id=key, text=text) for place, text, key in self.sent if place in places]
 
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(found()) >= count)
+        await self.until(lambda: len(found()) >= count)
         return found()
-
-    async def until(self, count: int, of: list[str]) -> None:
-        """Wait until there are so many of them: acknowledgements, or answers to pings."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(of) >= count)
-
-    async def connected(self, count: int) -> None:
-        """Wait until so many connections were made."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: self.connections >= count)
-
-    async def cut(self) -> None:
-        """As ``Platform``."""
-        for transport in list(self._sockets.values()):
-            transport.abort()
 
     async def limit(self, seconds: float | None) -> None:
         """As ``Platform``: DingTalk's own limit names no time; what stands before it may."""
@@ -265,9 +232,7 @@ class DingtalkStandIn(Platform):
         assert {"type": "CALLBACK", "topic": "/v1.0/im/bot/messages/get"} in body["subscriptions"]
         ticket = f"ticket-{self._next()}+/="
         self._tickets.add(ticket)
-        return web.json_response(
-            {"endpoint": f"{self.base.replace('http', 'ws', 1)}/connect", "ticket": ticket}
-        )
+        return web.json_response({"endpoint": f"{self.url.replace('http', 'ws', 1)}/connect", "ticket": ticket})
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         ticket = request.query.get("ticket", "")
@@ -276,10 +241,9 @@ class DingtalkStandIn(Platform):
         self._tickets.remove(ticket)
         socket = web.WebSocketResponse(autoping=not self.dead)
         await socket.prepare(request)
-        self._sockets[socket] = cast("asyncio.Transport", request.transport)
-        async with self._changed:
-            self.connections += 1
-            self._changed.notify_all()
+        self._sockets.add(socket)
+        self.connections += 1
+        self.stir()
         try:
             for name in list(self._pending):
                 await socket.send_json(self._events[name])
@@ -289,21 +253,20 @@ class DingtalkStandIn(Platform):
         except ConnectionError:
             pass
         finally:
-            self._sockets.pop(socket, None)
+            self._sockets.discard(socket)
         return socket
 
     async def _acknowledge(self, raw: str) -> None:
         ack = json.loads(raw)
         assert ack["headers"]["contentType"] == "application/json"
         name, data = ack["headers"]["messageId"], json.loads(ack["data"])
-        async with self._changed:
-            if ack["code"] == 200:
-                self._pending.pop(name, None)
-                if "opaque" in data:
-                    self.answered_pings.append(data["opaque"])
-                else:
-                    self.acknowledged.append(name)
-            self._changed.notify_all()
+        if ack["code"] == 200:
+            self._pending.pop(name, None)
+            if "opaque" in data:
+                self.answered_pings.append(data["opaque"])
+            else:
+                self.acknowledged.append(name)
+        self.stir()
 
     async def _token(self, request: web.Request) -> web.Response:
         if await request.json() != {"appKey": CLIENT, "appSecret": self._secret}:
@@ -363,12 +326,11 @@ class DingtalkStandIn(Platform):
     async def _show(self, way: str, place: str, message: Mapping[str, str]) -> str:
         key = f"key{self._next()}"
         text = message["text"]
-        async with self._changed:
-            self.ways.append(way)
-            self.called += re.findall(r"(?<!\w)@\w+", text)
-            seen = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text.replace("  \n", "\n").replace("\u200b", ""))
-            self.sent.append((place, seen, key))
-            self._changed.notify_all()
+        self.ways.append(way)
+        self.called += re.findall(r"(?<!\w)@\w+", text)
+        seen = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text.replace("  \n", "\n").replace("\u200b", ""))
+        self.sent.append((place, seen, key))
+        self.stir()
         return key
 
     async def _download(self, request: web.Request) -> web.Response:
@@ -377,7 +339,7 @@ class DingtalkStandIn(Platform):
             return refusal
         if body.get("robotCode") != CLIENT or body.get("downloadCode") not in self._files:
             return _refusal("param.error")
-        url = self.download_url or f"{self.base}/file/{body['downloadCode']}?signature=secret"
+        url = self.download_url or f"{self.url}/file/{body['downloadCode']}?signature=secret"
         return web.json_response({"downloadUrl": url})
 
     async def _file(self, request: web.Request) -> web.StreamResponse:

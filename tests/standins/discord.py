@@ -17,15 +17,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 import aiohttp
 import yarl
 from aiohttp import web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.discord import Discord
-from torana.testing.connectors import PATIENCE, Platform, Shown
+from torana.testing.connectors import Shown
 
 #: Any JSON object.
 Object = dict[str, Any]
@@ -102,13 +103,29 @@ class Connection:
             self._request.transport.abort()
 
 
-class DiscordStandIn(Platform):
+class DiscordStandIn(HttpPlatform):
     """A server with two channels, in which the bot is, and people who write to it directly."""
 
     abreast = True
     connector = Discord
 
     def __init__(self) -> None:
+        super().__init__()
+        api = "/api/v10"
+        self.app.middlewares.append(self._guard)
+        self.app.add_routes(
+            [
+                web.get("/gateway/", self._gateway),
+                web.get(f"{api}/users/@me", self._get_me),
+                web.get(f"{api}/oauth2/applications/@me", self._get_application),
+                web.post(f"{api}/users/@me/channels", self._post_direct),
+                web.get(f"{api}/channels/{{channel}}/messages", self._get_messages),
+                web.post(f"{api}/channels/{{channel}}/messages", self._post_message),
+                web.patch(f"{api}/channels/{{channel}}/messages/{{message}}", self._patch_message),
+                web.post(f"{api}/channels/{{channel}}/typing", self._post_typing),
+                web.get("/attachments/{file}/{name}", self._get_file),
+            ]
+        )
         self._ids = count()
         #: How far its clock is from ours.
         self.minutes = 0
@@ -121,7 +138,6 @@ class DiscordStandIn(Platform):
         self._buckets: dict[str, tuple[int, float]] = {}
         self.sessions: dict[str, Session] = {}
         self._answers: list[tuple[str, Callable[[web.Request], web.Response]]] = []
-        self._changed = asyncio.Condition()
         self.guild = self.snowflake()
         self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
         self.room = self.general
@@ -142,40 +158,17 @@ class DiscordStandIn(Platform):
         self.pinged: list[str] = []
         self.asked_for_history: list[str] = []
         self._patches = ExitStack()
-        self._runner: web.AppRunner | None = None
-        self._url = yarl.URL()
-
-    async def __aenter__(self) -> Self:
-        app = web.Application(middlewares=[self._guard])
-        api = "/api/v10"
-        app.add_routes(
-            [
-                web.get("/gateway/", self._gateway),
-                web.get(f"{api}/users/@me", self._get_me),
-                web.get(f"{api}/oauth2/applications/@me", self._get_application),
-                web.post(f"{api}/users/@me/channels", self._post_direct),
-                web.get(f"{api}/channels/{{channel}}/messages", self._get_messages),
-                web.post(f"{api}/channels/{{channel}}/messages", self._post_message),
-                web.patch(f"{api}/channels/{{channel}}/messages/{{message}}", self._patch_message),
-                web.post(f"{api}/channels/{{channel}}/typing", self._post_typing),
-                web.get("/attachments/{file}/{name}", self._get_file),
-            ]
-        )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self._url = yarl.URL.build(scheme="http", host="127.0.0.1", port=self._runner.addresses[0][1])
-        self._patches.enter_context(mock.patch("discord.http.Route.BASE", str(self._url / api[1:])))
-        gateway = mock.patch("discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY", self._gateway_url())
-        self._patches.enter_context(gateway)
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._patches.close()
-        await self.cut()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await super().__aexit__()
+
+    def move(self, url: str) -> None:
+        """As ``HttpPlatform``; the library has no setting for it."""
+        super().move(url)
+        self._patches.enter_context(mock.patch("discord.http.Route.BASE", f"{url}/api/v10"))
+        gateway = mock.patch("discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY", self._gateway_url())
+        self._patches.enter_context(gateway)
 
     # What tests do
 
@@ -312,7 +305,7 @@ class DiscordStandIn(Platform):
         """A file; ``size`` is what is told of it."""
         file = self.snowflake()
         self.files[file] = (media_type, data)
-        url = str(self._url / "attachments" / file / name % {"hm": "signature"})
+        url = str(yarl.URL(self.url) / "attachments" / file / name % {"hm": "signature"})
         types = {"content_type": media_type, "size": len(data) if size is None else size}
         return {"id": file, "filename": name, "url": url, "proxy_url": url, **types}
 
@@ -350,7 +343,7 @@ class DiscordStandIn(Platform):
         self._messages[channel].append(message)
         self._channels[channel]["last_message_id"] = message["id"]
         await self.dispatch("MESSAGE_CREATE", self.told(message))
-        await self._notify()
+        self.stir()
         return message
 
     def told(self, message: Object) -> Object:
@@ -369,19 +362,10 @@ class DiscordStandIn(Platform):
                 where["member"]["mute"] = False
         return {**message, **where}
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def until(self, fulfilled: Callable[[], bool]) -> None:
-        """Wait for messages or heartbeats until something is so."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(fulfilled)
-
     # The gateway
 
     def _gateway_url(self) -> yarl.URL:
-        return (self._url / "gateway/").with_scheme("ws")
+        return yarl.URL(self.url).with_scheme("ws") / "gateway/"
 
     async def dispatch(self, event: str, data: Object) -> None:
         """Tell every session of an event, as far as its intents go."""
@@ -411,7 +395,7 @@ class DiscordStandIn(Platform):
                 await socket.close(code=4000)
             if not self.mute:
                 await connection.tell({"op": 10, "d": {"heartbeat_interval": self.heartbeat}})
-            await self._notify()
+            self.stir()
             async for frame in socket:
                 assert frame.type is aiohttp.WSMsgType.TEXT
                 if len(frame.data) > 4096:
@@ -420,12 +404,12 @@ class DiscordStandIn(Platform):
                 session = await self._received(connection, session, payload) or session
         finally:
             self.connections.remove(connection)
-            await self._notify()
+            self.stir()
             if session is not None and session.connection is connection:
                 session.connection = None
                 if socket.close_code in (1000, 1001):
                     self.sessions.pop(session.id, None)
-                    await self._notify()
+                    self.stir()
         return socket
 
     async def _received(
@@ -435,7 +419,7 @@ class DiscordStandIn(Platform):
             case 1, _:
                 await connection.tell({"op": 11})
                 self.heartbeats += 1
-                await self._notify()
+                self.stir()
             case ((2 | 6), _) if session is not None:
                 await connection.socket.close(code=4005)
             case ((2 | 6), {"token": token}) if token != TOKEN or self.login_refused:
@@ -622,7 +606,7 @@ class DiscordStandIn(Platform):
         found = self._find(message)
         found |= {"content": content, "edited_timestamp": datetime.now(UTC).isoformat()}
         await self.dispatch("MESSAGE_UPDATE", self.told(found))
-        await self._notify()
+        self.stir()
         return found
 
     def messages(self, channel: str) -> list[Object]:

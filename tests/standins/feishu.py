@@ -5,21 +5,21 @@ It speaks the platform's own wire, protobuf frames and all, and refuses what the
 
 from __future__ import annotations
 
-import asyncio
 import html
 import json
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from aiohttp import WSMsgType, web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.base import Connector
 from torana.connectors.feishu import Feishu
-from torana.testing.connectors import PATIENCE, Platform, Shown
+from torana.testing.connectors import Shown
 
 APP, SECRET, BOT = "cli_a1b2c3d4e5f6", "sEcReT-of-the-app", "ou_the_bot"
 
@@ -113,7 +113,7 @@ class Posted:
 
 
 @dataclass
-class FeishuStandIn(Platform):
+class FeishuStandIn(HttpPlatform):
     """The platform, with one app in it."""
 
     abreast = True
@@ -140,20 +140,8 @@ class FeishuStandIn(Platform):
     connector: type[Connector[Any]] = Feishu
 
     def __post_init__(self) -> None:
-        self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._events: dict[str, dict[str, Any]] = {}
-        self._sockets: dict[web.WebSocketResponse, asyncio.Transport] = {}
-        self._files: dict[str, bytes] = {}
-        self._answers: list[web.Response] = []
-        self._secret = SECRET
-        self._changed = asyncio.Condition()
-        self._stack = AsyncExitStack()
-        self._number = 0
-        self.base = ""
-
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.add_routes(
+        super().__init__()
+        self.app.add_routes(
             [
                 web.post("/open-apis/auth/v3/tenant_access_token/internal", self._token),
                 web.get("/open-apis/bot/v3/info", self._info),
@@ -166,24 +154,19 @@ class FeishuStandIn(Platform):
                 web.get("/open-apis/im/v1/messages/{id}/resources/{key}", self._resource),
             ]
         )
-        runner = web.AppRunner(app, shutdown_timeout=1)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = cast("tuple[str, int]", runner.addresses[0][:2])
-        self.base = f"{host}:{port}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.cut()
-        await self._stack.aclose()
+        self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._events: dict[str, dict[str, Any]] = {}
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._files: dict[str, bytes] = {}
+        self._answers: list[web.Response] = []
+        self._secret = SECRET
+        self._number = 0
 
     # What the platform is to a test.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
-        return {"app_id": APP, "app_secret": SECRET, "domain": f"http://{self.base}"}
+        return {"app_id": APP, "app_secret": SECRET, "domain": self.url}
 
     async def say(
         self,
@@ -293,25 +276,13 @@ class FeishuStandIn(Platform):
                 and (thread is None or one.thread == self._thread(thread))
             ]
 
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(found()) >= count)
+        await self.until(lambda: len(found()) >= count)
         return found()
 
     async def acknowledgements(self, count: int) -> list[str]:
         """Wait until so many events were acknowledged."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(self.acknowledged) >= count)
+        await self.until(lambda: len(self.acknowledged) >= count)
         return self.acknowledged
-
-    async def pinged(self, count: int) -> None:
-        """Wait until the app has called so often."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: self.pings >= count)
-
-    async def cut(self) -> None:
-        """As ``Platform``."""
-        for transport in list(self._sockets.values()):
-            transport.abort()
 
     async def limit(self, seconds: float | None) -> None:
         """As ``Platform``: the gateway names a time, the chat's own limit none."""
@@ -378,7 +349,8 @@ class FeishuStandIn(Platform):
         body = await request.json()
         if body.get("AppID") != APP or body.get("AppSecret") != self._secret:
             return web.json_response({"code": 10014, "msg": "app secret invalid"})
-        url = f"ws://{self.base}/ws/v2?fpid=493&aid=552564&device_id=1&access_key=k&service_id=7&ticket=t"
+        url = self.url.replace("http", "ws", 1)
+        url += "/ws/v2?fpid=493&aid=552564&device_id=1&access_key=k&service_id=7&ticket=t"
         config = {"ReconnectCount": -1, "ReconnectInterval": 120, "ReconnectNonce": 30, "PingInterval": 120}
         return web.json_response({"code": 0, "msg": "", "data": {"URL": url, "ClientConfig": config}})
 
@@ -388,7 +360,7 @@ class FeishuStandIn(Platform):
             return web.Response(status=403, headers=headers)
         socket = web.WebSocketResponse(autoping=not self.dead)
         await socket.prepare(request)
-        self._sockets[socket] = cast("asyncio.Transport", request.transport)
+        self._sockets.add(socket)
         try:
             for name in list(self._pending):
                 await self._deliver(socket, name)
@@ -398,7 +370,7 @@ class FeishuStandIn(Platform):
         except ConnectionError:
             pass
         finally:
-            self._sockets.pop(socket, None)
+            self._sockets.discard(socket)
         return socket
 
     async def _deliver(self, socket: web.WebSocketResponse, name: str) -> None:
@@ -418,21 +390,15 @@ class FeishuStandIn(Platform):
 
     async def _answered(self, socket: web.WebSocketResponse, raw: bytes) -> None:
         method, headers, payload = read_frame(raw)
-        async with self._changed:
-            if method == 0:
-                assert headers == {"type": "ping"}
-                self.pings += 1
-                config = {
-                    "ReconnectCount": -1,
-                    "ReconnectInterval": 90,
-                    "ReconnectNonce": 25,
-                    "PingInterval": 90,
-                }
-                await socket.send_bytes(write_frame(0, {"type": "pong"}, json.dumps(config).encode()))
-            elif json.loads(payload)["code"] == 200:
-                self._pending.pop(headers["message_id"], None)
-                self.acknowledged.append(headers["message_id"])
-            self._changed.notify_all()
+        if method == 0:
+            assert headers == {"type": "ping"}
+            self.pings += 1
+            config = {"ReconnectCount": -1, "ReconnectInterval": 90, "ReconnectNonce": 25, "PingInterval": 90}
+            await socket.send_bytes(write_frame(0, {"type": "pong"}, json.dumps(config).encode()))
+        elif json.loads(payload)["code"] == 200:
+            self._pending.pop(headers["message_id"], None)
+            self.acknowledged.append(headers["message_id"])
+        self.stir()
 
     async def _create(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -464,8 +430,7 @@ class FeishuStandIn(Platform):
             return _refusal(230001, "Your request contains an invalid request parameter.")
         same = [one for one in self.posted.values() if one.uuid and one.uuid == body["uuid"]]
         posted = same[0] if same else self._add(body, chat, answered)
-        async with self._changed:
-            self._changed.notify_all()
+        self.stir()
         return _done(posted)
 
     def _add(self, body: Mapping[str, Any], chat: str, answered: Posted | None) -> Posted:
@@ -486,10 +451,9 @@ class FeishuStandIn(Platform):
             )
         if refusal := self._stranger(request) or await self._refused(request, body.get("content")):
             return refusal
-        async with self._changed:
-            posted.text = self._text(body["content"])
-            posted.edited += 1
-            self._changed.notify_all()
+        posted.text = self._text(body["content"])
+        posted.edited += 1
+        self.stir()
         return _done(posted)
 
     async def _read(self, request: web.Request) -> web.Response:

@@ -174,7 +174,7 @@ class LinePlatform(Calling):
         (message,) = body["messages"]
         name = self._id()
         self.pushed[key] = {"sentMessages": [{"id": name, "quoteToken": "IStG5h1Tz7b"}]}
-        await self.show(Shown(id=name, text=message["text"]), to=body["to"])
+        self.show(Shown(id=name, text=message["text"]), to=body["to"])
         return web.json_response(self.pushed[key], headers=headers)
 
     async def _loading(self, request: web.Request) -> web.Response:

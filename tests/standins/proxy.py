@@ -7,12 +7,24 @@ import socket
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal, Self
 
 Mode = Literal["open", "stalled", "trickling", "corrupt"]
+Fault = Literal["cut", "stall", "flip"]
 
 #: Closed with this, a socket sends RST and not FIN.
 _NO_LINGER = struct.pack("ii", 1, 0)
+
+
+@dataclass
+class _Trap:
+    """What goes wrong once so many more bytes have gone one way."""
+
+    fault: Fault
+    left: int
+    to_server: bool
+    bit: int
 
 
 class FaultyProxy:
@@ -25,6 +37,7 @@ class FaultyProxy:
             proxy.cut()
 
     ``stall``, ``trickle`` and ``corrupt`` hold until ``heal``, for connections there are and those to come.
+    ``spoil`` does something at one certain byte.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -34,11 +47,13 @@ class FaultyProxy:
         self._flowing.set()
         self._cut_at_next = False
         self._refusing = False
+        self._trap: _Trap | None = None
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        #: Connections accepted so far.
+        #: Connections accepted so far, and bytes that came from the server and that went to it.
         self.accepted = 0
+        self.passed = [0, 0]
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -86,9 +101,22 @@ class FaultyProxy:
         """What the server says arrives with its bits turned."""
         self._set("corrupt")
 
+    def spoil(self, fault: Fault, *, after: int, to_server: bool) -> None:
+        """Cut, stall, or flip one bit of the next byte, when so many bytes more have gone one way.
+
+        They are counted over all connections. It happens once; ``heal`` takes back what has not happened.
+        """
+        self._trap = _Trap(fault, after, to_server, bit=after % 8)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether that which ``spoil`` announced has not happened yet."""
+        return self._trap is not None
+
     def heal(self) -> None:
         """All is well again."""
         self._refusing = self._cut_at_next = False
+        self._trap = None
         self._set("open")
 
     def _set(self, mode: Mode) -> None:
@@ -144,11 +172,44 @@ class FaultyProxy:
                 return
             if self._mode == "corrupt" and not to_server:
                 data = bytes(byte ^ 0x55 for byte in data)
-            step = 1 if self._mode == "trickling" else len(data)
-            for start in range(0, len(data), step):
-                writer.write(data[start : start + step])
-                await writer.drain()
-                await asyncio.sleep(0)
+            before = self._before_the_trap(len(data), to_server=to_server)
+            await self._pass(data[:before], writer)
+            if rest := data[before:]:
+                rest = self._spring(rest)
+                await self._flowing.wait()
+                await self._pass(rest, writer)
+            self.passed[to_server] += len(data)
+
+    async def _pass(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        step = 1 if self._mode == "trickling" else max(1, len(data))
+        for start in range(0, len(data), step):
+            writer.write(data[start : start + step])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    def _before_the_trap(self, count: int, *, to_server: bool) -> int:
+        """How many of so many bytes go through before something happens: mostly all."""
+        trap = self._trap
+        if trap is None or trap.to_server != to_server:
+            return count
+        before = min(trap.left, count)
+        trap.left -= before
+        return before
+
+    def _spring(self, data: bytes) -> bytes:
+        """Do what was announced; returns the bytes that still go through."""
+        trap, self._trap = self._trap, None
+        match trap:
+            case None:  # it was taken back
+                return data
+            case _Trap(fault="cut"):
+                self.cut()
+                return b""
+            case _Trap(fault="stall"):
+                self.stall()
+                return data
+            case _Trap(bit=bit):
+                return bytes([data[0] ^ 1 << bit]) + data[1:]
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import unescape
 from itertools import count
-from typing import Any, Self, cast
+from typing import Any, cast
 from uuid import uuid4
 
 from aiohttp import WSMsgType, web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.slack import Slack
-from torana.testing.connectors import PATIENCE, Platform, Shown
+from torana.testing.connectors import Shown
 
 BOT_TOKEN = "xoxb-17-bot-secret"
 APP_TOKEN = "xapp-1-app-secret"
@@ -55,7 +56,7 @@ class Delivery:
     timer: asyncio.TimerHandle
 
 
-class SlackStandIn(Platform):
+class SlackStandIn(HttpPlatform):
     """A workspace with an app in it, people, one channel and everybody's direct messages with the app."""
 
     abreast = True
@@ -63,6 +64,10 @@ class SlackStandIn(Platform):
     room = ROOM
 
     def __init__(self) -> None:
+        super().__init__()
+        self.app.router.add_route("*", "/api/{method}", self._api)
+        self.app.router.add_get("/link", self._link)
+        self.app.router.add_get("/files-pri/{file}/{name}", self._file)
         self.tokens = {BOT_TOKEN, APP_TOKEN}
         self.people: dict[str, Message] = {}
         self.chats: dict[str, list[Message]] = defaultdict(list)
@@ -86,32 +91,17 @@ class SlackStandIn(Platform):
         self._answers: dict[str, deque[Callable[[], web.Response]]] = defaultdict(deque)
         self._numbers = count(1)
         self._start = int(time.time())
-        self._changed = asyncio.Event()
         self._writing: set[asyncio.Task[None]] = set()
-        self._url = ""
-
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=4 * 1024**2)
-        app.router.add_route("*", "/api/{method}", self._api)
-        app.router.add_get("/link", self._link)
-        app.router.add_get("/files-pri/{file}/{name}", self._file)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self._url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for delivery in self.pending.values():
             delivery.timer.cancel()
-        await self.cut()
-        await self._runner.cleanup()
+        await super().__aexit__()
 
     # As `Platform`.
 
     def settings(self) -> Mapping[str, Any]:
-        return {"bot_token": BOT_TOKEN, "app_token": APP_TOKEN, "api_url": f"{self._url}/api/"}
+        return {"bot_token": BOT_TOKEN, "app_token": APP_TOKEN, "api_url": f"{self.url}/api/"}
 
     async def say(
         self,
@@ -195,12 +185,6 @@ class SlackStandIn(Platform):
             lambda: web.Response(text=text, status=status, headers=headers, content_type=kind)
         )
 
-    async def until(self, true: Callable[[], object]) -> None:
-        """Wait until it is."""
-        async with asyncio.timeout(PATIENCE):
-            while not true():
-                await self._changed.wait()
-
     def person(self, name: str, **profile: Any) -> str:
         """Somebody's id."""
         user = f"U0{re.sub('[^A-Z0-9]', '', name.upper())}"
@@ -211,7 +195,7 @@ class SlackStandIn(Platform):
         """A file, as messages name it."""
         file = f"F{next(self._numbers):08}"
         self.files[file] = (media_type, data)
-        url = f"{self._url}/files-pri/{file}/{name}"
+        url = f"{self.url}/files-pri/{file}/{name}"
         return {
             "id": file,
             "name": name,
@@ -231,7 +215,7 @@ class SlackStandIn(Platform):
         if f"<@{BOT_USER}>" in message["text"] and chat.startswith("C"):
             self.tell(self._event(chat, message | {"type": "app_mention"}))
         self.tell(self._event(chat, message))
-        self._stir()
+        self.stir()
         return ts
 
     async def send(self, frame: object, *, socket: int = -1) -> None:
@@ -284,7 +268,7 @@ class SlackStandIn(Platform):
             task = asyncio.ensure_future(_sent(self.sockets[-1], json.dumps(frame)))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
-        self._stir()
+        self.stir()
 
     def _again(self, envelope: str) -> None:
         delivery = self.pending.pop(envelope, None)
@@ -306,7 +290,7 @@ class SlackStandIn(Platform):
             await self._greet(ws)
         for envelope in list(self.pending):
             self._again(envelope)
-        self._stir()
+        self.stir()
         async for frame in ws:
             if frame.type is WSMsgType.PING and not self.deaf:
                 await ws.pong(frame.data)
@@ -314,10 +298,10 @@ class SlackStandIn(Platform):
                 self.pongs += 1
             elif frame.type is WSMsgType.TEXT:
                 self._acknowledge(json.loads(frame.data)["envelope_id"])
-            self._stir()
+            self.stir()
         if socket in self.sockets:
             self.sockets.remove(socket)
-        self._stir()
+        self.stir()
         return ws
 
     def _acknowledge(self, envelope: str) -> None:
@@ -330,7 +314,7 @@ class SlackStandIn(Platform):
     async def _api(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
         self.calls.append(method)
-        self._stir()
+        self.stir()
         arguments = await _arguments(request)
         if method in self.hanging:
             await asyncio.Event().wait()
@@ -370,7 +354,7 @@ class SlackStandIn(Platform):
 
     def _open(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         self.opened += 1
-        return {"url": f"{self._url.replace('http', 'ws')}/link?ticket=t-{self.opened}&app_id={APP}"}
+        return {"url": f"{self.url.replace('http', 'ws')}/link?ticket=t-{self.opened}&app_id={APP}"}
 
     def _post(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         chat = self._chat(arguments)
@@ -391,7 +375,7 @@ class SlackStandIn(Platform):
         message |= {"text": text, "metadata": _metadata(arguments)}
         changed = {"type": "message", "subtype": "message_changed", "hidden": True, "ts": message["ts"]}
         self.tell(self._event(chat, changed | {"message": message}))
-        self._stir()
+        self.stir()
         return {"channel": chat, "ts": message["ts"], "text": text}
 
     def _history(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,14 +10,16 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from html import unescape
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from aiohttp import web
+from tests.standins.http import HttpPlatform
 
 from torana.connectors.telegram import Telegram
-from torana.testing.connectors import PATIENCE, Platform, Shown
+from torana.testing.connectors import Shown
 
 Json = dict[str, Any]
 
@@ -108,14 +110,17 @@ def found_in(text: str) -> list[Json]:
     return found
 
 
-class TelegramStandIn(Platform):
+class TelegramStandIn(HttpPlatform):
     """The server, with a bot whose token is ``TOKEN``, and a group with topics, ``ROOM``."""
 
     connector = Telegram
     room = str(ROOM)
+    gives_up = True
 
     def __init__(self) -> None:
-        self.base = ""
+        super().__init__()
+        self.app.router.add_route("*", "/file/bot{token}/{path:.+}", self._download)
+        self.app.router.add_route("*", "/bot{token}/{method}", self._call)
         #: Updates not confirmed yet, in the order in which they are told.
         self.updates: list[Json] = []
         #: The offset of the newest poll: all before it is confirmed.
@@ -142,32 +147,15 @@ class TelegramStandIn(Platform):
         self._shared_ids = count(1)
         self._ids: dict[int, count[int]] = {}
         self._update_ids = count(873_000_001)
-        self._changed = asyncio.Condition()
         self._poll: object = None
         self._allowed: list[str] = []
-        self._runner: web.AppRunner | None = None
         self.add_chat({"id": ROOM, "type": "supergroup", "title": "Room", "is_forum": True})
-
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=50 * 2**20)
-        app.router.add_route("*", "/file/bot{token}/{path:.+}", self._download)
-        app.router.add_route("*", "/bot{token}/{method}", self._call)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0]
-        self.base = f"http://{host}:{port}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
 
     # What a test does.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
-        return {"token": TOKEN, "api_url": self.base}
+        return {"token": TOKEN, "api_url": self.url}
 
     async def say(
         self,
@@ -217,18 +205,10 @@ class TelegramStandIn(Platform):
             for one in there()
         ]
 
-    async def cut(self) -> None:
-        """As ``Platform``."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-
     async def set_webhook(self, url: str) -> None:
         """As another program does; a poll that is waiting is refused."""
         self.webhook = url
-        await self._notify()
+        self.stir()
 
     async def limit(self, seconds: float | None) -> None:
         """As ``Platform``."""
@@ -262,11 +242,6 @@ class TelegramStandIn(Platform):
         """Answer the next calls of a method with these, one each."""
         self.next.setdefault(method, []).extend(faults)
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until something holds, which is looked at after every call."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(true)
-
     def person(self, name: str, *, bot: bool = False) -> Json:
         """Somebody's account."""
         if name not in self._people:
@@ -292,7 +267,7 @@ class TelegramStandIn(Platform):
         if self._allowed and not any(kind in update for kind in self._allowed):
             return
         self.updates.append({"update_id": number, **update})
-        await self._notify()
+        self.stir()
 
     @staticmethod
     def text(text: str, *, caption: bool = False) -> Json:
@@ -336,10 +311,6 @@ class TelegramStandIn(Platform):
         small = {**self.keep_file(data[: len(data) * 3 // 4]), "width": 90, "height": 90}
         return {"photo": [small, {**self.keep_file(data), "width": 800, "height": 800}]}
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
     async def _call(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
         handlers = {
@@ -371,7 +342,7 @@ class TelegramStandIn(Platform):
                 headers["Retry-After"] = str(fault.parameters["retry_after"])
             return web.json_response(answer, status=fault.code, headers=headers)
         finally:
-            await self._notify()
+            self.stir()
 
     async def _answered(self, request: web.Request, handler: Callable[[Json], Awaitable[Any]]) -> Any:
         """Parameters come in the query, as a form or as JSON; what is not text is JSON in a form's field."""
@@ -404,16 +375,13 @@ class TelegramStandIn(Platform):
             self.updates[:] = [one for one in self.updates if one["update_id"] >= offset]
         me = self._poll = object()
         self.polls += 1
-        await self._notify()
+        self.stir()
 
         def disturbed() -> bool:
             return bool(self.updates) or self._poll is not me or bool(self.webhook)
 
-        try:
-            async with asyncio.timeout(int(given.get("timeout", 0))), self._changed:
-                await self._changed.wait_for(disturbed)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            await self.until(disturbed, within=int(given.get("timeout", 0)))
         self._check_webhook()
         if self._poll is not me:
             told = "terminated by other getUpdates request; make sure that only one bot instance is running"

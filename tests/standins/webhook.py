@@ -102,7 +102,7 @@ class Program(Calling):
         if event["type"] == "reply":
             data = self.keys[name] = event["data"]
             shown = Shown(id=name, text=data["text"], thread=data["thread"])
-            await self.show(shown, to=data["chat"], thread=data["thread"])
+            self.show(shown, to=data["chat"], thread=data["thread"])
         else:
             self.keys[name] = event
             self.events.append(event)

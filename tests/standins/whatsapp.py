@@ -171,7 +171,7 @@ class Meta(Calling):
         (chat,) = whom.values()
         self.recipients.append(whom)
         name = f"wamid.gBGG{self.number():08}"
-        await self.show(Shown(id=name, text=text), to=chat)
+        self.show(Shown(id=name, text=text), to=chat)
         return web.json_response(
             {
                 "messaging_product": "whatsapp",

@@ -11,8 +11,7 @@ import json
 import mimetypes
 import re
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -37,10 +36,10 @@ from torana.connectors.base import (
     Place,
     Refused,
     Sender,
-    TooLarge,
     TryLater,
     Unsure,
 )
+from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
 from torana.connectors.markup import Dialect, render
 
 Kind = Literal["image", "file", "voice", "video"]
@@ -147,15 +146,15 @@ class _Api:
             "subscriptions": [{"type": CallbackMessage.TYPE, "topic": ChatbotMessage.TOPIC}],
             "ua": "torana",
         }
-        with _told():
+        with told_by("DingTalk"):
             found = _checked(await http.post("/v1.0/gateway/connections/open", json=body))
-        return f"{found.get('endpoint', '')}?ticket={quote(_string(found, 'ticket'), safe='')}"
+        return f"{found.get('endpoint', '')}?ticket={quote(text_at(found, 'ticket'), safe='')}"
 
     async def call(self, http: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Ask for something with the app's token; once more with a new one where it ended before its time."""
 
         async def ask(token: str) -> dict[str, Any]:
-            with _told():
+            with told_by("DingTalk"):
                 answer = await http.post(path, json=body, headers={"x-acs-dingtalk-access-token": token})
             return _checked(answer)
 
@@ -169,10 +168,10 @@ class _Api:
         """The bytes of a file, from where the platform says that it is."""
         async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
             body = {"robotCode": self._id, "downloadCode": code}
-            url = _string(await self.call(http, "/v1.0/robot/messageFiles/download", body), "downloadUrl")
+            url = text_at(await self.call(http, "/v1.0/robot/messageFiles/download", body), "downloadUrl")
             if _url(url).scheme not in {"https", _url(self._url).scheme}:
                 raise Refused("DingTalk names no safe address for the file")
-            with _told():
+            with told_by("DingTalk"):
                 async with http.stream("GET", url) as answer:
                     return await _bytes(answer, limit)
 
@@ -180,7 +179,7 @@ class _Api:
         async with self._lock:
             if time.monotonic() >= self._until or self._token == instead_of:
                 body = {"appKey": self._id, "appSecret": self._secret.get_secret_value()}
-                with _told():
+                with told_by("DingTalk"):
                     found = _checked(await http.post("/v1.0/oauth2/accessToken", json=body))
                 self._token = str(found["accessToken"])
                 self._until = time.monotonic() + float(found.get("expireIn", 0)) - 300
@@ -253,7 +252,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             raise TryLater("DingTalk holds messages to this person back")
         if answer.get("invalidStaffIdList") or answer.get("filteredStaffIdList"):
             raise Refused("DingTalk does not deliver to this person")
-        return _string(answer, "processQueryKey") or part.key
+        return text_at(answer, "processQueryKey") or part.key
 
     async def _reply(self, http: httpx.AsyncClient, part: Part, why: str) -> str:
         """Answer at the address that came with the message."""
@@ -261,10 +260,10 @@ class Dingtalk(Connector[DingtalkSettings]):
         if not self._trusted(url) or time.time() * 1000 >= int(until):
             raise Refused(why or "the time in which DingTalk takes an answer to this person is over")
         body = {"msgtype": "markdown", "markdown": _titled(part.text), "at": {"isAtAll": False}}
-        with _told():
-            answer = _json((await http.post(url, json=body)).content)
+        with told_by("DingTalk"):
+            answer = as_object(read_json((await http.post(url, json=body)).content))
         code = answer.get("errcode")
-        said = f"DingTalk answers {code}: {_line(_string(answer, 'errmsg'))}"
+        said = f"DingTalk answers {code}: {one_line(text_at(answer, 'errmsg'))}"
         if code == 0:
             return part.key
         if _shut_out(answer) or code in _OLD_LIMITS:
@@ -284,7 +283,12 @@ class Dingtalk(Connector[DingtalkSettings]):
         url = await self._api.stream(http)
         try:
             return await connect(
-                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_FRAME_BYTES
+                url,
+                open_timeout=_SECONDS,
+                close_timeout=3,
+                ping_interval=None,
+                max_size=_FRAME_BYTES,
+                compression=None,  # what is wrong in a frame would be wrong in all those after it
             )
         except InvalidURI:
             raise Refused("DingTalk names no address for the stream") from None
@@ -301,28 +305,30 @@ class Dingtalk(Connector[DingtalkSettings]):
                 except TimeoutError:
                     await _probe(socket)
                 else:
-                    frame = _json(raw)
-                    if _string(_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
+                    frame = as_object(read_json(raw))
+                    if not frame:  # what was in it is lost, unless it is told again to another connection
+                        raise ConnectionError("DingTalk sent what cannot be read")
+                    if text_at(as_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
                         return
                     await self._take(frame, socket, hear)
                 ears.alive()
 
     async def _take(self, frame: dict[str, object], socket: ClientConnection, hear: Hear) -> None:
-        topic = _string(_object(frame.get("headers")), "topic")
+        topic = text_at(as_object(frame.get("headers")), "topic")
         if frame.get("type") == SystemMessage.TYPE:
-            await self._answer(frame, socket, _json(_string(frame, "data")))
+            await self._answer(frame, socket, as_object(read_json(text_at(frame, "data"))))
             return
         answer = partial(self._answer, frame, socket, {"response": None})
-        heard = self._heard(_string(frame, "data")) if topic == ChatbotMessage.TOPIC else None
+        heard = self._heard(text_at(frame, "data")) if topic == ChatbotMessage.TOPIC else None
         await (answer() if heard is None else hear(heard, answer))
 
     async def _answer(
         self, frame: dict[str, object], socket: ClientConnection, data: dict[str, object]
     ) -> None:
-        headers = _object(frame.get("headers"))
+        headers = as_object(frame.get("headers"))
         ack = AckMessage()
         answered: Any = ack.headers
-        answered.message_id = _string(headers, "messageId")
+        answered.message_id = text_at(headers, "messageId")
         answered.content_type = Headers.CONTENT_TYPE_APPLICATION_JSON
         ack.message = "OK"
         ack.data = data
@@ -344,7 +350,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             reply_to |= {"webhook": said.session_webhook, "until": str(said.session_webhook_expired_time)}
         return Heard(
             id=said.msg_id,
-            sender=Sender(id=sender, name=_line(said.sender_nick)),
+            sender=Sender(id=sender, name=one_line(said.sender_nick)),
             place=Place(chat=said.conversation_id, reply_to=reply_to),
             text=text,
             direct=direct,
@@ -354,20 +360,20 @@ class Dingtalk(Connector[DingtalkSettings]):
 
     def _content(self, said: _Said) -> tuple[str, list[Attachment]]:
         """What a message says, and the files in it; nothing where it is of a kind that cannot be read."""
-        content = _object(said.content)
+        content = as_object(said.content)
         match said.msgtype:
             case "text":
-                return _string(_object(said.text), "content").strip(), []
+                return text_at(as_object(said.text), "content").strip(), []
             case "richText":
                 return self._rich(content, addressed=said.is_in_at_list)
             case "picture":
                 return "", self._file(content, "image", "picture")
             case "audio":  # DingTalk hears what is said in it
-                return _string(content, "recognition").strip(), self._file(content, "voice", "voice")
+                return text_at(content, "recognition").strip(), self._file(content, "voice", "voice")
             case "video":
-                return "", self._file(content, "video", f"video.{_string(content, 'videoType') or 'mp4'}")
+                return "", self._file(content, "video", f"video.{text_at(content, 'videoType') or 'mp4'}")
             case "file":
-                return "", self._file(content, "file", _line(_string(content, "fileName")) or "file")
+                return "", self._file(content, "file", one_line(text_at(content, "fileName")) or "file")
             case _:
                 return "", []
 
@@ -376,13 +382,13 @@ class Dingtalk(Connector[DingtalkSettings]):
         text, files = "", list[Attachment]()
         items = content.get("richText")
         for item in cast("list[object]", items) if isinstance(items, list) else []:
-            one = _object(item)
-            text += _string(one, "text")
+            one = as_object(item)
+            text += text_at(one, "text")
             files += self._file(one, "image", "picture")
         return re.sub(r"^\s*@\S+", "", text).strip() if addressed else text.strip(), files
 
     def _file(self, content: Mapping[str, object], kind: Kind, name: str) -> list[Attachment]:
-        code = _string(content, "downloadCode")
+        code = text_at(content, "downloadCode")
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         fetch = partial(self._api.fetch, code)
         return [Attachment(kind=kind, name=name, media_type=media_type, fetch=fetch)] if code else []
@@ -390,22 +396,22 @@ class Dingtalk(Connector[DingtalkSettings]):
 
 def _titled(text: str) -> dict[str, str]:
     """A text, and what the list of chats shows of it."""
-    return {"title": _line(re.sub(r"[*`\\\u200b]", "", text))[:60] or "…", "text": text}
+    return {"title": one_line(re.sub(r"[*`\\\u200b]", "", text))[:60] or "…", "text": text}
 
 
 def _checked(answer: httpx.Response) -> dict[str, Any]:
     """What the platform answered, if it did what it was asked."""
-    found = _json(answer.content)
+    found = as_object(read_json(answer.content))
     if _shut_out(found):
         raise TryLater("DingTalk has shut this address out", seconds=_SHUT_OUT)
     if answer.is_success and found:
         return found
-    code = _string(found, "code")
-    said = f"DingTalk answers {answer.status_code}, {code or 'no code'}: {_line(_string(found, 'message'))}"
+    code = text_at(found, "code")
+    said = f"DingTalk answers {answer.status_code}, {code or 'no code'}: {one_line(text_at(found, 'message'))}"
     if code in _STALE:
         raise _Stale(said)
     if answer.status_code == 429 or _LIMITS.search(code):
-        raise TryLater(said, seconds=_seconds(answer.headers.get("Retry-After")))
+        raise TryLater(said, seconds=seconds(answer.headers.get("Retry-After")))
     if answer.is_server_error or code in _BUSY or not found:
         raise Unsure(said)
     raise (_Forbidden if _FORBIDDEN.search(code) else Refused)(said)
@@ -420,26 +426,7 @@ async def _bytes(answer: httpx.Response, limit: int) -> bytes:
     """What a file holds, and no more of it than may be."""
     if answer.status_code != 200:
         raise (Unsure if answer.is_server_error else Refused)(f"the file is not there: {answer.status_code}")
-    found = bytearray()
-    if int(answer.headers.get("Content-Length", 0)) <= limit:
-        async for chunk in answer.aiter_bytes():
-            found += chunk
-            if len(found) > limit:
-                break
-        else:
-            return bytes(found)
-    raise TooLarge(f"more than {limit} bytes")
-
-
-@contextmanager
-def _told() -> Generator[None]:
-    """Say of a call that failed whether the platform can have heard it, and not its address: it is a secret."""
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise TryLater(f"DingTalk cannot be reached: {type(error).__name__}") from None
-    except httpx.HTTPError as error:
-        raise Unsure(f"DingTalk did not answer: {type(error).__name__}") from None
+    return await bounded(answer, limit)
 
 
 async def _probe(socket: ClientConnection) -> None:
@@ -451,36 +438,9 @@ async def _probe(socket: ClientConnection) -> None:
         raise ConnectionError("the stream is dead: a ping was not answered") from None
 
 
-def _seconds(value: str | None) -> float | None:
-    return float(value) if value and re.fullmatch(r"\d{1,6}(\.\d+)?", value) else None
-
-
-def _json(raw: str | bytes) -> dict[str, object]:
-    """An object, or an empty one."""
-    try:
-        found: object = json.loads(raw)
-    except ValueError:
-        return {}
-    return _object(found)
-
-
-def _object(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
 def _url(text: str) -> httpx.URL:
     """An address as the client reads it, or an empty one."""
     try:
         return httpx.URL(text)
     except httpx.InvalidURL:
         return httpx.URL()
-
-
-def _string(found: Mapping[str, object], key: str) -> str:
-    value = found.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _line(text: str) -> str:
-    """One short printable line."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())[:200]

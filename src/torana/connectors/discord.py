@@ -63,6 +63,8 @@ _WAITING = 10_000
 
 #: What people say; other types are the service's own news, such as a pin.
 _SAID = (discord.MessageType.default, discord.MessageType.reply)
+#: A code by which a connection is closed and the session kept.
+_NOT_FOR_GOOD = 4000
 #: The gateway's codes for what another try does not mend, besides 4014 (an intent that is switched off).
 _FINAL_CODES = (4004, 4010, 4011, 4012, 4013)
 #: Codes of the HTTP API; the passing ones are overload and what stands in front of Discord.
@@ -176,6 +178,9 @@ class _Client(discord.Client):
         self._breaks: deque[float] = deque(maxlen=_BREAKS)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: asyncio.Queue[discord.Message | list[_Where]] = asyncio.Queue(_WAITING)
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._open_socket = self.http.ws_connect
+        self.http.ws_connect = self._next_socket
 
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """After its end the library would stumble over its own events."""
@@ -190,6 +195,19 @@ class _Client(discord.Client):
     async def failure(self) -> None:
         """Wait for the error with which the connection ends, and raise it."""
         await self._failure
+
+    async def _next_socket(self, url: str, *, compress: int = 0) -> aiohttp.ClientWebSocketResponse:
+        """Open a connection in the place of the last one."""
+        await self.close_socket()
+        self._socket = await self._open_socket(url, compress=compress)
+        return self._socket
+
+    async def close_socket(self) -> None:
+        """Close the connection: the library forgets one that ended before it came to a session."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING):
+                if self._socket is not None:
+                    await self._socket.close(code=_NOT_FOR_GOOD)
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """By itself the library would begin one session after the other."""
@@ -316,6 +334,7 @@ async def _close(client: _Client) -> None:
             for thread in threading.enumerate():  # the library forgets a connection that came to no session
                 if isinstance(thread, KeepAliveHandler) and thread.ws.token == client.http.token:
                     await thread.ws.close()
+    await client.close_socket()
     await client.http.close()
 
 
@@ -445,8 +464,10 @@ async def _look_at(_: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp
     response = ended.response
     if response.status == 429:
         body = await response.content.read(10_000)
+        response.close()  # the library does not see it any more
         raise TryLater("too many calls for Discord", seconds=_named_wait(response, body))
     if response.status >= 500:
+        response.close()
         raise ConnectionError(f"Discord answered {response.status}")
 
 

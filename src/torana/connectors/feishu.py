@@ -13,8 +13,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from html import unescape
 from importlib import import_module
@@ -39,10 +38,10 @@ from torana.connectors.base import (
     Place,
     Refused,
     Sender,
-    TooLarge,
     TryLater,
     Unsure,
 )
+from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
 from torana.connectors.markup import Dialect, render
 
 T = TypeVar("T")
@@ -100,14 +99,9 @@ def _frame_class() -> Any:
 _Frame = _frame_class()
 
 
-def _line(text: str) -> str:
-    """One short printable line."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())[:200]
-
-
 def _card(text: str, *, tag: str = "markdown") -> str:
     """A card of nothing but text. Unlike a plain message it can be changed as often as one likes."""
-    words = _line(unescape(re.sub(r"\*\*|~~|`", "", text)))[:80]
+    words = one_line(unescape(re.sub(r"\*\*|~~|`", "", text)))[:80]
     element: dict[str, object] = {"tag": tag, "content": text}
     card = {
         "schema": "2.0",
@@ -199,9 +193,9 @@ class _Api:
     async def endpoint(self, http: httpx.AsyncClient) -> dict[str, object]:
         """Where the long connection is to be made, and how."""
         body = {"AppID": self._app, "AppSecret": self._secret.get_secret_value()}
-        with _told():
+        with told_by("Feishu"):
             answer = await http.post("/callback/ws/endpoint", json=body, headers={"locale": "en"})
-        return _object(_checked(answer, unsure=_BUSY_ENDPOINT).get("data"))
+        return as_object(_checked(answer, unsure=_BUSY_ENDPOINT).get("data"))
 
     async def call(
         self, http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, object] | None = None
@@ -209,7 +203,7 @@ class _Api:
         """Ask for something."""
 
         async def ask(token: str) -> dict[str, object]:
-            with _told():
+            with told_by("Feishu"):
                 return _checked(await http.request(method, path, json=body, headers=_bearer(token)))
 
         return await self._as_app(http, ask)
@@ -218,7 +212,7 @@ class _Api:
         """The bytes of a file, which may be asked for when the connection has long ended."""
 
         async def ask(token: str) -> bytes:
-            with _told():
+            with told_by("Feishu"):
                 async with http.stream("GET", path, headers=_bearer(token)) as answer:
                     return await _bytes(answer, limit)
 
@@ -237,10 +231,10 @@ class _Api:
         async with self._lock:
             if time.monotonic() >= self._until or self._token == instead_of:
                 body = {"app_id": self._app, "app_secret": self._secret.get_secret_value()}
-                with _told():
+                with told_by("Feishu"):
                     answer = await http.post("/open-apis/auth/v3/tenant_access_token/internal", json=body)
                 found = _checked(answer)
-                self._token, expire = _string(found, "tenant_access_token"), found.get("expire")
+                self._token, expire = text_at(found, "tenant_access_token"), found.get("expire")
                 self._until = time.monotonic() + (expire if isinstance(expire, int) else 0) - 300
             return self._token
 
@@ -314,10 +308,15 @@ class Feishu(Connector[FeishuSettings]):
         """The long connection, and the number of the service it belongs to."""
         data = await self._api.endpoint(http)
         self._configure(data.get("ClientConfig"))
-        url = _string(data, "URL")
+        url = text_at(data, "URL")
         try:
             socket = await connect(
-                url, open_timeout=_SECONDS, close_timeout=3, ping_interval=None, max_size=_EVENT_BYTES
+                url,
+                open_timeout=_SECONDS,
+                close_timeout=3,
+                ping_interval=None,
+                max_size=_EVENT_BYTES,
+                compression=None,  # what is wrong in a frame would be wrong in all those after it
             )
         except InvalidURI:
             raise Refused("the platform names no address for the long connection") from None
@@ -349,7 +348,7 @@ class Feishu(Connector[FeishuSettings]):
         frame.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
         headers: dict[str, str] = {header.key: header.value for header in frame.headers}
         if headers.get("type") == "pong":
-            self._configure(_json(frame.payload))
+            self._configure(as_object(read_json(frame.payload)))
         payload = self._whole(headers, frame.payload) if headers.get("type") == "event" else None
         if payload is None:
             return
@@ -360,7 +359,7 @@ class Feishu(Connector[FeishuSettings]):
 
     def _configure(self, config: object) -> None:
         """The platform says at times how often it wants to be called."""
-        every = _object(config).get("PingInterval")
+        every = as_object(config).get("PingInterval")
         if isinstance(every, int | float) and every >= 1:
             self._ping_every = float(every)
 
@@ -415,19 +414,19 @@ class Feishu(Connector[FeishuSettings]):
             found = await self._api.call(self._http, "GET", path)
         except (Refused, TryLater, Unsure):
             return False
-        items = _object(found.get("data")).get("items")
-        first = _object(cast("list[object]", items)[0]) if isinstance(items, list) and items else {}
-        return _object(first.get("sender")).get("id") == self.settings.app_id
+        items = as_object(found.get("data")).get("items")
+        first = as_object(cast("list[object]", items)[0]) if isinstance(items, list) and items else {}
+        return as_object(first.get("sender")).get("id") == self.settings.app_id
 
     def _own_keys(self, message: _Message) -> set[str]:
-        return {_string(one, "key") for one in message.mentions or () if _open_id(one.get("id")) == self._me}
+        return {text_at(one, "key") for one in message.mentions or () if _open_id(one.get("id")) == self._me}
 
     def _content(self, message: _Message) -> tuple[str, list[Attachment]]:
         """What a message says, and the files in it; nothing where it is of a kind that cannot be read."""
-        content = _json(message.content)
+        content = as_object(read_json(message.content))
         match message.message_type:
             case "text":
-                text, files = _string(content, "text"), []
+                text, files = text_at(content, "text"), []
             case "post":
                 text, files = _post(content)
             case kind:
@@ -440,7 +439,7 @@ class Feishu(Connector[FeishuSettings]):
         text = text.lstrip()
         while (found := _MENTION.match(text)) and found[0] in own:
             text = text[found.end() :].lstrip()
-        names = {one.get("key"): f"@{_line(_string(one, 'name'))}" for one in message.mentions or ()}
+        names = {one.get("key"): f"@{one_line(text_at(one, 'name'))}" for one in message.mentions or ()}
         names["@_all"] = "@all"
         return _MENTION.sub(lambda found: names.get(found[0], found[0]), text).rstrip()
 
@@ -456,49 +455,49 @@ def _file(content: Mapping[str, object], kind: str) -> list[tuple[Kind, str, str
     if kind not in _FILES:
         return []
     named, key = _FILES[kind]
-    found = _string(content, key)
-    name = _line(_string(content, "file_name")) or ("voice.ogg" if named == "voice" else found)
+    found = text_at(content, key)
+    name = one_line(text_at(content, "file_name")) or ("voice.ogg" if named == "voice" else found)
     return [(named, found, name)] if found else []
 
 
 def _post(content: dict[str, object]) -> tuple[str, list[tuple[Kind, str, str]]]:
     """A text with paragraphs of elements; it may stand under the name of its language."""
     if "content" not in content:
-        languages = [_object(value) for value in content.values()]
+        languages = [as_object(value) for value in content.values()]
         content = next((one for one in languages if one), content)
-    lines, files = [_string(content, "title")], list[tuple[Kind, str, str]]()
+    lines, files = [text_at(content, "title")], list[tuple[Kind, str, str]]()
     paragraphs = content.get("content")
     for paragraph in cast("list[object]", paragraphs) if isinstance(paragraphs, list) else []:
         line = ""
         for element in cast("list[object]", paragraph) if isinstance(paragraph, list) else []:
-            one = _object(element)
+            one = as_object(element)
             match one.get("tag"):
                 case "at":
-                    line += _string(one, "user_id")
+                    line += text_at(one, "user_id")
                 case "img" | "media":
-                    files += _file(one, _string(one, "tag"))
+                    files += _file(one, text_at(one, "tag"))
                 case "emotion":
-                    line += f":{_string(one, 'emoji_type')}:"
-                case "a" if _string(one, "href") != _string(one, "text"):
-                    line += f"{_string(one, 'text')} ({_string(one, 'href')})"
+                    line += f":{text_at(one, 'emoji_type')}:"
+                case "a" if text_at(one, "href") != text_at(one, "text"):
+                    line += f"{text_at(one, 'text')} ({text_at(one, 'href')})"
                 case _:
-                    line += _string(one, "text")
+                    line += text_at(one, "text")
         lines.append(line)
     return "\n".join(lines).strip(), files
 
 
 def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[str, object]:
     """What the platform answered, if it did what it was asked."""
-    found = _json(answer.content)
+    found = as_object(read_json(answer.content))
     code = found.get("code")
     if answer.is_success and code == 0:
         return found
     code = code if isinstance(code, int) else 0
-    said = f"Feishu answers {answer.status_code}, code {code}: {_line(_string(found, 'msg'))}"
+    said = f"Feishu answers {answer.status_code}, code {code}: {one_line(text_at(found, 'msg'))}"
     if code in _STALE:
         raise _Stale(said)
     if answer.status_code == 429 or code in _LIMITS:
-        raise TryLater(said, seconds=_seconds(answer.headers.get("x-ogw-ratelimit-reset")))
+        raise TryLater(said, seconds=seconds(answer.headers.get("x-ogw-ratelimit-reset")))
     if answer.is_server_error or code in unsure or not found:
         raise Unsure(said)
     kinds = ((_NO_CARD, _NoCard), (_GONE, _Gone))
@@ -510,26 +509,7 @@ async def _bytes(answer: httpx.Response, limit: int) -> bytes:
     if answer.status_code != 200:
         await answer.aread()
         _checked(answer)
-    found = bytearray()
-    if int(answer.headers.get("Content-Length", 0)) <= limit:
-        async for chunk in answer.aiter_bytes():
-            found += chunk
-            if len(found) > limit:
-                break
-        else:
-            return bytes(found)
-    raise TooLarge(f"more than {limit} bytes")
-
-
-@contextmanager
-def _told() -> Generator[None]:
-    """Say of a call that failed whether the platform can have heard it."""
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise TryLater(f"Feishu cannot be reached: {type(error).__name__}") from None
-    except httpx.HTTPError as error:
-        raise Unsure(f"Feishu did not answer: {type(error).__name__}") from None
+    return await bounded(answer, limit)
 
 
 def _turned_away(error: InvalidHandshake) -> Exception:
@@ -537,7 +517,7 @@ def _turned_away(error: InvalidHandshake) -> Exception:
     if not isinstance(error, InvalidStatus):
         return ConnectionError(f"no long connection: {type(error).__name__}")
     headers = error.response.headers
-    said = f"no long connection: {_line(headers.get('handshake-msg', ''))} ({error.response.status_code})"
+    said = f"no long connection: {one_line(headers.get('handshake-msg', ''))} ({error.response.status_code})"
     if headers.get("handshake-autherrcode") == _TOO_MANY_CONNECTIONS:
         return TryLater(said)
     return Refused(said) if headers.get("handshake-status") == "403" else ConnectionError(said)
@@ -565,30 +545,8 @@ def _bearer(token: str) -> dict[str, str]:
 
 
 def _id(answer: Mapping[str, Any]) -> str:
-    return _string(_object(answer.get("data")), "message_id")
-
-
-def _seconds(value: str | None) -> float | None:
-    return float(value) if value and re.fullmatch(r"\d{1,6}(\.\d+)?", value) else None
-
-
-def _json(raw: str | bytes) -> dict[str, object]:
-    """An object, or an empty one."""
-    try:
-        found: object = json.loads(raw)
-    except ValueError:
-        return {}
-    return _object(found)
-
-
-def _object(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return text_at(as_object(answer.get("data")), "message_id")
 
 
 def _open_id(value: object) -> str:
-    return _string(_object(value), "open_id")
-
-
-def _string(found: Mapping[str, object], key: str) -> str:
-    value = found.get(key)
-    return value if isinstance(value, str) else ""
+    return text_at(as_object(value), "open_id")

@@ -57,6 +57,7 @@ class Connectors:
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         sweep_every: float = _SWEEP,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``holder`` is whoever shares the database with nobody, across restarts; ``takes`` are the kinds of
         files that the model can be handed; ``told`` hears of every change in how an account stands.
@@ -71,6 +72,7 @@ class Connectors:
         self._takes = takes
         self._told = told
         self._open = open_
+        self._pause = pause
         self._holder = holder
         self._running: dict[str, _Running] = {}
         #: Those that are told of the ends of all turns.
@@ -214,8 +216,15 @@ class Connectors:
             database=self._database,
             connector=lambda: supervisor.connector,
             clock=self._clock,
+            pause=self._pause,
         )
-        outbox = Outbox(account=account.name, database=self._database, clock=self._clock, settled=company.left)
+        outbox = Outbox(
+            account=account.name,
+            database=self._database,
+            clock=self._clock,
+            settled=company.left,
+            pause=self._pause,
+        )
         supervisor = Supervisor(
             account=account,
             surround=partial(self._surround, account, outbox),
@@ -224,6 +233,7 @@ class Connectors:
             clock=self._clock,
             told=self._told,
             open_=self._open,
+            pause=self._pause,
         )
         # In a context of its own: it outlives the request that may have asked for it.
         task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}", context=Context())

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import json
 import mimetypes
 from collections.abc import Mapping
 from functools import partial
@@ -33,14 +32,12 @@ from torana.connectors.base import (
     Place,
     Refused,
     Sender,
-    TooLarge,
     TryLater,
     Unsure,
 )
+from torana.connectors.http_calls import asked, bounded, read_json, seconds
 
 _TIMEOUT = 30.0
-#: Bytes of an answer that is no file.
-_ANSWER_LIMIT = 1_000_000
 #: Seconds between the questions whether a file is ready: LINE converts voice and video first.
 _PAUSES = (0.0, 0.2, 1.0, 2.0, 4.0, 8.0)
 
@@ -113,11 +110,7 @@ class Line(Connector[LineSettings]):
             return HookResponse(status=401)
         if self._ears is None:
             return HookResponse(status=503)
-        try:
-            body: Any = json.loads(request.body)
-        except (ValueError, RecursionError):
-            return HookResponse(status=400)
-        match body:
+        match read_json(request.body):
             case {"events": [*events]}:
                 for event in events:
                     if heard := self._heard(event):
@@ -206,7 +199,7 @@ class Line(Connector[LineSettings]):
             await asyncio.sleep(pause)
             async with self._client.stream("GET", url) as answer:
                 if answer.status_code == 200:
-                    return await _bounded(answer, limit)
+                    return await bounded(answer, limit)
                 if answer.status_code != 202:
                     raise OSError(f"LINE answered {answer.status_code} for the file")
         raise OSError("LINE has not made the file ready")
@@ -215,17 +208,7 @@ class Line(Connector[LineSettings]):
         """LINE's answer, as JSON; raises what a fault means."""
         url = f"{self.settings.api_url.rstrip('/')}{path}"
         headers = {"X-Line-Retry-Key": key} if key else {}
-        try:
-            async with self._client.stream(method, url, json=body, headers=headers) as response:
-                content = await _bounded(response, _ANSWER_LIMIT)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise TryLater(f"LINE cannot be reached ({type(error).__name__})") from error
-        except (httpx.HTTPError, TooLarge) as error:
-            raise Unsure(f"LINE did not answer ({type(error).__name__})") from error
-        try:
-            answer: Any = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
+        response, answer = await asked("LINE", self._client, method, url, body=body, headers=headers)
         if response.is_success or (response.status_code == 409 and key):  # taken before, under this key
             return answer
         raise self._fault(response, answer)
@@ -238,8 +221,7 @@ class Line(Connector[LineSettings]):
             self._locked_out.set()
             return TryLater("LINE refuses the channel access token")
         if status == 429:
-            wait = response.headers.get("retry-after", "")
-            return TryLater(told, seconds=float(wait) if wait.isascii() and wait.isdigit() else None)
+            return TryLater(told, seconds=seconds(response.headers.get("retry-after")))
         return Unsure(told) if status >= 500 else Refused(told)
 
 
@@ -287,16 +269,3 @@ def _told(answer: Any) -> str:
             return f": {told}"[:200]
         case _:
             return ""
-
-
-async def _bounded(answer: httpx.Response, limit: int) -> bytes:
-    """What an answer holds; ``TooLarge`` as soon as there is, or is said to be, more than the limit."""
-    announced = answer.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced) > limit:
-        raise TooLarge(f"the file has {announced} bytes")
-    content = bytearray()
-    async for chunk in answer.aiter_bytes():
-        content += chunk
-        if len(content) > limit:
-            raise TooLarge(f"more than {limit} bytes")
-    return bytes(content)

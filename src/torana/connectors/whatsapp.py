@@ -35,13 +35,12 @@ from torana.connectors.base import (
     TryLater,
     Unsure,
 )
+from torana.connectors.http_calls import asked, bounded, seconds
 from torana.connectors.markup import whatsapp
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 30.0
-#: Bytes of an answer that is no file.
-_ANSWER_LIMIT = 1_000_000
 #: Meta's codes for a token that is not, or no longer, valid.
 _LOCKED_OUT = (0, 190)
 #: Meta's codes for "too many": of the app, the account, the number, and to one person.
@@ -242,21 +241,11 @@ class Whatsapp(Connector[WhatsappSettings]):
         async with self._client.stream("GET", url) as answer:
             if answer.status_code != 200:
                 raise OSError(f"Meta answered {answer.status_code} for the file")
-            return await _bounded(answer, limit)
+            return await bounded(answer, limit)
 
     async def _call(self, method: str, url: str, body: object = None) -> Any:
         """Meta's answer, as JSON; raises what a fault means."""
-        try:
-            async with self._client.stream(method, url, json=body) as response:
-                content = await _bounded(response, _ANSWER_LIMIT)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise TryLater(f"Meta cannot be reached ({type(error).__name__})") from error
-        except (httpx.HTTPError, TooLarge) as error:
-            raise Unsure(f"Meta did not answer ({type(error).__name__})") from error
-        try:
-            answer: Any = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
+        response, answer = await asked("Meta", self._client, method, url, body=body)
         if response.is_success:
             return answer
         raise self._fault(response, answer)
@@ -272,8 +261,7 @@ class Whatsapp(Connector[WhatsappSettings]):
             self._locked_out.set()
             return TryLater("Meta refuses the access token")  # what it says itself may quote the token
         if status == 429 or code in _TOO_MANY:
-            wait = response.headers.get("retry-after", "")
-            return TryLater(told, seconds=float(wait) if wait.isascii() and wait.isdigit() else None)
+            return TryLater(told, seconds=seconds(response.headers.get("retry-after")))
         return Unsure(told) if status >= 500 else Refused(told)
 
 
@@ -336,13 +324,3 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     except httpx.InvalidURL:
         return "", "", None
     return parts.scheme, parts.host, parts.port
-
-
-async def _bounded(answer: httpx.Response, limit: int) -> bytes:
-    """What an answer holds; ``TooLarge`` as soon as there is more than the limit."""
-    content = bytearray()
-    async for chunk in answer.aiter_bytes():
-        content += chunk
-        if len(content) > limit:
-            raise TooLarge(f"more than {limit} bytes")
-    return bytes(content)

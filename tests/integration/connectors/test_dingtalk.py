@@ -49,7 +49,7 @@ class TestHearing:
             await platform.tell({"msgtype": "text", "text": {"content": " "}, "sessionWebhook": "https://[x"})
             await platform.say("a message")
             assert (await line.next()).text == "a message"
-            await platform.until(10, platform.acknowledged)
+            await platform.until(lambda: len(platform.acknowledged) >= 10)
 
     async def test_it_is_not_acknowledged_before_it_is_taken(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
@@ -270,7 +270,7 @@ class TestConnection:
     async def test_pings_are_answered_with_what_they_say(self, platform: DingtalkStandIn) -> None:
         async with listening(platform):
             await platform.frame("SYSTEM", "ping", {"opaque": "123-dsfs"})
-            await platform.until(1, platform.answered_pings)
+            await platform.until(lambda: len(platform.answered_pings) >= 1)
             assert platform.answered_pings == ["123-dsfs"]
 
     async def test_the_connection_is_changed_when_dingtalk_wants_it_but_not_for_ever(
@@ -279,9 +279,9 @@ class TestConnection:
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         line = Line(connector)
         run = asyncio.create_task(connector.run(line))
-        await platform.connected(1)
+        await platform.until(lambda: platform.connections >= 1)
         await platform.disconnect()
-        await platform.connected(2)
+        await platform.until(lambda: platform.connections >= 2)
         await platform.say("still there?")
         assert (await line.next()).text == "still there?"
         await platform.disconnect()
@@ -332,7 +332,7 @@ async def test_the_platforms_own_client_understands_the_stand_in(platform: Dingt
     client = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", OFFICIAL_CLIENT, CLIENT, SECRET),
-        env={**os.environ, "DINGTALK_OPENAPI_ENDPOINT": platform.base},
+        env={**os.environ, "DINGTALK_OPENAPI_ENDPOINT": platform.url},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -340,7 +340,7 @@ async def test_the_platforms_own_client_understands_the_stand_in(platform: Dingt
         assert client.stdout is not None
         async with asyncio.timeout(60):
             assert await client.stdout.readline() == b"hello\n"
-            await platform.until(1, platform.acknowledged)
+            await platform.until(lambda: len(platform.acknowledged) >= 1)
         assert platform.acknowledged == [said]
     finally:
         client.kill()

@@ -86,6 +86,25 @@ async def test_stalled_nothing_comes_until_it_is_healed(proxy: FaultyProxy, clie
     assert await client.reader.readexactly(4) == b"late"
 
 
+async def test_spoilt_at_a_byte_it_passes_on_those_before(proxy: FaultyProxy, client: Client) -> None:
+    proxy.spoil("flip", after=7, to_server=True)
+    assert await client.asks(b"hello") == b"hello"
+    assert proxy.is_waiting
+    assert await client.asks(b"hello") == bytes([*b"he", ord("l") ^ 1 << 7, *b"lo"])
+    assert not proxy.is_waiting
+    proxy.spoil("stall", after=2, to_server=False)
+    client.writer.write(b"hello")
+    assert await client.reader.readexactly(2) == b"he"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await client.reader.readexactly(1)
+    proxy.heal()
+    assert await client.reader.readexactly(3) == b"llo"
+    proxy.spoil("cut", after=0, to_server=True)
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await client.asks(b"hello")
+
+
 async def test_trickling_and_corrupt(proxy: FaultyProxy, client: Client) -> None:
     proxy.trickle()
     assert await client.asks(b"hello") == b"hello"

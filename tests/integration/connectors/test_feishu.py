@@ -252,7 +252,7 @@ class TestConnection:
         async with listening(platform) as line:
             await platform.say("hello")
             await line.next()
-            await platform.pinged(1)
+            await platform.until(lambda: platform.pings)
 
     async def test_a_silent_connection_is_probed_and_a_dead_one_left(
         self, platform: FeishuStandIn, monkeypatch: pytest.MonkeyPatch

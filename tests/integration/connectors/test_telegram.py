@@ -144,7 +144,7 @@ class TestReceiving:
         run = asyncio.create_task(connector.run(Line(connector)))
         await platform.until(lambda: platform.polls == 2)
         async with httpx.AsyncClient() as other:
-            await other.get(f"{platform.base}/bot{TOKEN}/getUpdates")
+            await other.get(f"{platform.url}/bot{TOKEN}/getUpdates")
         with pytest.raises(ConnectionError, match="another program receives this bot's messages"):
             await run
 

@@ -1,0 +1,404 @@
+"""A whole gateway and a platform with a network between them that fails at one byte of their conversation.
+
+The conversation: the account connects, somebody says something, and is answered. It is spoilt at bytes evenly
+spread over all that goes one way, ``TORANA_PROXY_POINTS`` of them; another conversation for each.
+
+Nothing is encrypted here, so that a bit that was turned is noticed by the platform's own framing or not at all.
+A question may then be lost or changed, except where calls are signed; those after it are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.standins.dingtalk import DingtalkStandIn
+from tests.standins.discord import DiscordStandIn
+from tests.standins.feishu import FeishuStandIn
+from tests.standins.http import HttpPlatform
+from tests.standins.line import LinePlatform
+from tests.standins.proxy import FaultyProxy
+from tests.standins.slack import SlackStandIn
+from tests.standins.telegram import TelegramStandIn
+from tests.standins.webhook import Program
+from tests.standins.whatsapp import Meta
+
+from torana.connectors import supervisor
+from torana.connectors.base import Connector, HookRequest, HookResponse
+from torana.connectors.hooks import HooksListener
+from torana.connectors.hub import Connectors
+from torana.connectors.outbox import REPEATED
+from torana.connectors.registry import Account
+from torana.connectors.supervisor import Status
+from torana.limits.rates import MessageRates
+from torana.messages import Turn
+from torana.people.pairing import Pairing
+from torana.store import tables
+from torana.store.database import Database
+from torana.testing.connectors import Hook
+from torana.turns import Turns
+
+POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "4"))
+
+#: The gateway's clock and its pauses go so many times as fast as the world's.
+HASTE = 500
+
+#: Seconds in which everything was answered.
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A network between a gateway and a platform: that of our calls, or that of the platform's."""
+
+    platform: type[HttpPlatform]
+    is_hook: bool = False
+    #: The connector's timeouts, shorter than they are.
+    hurry: Mapping[str, float]
+
+    def __str__(self) -> str:
+        name = self.platform.connector.__name__.lower()
+        return f"{name}-hooks" if self.is_hook else name
+
+
+CALLED = (LinePlatform, Meta, Program)
+WAYS = [
+    Way(platform=TelegramStandIn, hurry={"_POLL": 1, "_PATIENCE": 1.0, "_SETTLE": 0.5}),
+    Way(platform=SlackStandIn, hurry={"_PATIENCE": 1.0, "_GREETING": 1.0, "_PROBE": 0.5}),
+    Way(platform=FeishuStandIn, hurry={"_SECONDS": 1.0, "_PROBE": 0.5}),
+    Way(platform=DingtalkStandIn, hurry={"_SECONDS": 1.0, "_PROBE": 0.5}),
+    Way(platform=DiscordStandIn, hurry={"_PATIENCE": 1.0}),
+    *(Way(platform=one, hurry={"_TIMEOUT": 1.0}) for one in CALLED),
+    *(Way(platform=one, hurry={"_TIMEOUT": 1.0}, is_hook=True) for one in CALLED),
+]
+
+
+class Caller(Hook):
+    """The platform's calls, over the network; told again until they are taken, as platforms do."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.failures = 0
+
+    async def __call__(self, request: HookRequest) -> HookResponse:
+        async with httpx.AsyncClient(timeout=1, trust_env=False) as http:
+            while True:
+                try:
+                    answer = await http.request(
+                        request.method, self._url, headers=dict(request.headers), content=request.body
+                    )
+                except httpx.HTTPError:
+                    self.failures += 1
+                else:
+                    if answer.is_success:
+                        return HookResponse(status=answer.status_code)
+                await asyncio.sleep(0.01)
+
+
+@dataclass(kw_only=True)
+class Conversation:
+    """What a test says and looks at."""
+
+    platform: HttpPlatform
+    proxy: FaultyProxy
+    hub: Connectors
+    database: Database
+    caller: Caller
+    statuses: list[Status]
+    values: dict[str, Any]
+    asked: list[str] = field(default_factory=list[str])
+    _saying: asyncio.Task[str] | None = None
+
+    async def begin(self) -> None:
+        """Connect the account anew, and wait until it is connected, or something has happened on the way."""
+        was_waiting = self.proxy.is_waiting
+        await self.hub.apply([Account(name="home", kind="home", values=self.values)])
+
+        async def is_connected() -> bool:
+            return bool(self.hub.active()) or was_waiting > self.proxy.is_waiting
+
+        await self.until(is_connected)
+
+    async def end(self) -> None:
+        """Take the account out of the settings, and the fault off the network."""
+        self.proxy.heal()
+        await self.hub.apply([])
+
+    async def ask(self) -> str:
+        """Say something that was never said, and of which no turned bit makes what was."""
+        question = sha256(str(len(self.asked)).encode()).hexdigest()[:12]
+        self.asked.append(question)
+        self._saying = asyncio.create_task(self.platform.say(question))
+        return question
+
+    async def until(self, true: Callable[[], Awaitable[object]]) -> None:
+        """Wait until something is so, which is asked for again and again."""
+        deadline = time.monotonic() + PATIENCE
+        while not await true():
+            assert time.monotonic() < deadline, (self.asked[-1:], self.hub.statuses())
+            await asyncio.sleep(0.01)
+
+    async def answers(self, question: str) -> list[str]:
+        """What is shown that has to do with a question."""
+        return [one.text for one in await self.platform.shown(0) if question in one.text]
+
+    async def settled(self, question: str) -> list[str]:
+        """Wait until a question was answered and nothing is left to do; returns the answers that are shown."""
+        if self._saying is not None:
+            await asyncio.shield(self._saying)
+
+        async def is_settled() -> bool:
+            return bool(await self.answers(question) or await self.held(question)) and not await self.open()
+
+        await self.until(is_settled)
+        return await self.answers(question)
+
+    async def answered(self) -> tuple[str, list[str]]:
+        """Ask until there is an answer, as people do; returns the question and the answers that are shown.
+
+        A bit of Telegram's poll may say which messages are not to be told until the next one.
+        """
+        for _ in range(4):
+            question = await self.ask()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE / 4):
+                    return question, await self.settled(question)
+        raise AssertionError((self.asked, self.hub.statuses()))
+
+    async def spoilt(self, question: str) -> None:
+        """Wait until that which was to go wrong did, or the question was answered before."""
+
+        async def is_spoilt() -> bool:
+            return not self.proxy.is_waiting or bool(await self.answers(question) and not await self.open())
+
+        await self.until(is_spoilt)
+
+    async def open(self) -> int:
+        """How many turns and deliveries have not ended."""
+        turns = sa.select(sa.func.count()).where(tables.turns.c.ended_at.is_(None))
+        waiting = sa.select(sa.func.count()).where(
+            tables.deliveries.c.state.in_(("preview", "pending", "sending"))
+        )
+        return await self.database.run(
+            lambda connection: sum(connection.execute(one).scalar_one() for one in (turns, waiting))
+        )
+
+    async def held(self, question: str) -> list[str]:
+        """The states of the question's deliveries that did not end well."""
+        rows = tables.deliveries.c
+        wrong = sa.select(rows.state).where(rows.state != "sent", rows.text.contains(question))
+        return await self.database.run(lambda connection: list(connection.execute(wrong).scalars()))
+
+    async def taken(self) -> list[str]:
+        """What was taken for something that somebody said."""
+        contents = sa.select(tables.turns.c.content)
+        return await self.database.run(lambda connection: list(connection.execute(contents).scalars()))
+
+    async def unsure(self) -> int:
+        """How many tries to deliver something ended nobody knows how."""
+        tries = sa.select(sa.func.coalesce(sa.func.sum(tables.deliveries.c.unsure), 0))
+        return await self.database.run(lambda connection: connection.execute(tries).scalar_one())
+
+    async def noticed(self, question: str, *, unsure: int) -> None:
+        """Wait until somebody has noticed that nothing goes through, where there is somebody who waits.
+
+        ``unsure`` is how many tries came to nothing before.
+        """
+        calls, told = self.caller.failures, len(self.statuses)
+
+        async def is_noticed() -> bool:
+            return (
+                any(status.state == "backing_off" for status in self.statuses[told:])
+                or self.caller.failures > calls
+                or await self.unsure() > unsure
+                or bool(await self.answers(question) and not await self.open())
+            )
+
+        await self.until(is_noticed)
+
+    def check_shown(self, shown: list[str]) -> None:
+        """An answer is shown once; where the platform has no way to find that out, once more with a mark."""
+        plain = [text for text in shown if not text.startswith(REPEATED)]
+        assert len(plain) <= 1
+        assert len(shown) - len(plain) <= (self.platform.connector.abilities.repeat == "blind")
+
+    async def check(self, question: str, shown: list[str], *, faults: int = 1) -> None:
+        """It was taken once, answered once, and nothing was given up.
+
+        What may have arrived twice already is not shown a third time, but held for the operator.
+        """
+        assert (await self.taken()).count(question) == 1
+        self.check_shown(shown)
+        may_be_held = faults > 1 and self.platform.connector.abilities.repeat == "blind"
+        assert set(await self.held(question)) <= ({"ambiguous"} if may_be_held else set())
+
+
+async def _echo(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str]:
+    said = messages[-1]
+    assert isinstance(said, ModelRequest)
+    yield "You said " + " ".join(str(one.content) for one in said.parts if isinstance(one, UserPromptPart))
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    return request.param
+
+
+@pytest.fixture
+async def talk(
+    way: Way, open_database: Callable[[], Database], open_turns: Callable[..., Turns]
+) -> AsyncGenerator[Conversation]:
+    """A gateway that is up, and not connected to the platform yet."""
+    start, began = datetime.now(UTC), time.monotonic()
+
+    def clock() -> datetime:
+        return start + timedelta(seconds=HASTE * (time.monotonic() - began))
+
+    async def pause(seconds: float) -> None:
+        await asyncio.sleep(seconds / HASTE)
+
+    database, statuses = open_database(), list[Status]()
+    model = FunctionModel(stream_function=_echo)
+
+    def tell(turn: Turn) -> None:
+        hub.turn_ended(turn)
+
+    turns = open_turns(model, database=database, clock=clock, ended=tell)
+    async with way.platform() as platform:
+
+        def connect(account: Account) -> Connector[Any]:
+            kind = platform.connector
+            return kind(kind.Settings.model_validate(account.values))
+
+        hub = Connectors(
+            accounts=[],
+            turns=turns,
+            rates=MessageRates(per_user=0, overall=0),
+            pairing=Pairing(database=database, clock=clock),
+            database=database,
+            holder="here",
+            clock=clock,
+            told=statuses.append,
+            open_=connect,
+            pause=pause,
+        )
+        hooks = HooksListener(host="127.0.0.1", port=0, answer=hub.hook)
+        await turns.start()
+        await hub.start()
+        await hooks.start()
+        async with (
+            FaultyProxy("127.0.0.1", platform.port) as calls,
+            FaultyProxy("127.0.0.1", hooks.port) as called,
+        ):
+            platform.move(f"http://127.0.0.1:{calls.port}")
+            caller = Caller(f"http://127.0.0.1:{called.port}/hooks/home")
+            platform.attach(caller)
+            bounds = {"per_minute": 10_000, "per_session": 0, "previews": False}
+            yield Conversation(
+                platform=platform,
+                proxy=called if way.is_hook else calls,
+                hub=hub,
+                database=database,
+                caller=caller,
+                statuses=statuses,
+                values={"allow": ["*"], **platform.settings(), **bounds},
+            )
+            called.heal()
+            calls.heal()
+            await hub.stop()
+            await hooks.stop()
+            await turns.stop(grace=0)
+
+
+@pytest.fixture
+def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter timeouts, all of them."""
+    module = way.platform.connector.__module__
+    for name, seconds in way.hurry.items():
+        monkeypatch.setattr(f"{module}.{name}", seconds)
+    abilities = way.platform.connector.abilities
+    if abilities.quiet is not None:
+        monkeypatch.setattr(way.platform.connector, "abilities", replace(abilities, quiet=3.0))
+    monkeypatch.setattr(supervisor, "_CONNECT", 3.0)
+
+
+async def points(talk: Conversation, number: int, *, to_server: bool) -> list[int]:
+    """Places evenly spread over the bytes that go one way in a conversation in which nothing happens."""
+    before = talk.proxy.passed[to_server]
+    await talk.begin()
+    question = await talk.ask()
+    await talk.check(question, await talk.settled(question))
+    await talk.end()
+    total = talk.proxy.passed[to_server] - before
+    return [total * one // number for one in range(number)]
+
+
+both_ways = pytest.mark.parametrize("to_server", [False, True], ids=["from the server", "to the server"])
+
+
+@both_ways
+async def test_cut_at_any_byte_everything_is_answered_once(talk: Conversation, *, to_server: bool) -> None:
+    cuts = 0
+    for after in await points(talk, POINTS, to_server=to_server):
+        talk.proxy.spoil("cut", after=after, to_server=to_server)
+        await talk.begin()
+        question = await talk.ask()
+        shown = await talk.settled(question)
+        cuts += not talk.proxy.is_waiting
+        await talk.check(question, shown)
+        await talk.end()
+    assert cuts >= POINTS / 4  # what is said on the way, such as that somebody types, is not always the same
+
+
+@pytest.mark.usefixtures("hurry")
+@both_ways
+async def test_stalled_at_any_byte_it_is_noticed_and_answered_once(
+    talk: Conversation, *, to_server: bool
+) -> None:
+    for after in await points(talk, max(2, POINTS // 3), to_server=to_server):
+        talk.proxy.spoil("stall", after=after, to_server=to_server)
+        unsure = await talk.unsure()
+        await talk.begin()
+        question = await talk.ask()
+        await talk.noticed(question, unsure=unsure)
+        talk.proxy.heal()
+        shown = await talk.settled(question)
+        await talk.check(question, shown, faults=2)  # a call that was not answered, and a connection
+        await talk.end()
+
+
+async def test_byte_by_byte_all_is_well(talk: Conversation) -> None:
+    talk.proxy.trickle()
+    await talk.begin()
+    question = await talk.ask()
+    shown = await talk.settled(question)
+    await talk.check(question, shown)
+    assert not shown[0].startswith(REPEATED)
+
+
+@pytest.mark.usefixtures("hurry")
+@both_ways
+async def test_a_turned_bit_ends_nothing_for_good(talk: Conversation, way: Way, *, to_server: bool) -> None:
+    for after in await points(talk, POINTS, to_server=to_server):
+        talk.proxy.spoil("flip", after=after, to_server=to_server)
+        await talk.begin()
+        await talk.spoilt(await talk.ask())
+        talk.proxy.heal()
+        question, shown = await talk.answered()
+        assert (await talk.taken()).count(question) == 1
+        talk.check_shown(shown)
+        await talk.end()
+    if way.is_hook:  # what is signed cannot be changed
+        assert sorted(await talk.taken()) == sorted(talk.asked)

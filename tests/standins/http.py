@@ -1,0 +1,65 @@
+"""What stand-ins of platforms with an HTTP interface share: a server, its address, and news of what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar, Self
+
+from aiohttp import web
+
+from torana.testing.connectors import PATIENCE, Platform
+
+
+class HttpPlatform(Platform):
+    """A platform that is a server on a port of this machine, for as long as it is entered.
+
+    A subclass adds its routes to ``app``, tells its address only by ``url``, and says ``stir`` when something
+    happened.
+    """
+
+    #: Whether an answer is given up when who asked for it leaves.
+    gives_up: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.app = web.Application(client_max_size=50 * 2**20)
+        #: Where the server is, and where it says that it is: see ``move``.
+        self.port = 0
+        self.url = ""
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._runner = web.AppRunner(
+            self.app, access_log=None, shutdown_timeout=0.1, handler_cancellation=self.gives_up
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = int(self._runner.addresses[0][1])
+        self.move(f"http://127.0.0.1:{self.port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+        await self._runner.cleanup()
+
+    def move(self, url: str) -> None:
+        """Say that it is there from now on, where something passes connections on."""
+        self.url = url
+
+    async def cut(self) -> None:
+        """As ``Platform``."""
+        assert self._runner.server is not None
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def stir(self) -> None:
+        """Let those who wait for something look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def until(self, true: Callable[[], object], *, within: float = PATIENCE) -> None:
+        """Wait until something is so; TimeoutError after so many seconds."""
+        async with asyncio.timeout(within):
+            while not true():
+                await self._changed.wait()
