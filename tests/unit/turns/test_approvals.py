@@ -19,7 +19,7 @@ from torana.messages import Inbound, Turn
 from torana.store import audit, tables
 from torana.store.approvals import Approval
 from torana.store.audit import Act
-from torana.store.database import Database
+from torana.store.database import Connection, Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns.approvals import Approvals, Choice
@@ -550,7 +550,9 @@ async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message
     turn = await gateway.turns.accept(message("pay ana"))
     await asked(gateway, turn)
 
-    fired = await gateway.turns.submit(message("yes"), also=lambda _connection, _turn: None)
+    def fires(_connection: Connection, _turn: Turn) -> None: ...
+
+    fired = await gateway.turns.submit(message("yes"), also=fires)
 
     assert (fired.turn.state, await states(gateway), desk.done) == ("queued", ["open"], [])
     await gateway.turns.accept(message("yes"))  # of the one who was asked
