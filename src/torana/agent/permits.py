@@ -22,6 +22,8 @@ from torana.agent.watch import whole
 from torana.errors import FieldFault, InvalidField
 from torana.tools.permission import OPENS_SKILL, RUNS_SKILL, SLUG, Calling, Rules, promised_by
 
+_NOTE = "Whoever approved this call changed its arguments to these."
+
 _log = logging.getLogger(__name__)
 
 
@@ -72,16 +74,53 @@ class Permits(AbstractCapability[Run]):
     ) -> Any:
         """Run what is allowed or approved; the model is told of everything else that it was not run."""
         known = ctx.deps.journal.call(step_number(ctx), call.tool_call_id)
+        edited: Mapping[str, Any] | None = None
         if known is None or known.runs_again:
             verdict = self.rules.verdict(self._calling(ctx, tool_def, args))
             if verdict.permission == "deny":
                 raise _refused(call, f"it is denied here ({verdict.why})")
             if verdict.permission == "ask":
-                return await _approved(ctx, call, args, handler)
-        result = await handler(args)
+                edited = await self._approved(ctx, call, tool_def)
+        ran = args if edited is None else dict(edited)
+        result = await handler(ran)
         if call.tool_name == OPENS_SKILL:
-            self._opening |= _slug(args)
-        return result
+            self._opening |= _slug(ran)
+        return result if edited is None else _with_note(result, edited)
+
+    async def _approved(
+        self, ctx: RunContext[Run], call: ToolCallPart, tool: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """Wait until somebody has approved a call; returns the arguments that they gave it, if others.
+
+        Those come under the rules as the model's do.
+        """
+
+        async def check(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+            checked = await _checked(ctx, call, arguments)
+            verdict = self.rules.verdict(self._calling(ctx, tool, checked))
+            if verdict.permission == "deny":
+                why = f"with these {tool.name} is denied here ({verdict.why})"
+                raise InvalidField(why, faults=[FieldFault("/arguments", why)])
+            return checked
+
+        question = Question(
+            step=step_number(ctx),
+            call_id=call.tool_call_id,
+            tool=call.tool_name,
+            arguments=_plain(call),
+            check=check,
+        )
+        decision = await ctx.deps.journal.ask(question, ctx.deps.take_pending())
+        if not decision.approved:
+            raise _refused(call, decision.reason)
+        if decision.arguments is None:
+            return None
+        try:
+            return await check(decision.arguments)
+        except InvalidField as error:  # the tool, or a rule, is another one by now
+            raise _refused(
+                call, f"the arguments that were approved do not fit any more: {error.detail}"
+            ) from error
 
     def _calling(self, ctx: RunContext[Run], tool: ToolDefinition, args: Mapping[str, Any]) -> Calling:
         turn = ctx.deps.turn
@@ -90,35 +129,8 @@ class Permits(AbstractCapability[Run]):
             promised=promised_by(tool.metadata),
             user=turn.user,
             token=turn.token,
-            skills=self._open | _slug(args) if tool.name == RUNS_SKILL else self._open,
+            skills=_slug(args) if tool.name == RUNS_SKILL else self._open,
         )
-
-
-async def _approved(
-    ctx: RunContext[Run], call: ToolCallPart, args: ValidatedToolArgs, handler: WrapToolExecuteHandler
-) -> Any:
-    """The result of a call once somebody has approved it, perhaps with other arguments."""
-
-    async def check(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await _checked(ctx, call, arguments)
-
-    question = Question(
-        step=step_number(ctx),
-        call_id=call.tool_call_id,
-        tool=call.tool_name,
-        arguments=_plain(call),
-        check=check,
-    )
-    decision = await ctx.deps.journal.ask(question, ctx.deps.take_pending())
-    if not decision.approved:
-        raise _refused(call, decision.reason)
-    if decision.arguments is None:
-        return await handler(args)
-    try:
-        edited = await check(decision.arguments)
-    except InvalidField as error:  # the tool is another one by now
-        raise _refused(call, f"the arguments that were approved do not fit any more: {error.detail}") from error
-    return _with_note(await handler(dict(edited)), decision.arguments)
 
 
 async def _checked(ctx: RunContext[Run], call: ToolCallPart, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -152,8 +164,7 @@ def _with_note(result: Any, arguments: Mapping[str, Any]) -> Any:
     if isinstance(result, ToolReturn):
         wrapped = cast("ToolReturn[Any]", result)
         return replace(wrapped, return_value=_with_note(wrapped.return_value, arguments))
-    note = "Whoever approved this call changed its arguments to these."
-    return {"note": note, "arguments": dict(arguments), "result": result}
+    return {"note": _NOTE, "arguments": dict(arguments), "result": result}
 
 
 def _refused(call: ToolCallPart, why: str) -> ToolFailed:
@@ -169,12 +180,20 @@ def _slug(args: Mapping[str, Any]) -> set[str]:
 
 
 def _opened_in(messages: Sequence[ModelMessage]) -> set[str]:
-    """The skills that calls in these messages opened."""
+    """The skills that calls in these messages opened, some perhaps with the arguments of whoever approved."""
     parts = [part for message in messages for part in message.parts]
-    opened = {
-        part.tool_call_id
+    results: dict[str, Any] = {
+        part.tool_call_id: part.content
         for part in parts
         if isinstance(part, ToolReturnPart) and part.tool_name == OPENS_SKILL and part.outcome == "success"
     }
-    calls = (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id in opened)
-    return {slug for call in calls for slug in _slug(call.args_as_dict())}
+    calls = (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id in results)
+    return {
+        slug for call in calls for slug in _slug(_edited(results[call.tool_call_id]) or call.args_as_dict())
+    }
+
+
+def _edited(result: Any) -> Mapping[str, Any] | None:
+    """The arguments of whoever approved the call, where its result says that it was had with them."""
+    is_noted = isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("note") == _NOTE
+    return cast("Mapping[str, Any]", result)["arguments"] if is_noted else None

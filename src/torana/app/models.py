@@ -58,5 +58,7 @@ def _cards(skills: Skills, granted: Granted) -> list[Card]:
 
 
 def _triggers(skill: Skill, granted: Granted) -> tuple[Trigger, ...]:
+    if not skill.triggers:
+        return ()
     needs = granted(skill)
     return tuple(trigger for trigger in skill.triggers if needs and trigger.script in needs.scripts)

@@ -95,7 +95,15 @@ class Ticker:
         await self._mind_the_clock(now)
         reminders, tasks, room = await self._database.run(partial(_found, now=now))
         for due in [*reminders, *tasks]:
-            await self._deal_with(due, now)
+            try:
+                await self._deal_with(due, now)
+            except (StoreUnavailable, Draining):
+                raise
+            except Exception as error:  # noqa: BLE001 - one that cannot be fired holds up no other
+                _log.exception("a schedule could not be fired", extra={"schedule": due.schedule.id})
+                why = f"paused: it could not be fired ({type(error).__name__}); the log has the details"
+                paused = replace(due.schedule, state="paused", try_at=None, tries=0, reason=why)
+                await self._keep(due.schedule, paused)
         if len(reminders) == BATCH or (tasks and len(tasks) == room):
             return 0.0
         upcoming = await self._database.run(partial(rows.next_try, now=now))
@@ -110,6 +118,9 @@ class Ticker:
                 pause = await self.look()
             except (StoreUnavailable, Draining) as error:
                 _log.warning("schedules wait", extra={"reason": error.detail})
+                pause = _NAP
+            except Exception:  # noqa: BLE001 - nobody else would fire them
+                _log.exception("schedules could not be looked through")
                 pause = _NAP
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):  # not wait_for, which may swallow the end (3.11)

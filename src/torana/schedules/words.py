@@ -17,28 +17,53 @@ WORDS_LIMIT = 100
 #: When something is due of which only the day was named.
 MORNING = time(9)
 
-_PARTS_OF_DAYS = {"morning": MORNING, "noon": time(12), "afternoon": time(15), "evening": time(19)}
+_PARTS_OF_DAYS = {
+    "morning": MORNING,
+    "noon": time(12),
+    "afternoon": time(15),
+    "evening": time(19),
+    "night": time(20),
+}
 _NAMED_TIMES = {"noon": time(12), "midday": time(12), "midnight": time(0)}
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7} | {
     "eight": 8,
     "nine": 9,
     "ten": 10,
+    "fifteen": 15,
+    "twenty": 20,
+    "thirty": 30,
+    "forty": 40,
+    "forty-five": 45,
     "half an": 0.5,
 }
 _UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1)} | {
     "min": timedelta(minutes=1),
+    "hr": timedelta(hours=1),
+    "h": timedelta(hours=1),
     "day": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
-_IN = re.compile(rf"in (?P<number>\d{{1,5}}|{'|'.join(_NUMBERS)}) (?P<unit>{'|'.join(_UNITS)})s?")
+_IN = re.compile(
+    rf"(?:in )?(?P<number>\d{{1,5}}(?:\.\d)?|{'|'.join(_NUMBERS)})"
+    rf" ?(?P<unit>{'|'.join(_UNITS)})s?(?: from now)?"
+)
 _CLOCK = r"(?P<hour>\d{1,2})(?:[:.](?P<minute>[0-5]\d))?(?: ?(?P<half>[ap])\.?m\.?| ?o'clock| ?h)?"
 _TIME = re.compile(
     rf"\b(?:at (?:{_CLOCK}|(?P<name>noon|midday|midnight))"
     r"|(?P<hour2>\d{1,2}):(?P<minute2>[0-5]\d)(?: ?(?P<half2>[ap])\.?m\.?)?"
     r"|(?P<hour3>\d{1,2}) ?(?P<half3>[ap])\.?m\.?)(?![\w:])"
 )
-_PART = re.compile(r"\b(?:in the |this )?(?P<part>morning|noon|afternoon|evening)\b")
+_PART = re.compile(r"\b(?:in the |this )?(?P<part>morning|noon|afternoon|evening|night)\b")
 _TONIGHT = re.compile(r"\btonight\b")
+#: A night has two days, and whoever says "tonight at 1" means the second of them.
+_NIGHT = re.compile(r"\b(?:to)?night\b")
+_SMALL_HOURS = re.compile(r"\b(?:midnight|at (?:0|12|[1-5])(?::\d\d)?(?! ?p))\b")
+#: Words of a time that is read here in one form alone, or of another zone: what is left over would be taken for
+#: a day without a time.
+_OTHERWISE = re.compile(
+    r"(?<!at )\b(?:\d*(?:second|sec|minute|min|hour|hr|h)s?|now|ago|utc|gmt|[ecmp][sd]t|ces?t|bst|ist|jst)\b"
+    r"(?<!\d h)"
+)
 #: Until then "at 8" in the evening is meant twelve hours later.
 _HALF_DAY = 12
 
@@ -148,6 +173,8 @@ def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
 
 def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
     """A day and a time of it, or one of both."""
+    if _OTHERWISE.search(said) or (_NIGHT.search(said) and _SMALL_HOURS.search(said)):
+        return None
     at, words = _time_in(said)
     if at is None and _TIME.search(words):  # dateparser would take one of several for the day's
         return None

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from torana.skills.faults import SkillInvalid
 from torana.skills.folder import is_hidden
@@ -202,7 +202,7 @@ def _zip_entry(info: zipfile.ZipInfo) -> _Entry:
 def _unpack_tar(archive: bytes, writer: _Writer) -> None:
     with gzip.GzipFile(fileobj=io.BytesIO(archive)) as unzipped:
         bounded = _Bounded(unzipped, UNPACKED_LIMIT + _TAR_OVERHEAD)
-        with tarfile.open(fileobj=bounded, mode="r|", errorlevel=2) as opened:
+        with tarfile.open(fileobj=bounded, mode="r|", errorlevel=2, tarinfo=_Header) as opened:
             for member in opened:
                 writer.count()
                 entry = _tar_entry(member)
@@ -211,6 +211,20 @@ def _unpack_tar(archive: bytes, writer: _Writer) -> None:
         # To its end: only there it shows whether it was whole.
         while bounded.read(_CHUNK):
             pass
+
+
+class _Header(tarfile.TarInfo):
+    """A member whose header is whole: to ``tarfile`` a damaged one behind the first is the end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header. Raises ``SkillInvalid`` for one that is damaged."""
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if not any(buf):  # the end
+                raise
+            raise SkillInvalid("The archive is damaged; pack it anew.") from error
 
 
 class _Bounded(io.RawIOBase):

@@ -91,7 +91,7 @@ class Rules:
         What runs a skill's script comes under the rules of the skill that its arguments name.
         """
         named = {rule.skill for rule in self._rules if rule.skill} if call.tool == RUNS_SKILL else set[str]()
-        reaches = [call.skills, *({*call.skills, skill} for skill in named)]
+        reaches = [call.skills, *({skill} for skill in named)]
         return all(self.verdict(replace(call, skills=skills)).permission == "deny" for skills in reaches)
 
     def strangers(self, tools: Iterable[str]) -> list[str]:

@@ -7,8 +7,8 @@ one that takes too much is ended without the gateway.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 from pydantic_monty import AsyncMonty, CollectString, MontyError, OSPolicy, ResourceLimits
 
@@ -74,7 +74,7 @@ class PythonTools:
                 pool.checkout(limits=self._limits, os_policy=_POLICY) as worker,
             ):
                 value: object = await worker.feed_run(code, print_callback=printed)
-                result = "" if value is None else _shown("result", repr(value))
+                result = "" if value is None else _shown("result", _written(value))
         except TimeoutError as error:
             raise ToolError("No worker was free, or the code did not end; try it again.") from error
         # Some values cannot leave the interpreter, such as a number of 5,000 digits.
@@ -92,6 +92,51 @@ class PythonTools:
             return self._pool
 
 
+def _written(value: object) -> str:
+    """The value as Python writes it, as far as it is shown.
+
+    A list that holds another many times is small, and what it is written as may have no end.
+    """
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > SHOWN_LIMIT:
+            break
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    match value:
+        case list():
+            yield from _listed("[", cast("list[object]", value), "]")
+        case tuple():
+            items = cast("tuple[object, ...]", value)
+            yield from _listed("(", items, ",)" if len(items) == 1 else ")")
+        case set() | frozenset() if value:
+            yield from _listed("{", cast("set[object]", value), "}")
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            for number, (key, item) in enumerate(items):
+                yield ", " if number else "{"
+                yield from _pieces(key)
+                yield ": "
+                yield from _pieces(item)
+            yield "}" if items else "{}"
+        case str() | bytes():
+            yield repr(value[: SHOWN_LIMIT + 1])
+        case _:
+            yield repr(value)
+
+
+def _listed(begin: str, items: Iterable[object], end: str) -> Iterator[str]:
+    yield begin
+    for number, item in enumerate(items):
+        if number:
+            yield ", "
+        yield from _pieces(item)
+    yield end
+
+
 def _fault(error: Exception, printed: str) -> str:
     said = str(error).strip() or type(error).__name__
     return "\n".join(filter(None, [f"The code failed: {said[-2000:]}", _shown("printed", printed)]))
@@ -101,5 +146,5 @@ def _shown(name: str, text: str) -> str:
     text = text.strip().replace("\0", "\N{REPLACEMENT CHARACTER}")
     if not text:
         return ""
-    note = f" (its beginning; {len(text):,} characters in all)" if len(text) > SHOWN_LIMIT else ""
+    note = " (its beginning)" if len(text) > SHOWN_LIMIT else ""
     return f"{name}{note}: {text[:SHOWN_LIMIT]}"

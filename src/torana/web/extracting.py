@@ -18,6 +18,8 @@ _PROCESSOR = 30
 _ELEMENTS = "40000"
 #: What is taken for the main part of a page has at least this share of its text.
 _SHARE = 0.1
+#: Characters that are handed on: links that are made whole can be more than the page.
+_WRITTEN = 200_000
 #: What a reader of the page does not see.
 _HIDDEN = (
     "//*[@hidden or @aria-hidden='true'"
@@ -39,7 +41,7 @@ def main(url: str) -> None:
         resource.setrlimit(limit, (value, value))
     title, text = read(sys.stdin.buffer.read().decode("utf-8", "replace"), url)
     # Python's own name for the stream: nothing else may write there, not even a library's warning.
-    sys.stdout.write(json.dumps({"title": title, "text": text}))
+    sys.stdout.write(json.dumps({"title": title[:_WRITTEN], "text": text[:_WRITTEN]}))
 
 
 def read(html: str, url: str) -> tuple[str, str]:

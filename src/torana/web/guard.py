@@ -59,6 +59,8 @@ class Guard:
                 _check_name(host, name)
             addresses = await self._look_up(name, port)
         for address in addresses:
+            if str(address) in self._deny:
+                raise NotAllowed(f"{host} ({address}) is not to be reached: web_deny names it.")
             _check_address(host, address, allowed=allowed, named=str(address) in self._allow)
         return [str(address) for address in addresses]
 

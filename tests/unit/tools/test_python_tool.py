@@ -78,8 +78,23 @@ async def test_a_fault_shows_what_was_printed_before(python: PythonTools) -> Non
 async def test_long_output_is_cut(python: PythonTools) -> None:
     answer = await python.run_python("'x' * 50_000")
 
-    assert answer.startswith("result (its beginning; 50,002 characters in all): 'xxx")
+    assert answer.startswith("result (its beginning): 'xxx")
     assert len(answer) < 17_000
+
+
+@pytest.mark.parametrize("value", ["a", "(a,)", "{1: a}", "[a, {'b': a}]"])
+async def test_a_small_value_that_is_written_without_end_is_cut(python: PythonTools, value: str) -> None:
+    answer = await python.run_python(f"a = [1]\nfor _ in range(60): a = [a, a]\n{value}")
+
+    assert answer.startswith("result (its beginning): ")
+    assert len(answer) < 17_000
+
+
+@pytest.mark.parametrize(
+    "value", ["[1, 'a', None]", "(1,)", "()", "{}", "{'a': [1.5]}", "{1}", "b'x'", "[[], ()]"]
+)
+async def test_values_are_written_as_python_writes_them(python: PythonTools, value: str) -> None:
+    assert await python.run_python(value) == f"result: {value}"
 
 
 async def test_snippets_know_nothing_of_each_other(python: PythonTools) -> None:

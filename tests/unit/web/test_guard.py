@@ -118,6 +118,11 @@ async def test_a_denied_host(host: str) -> None:
     assert await guarded.resolve("notbad.example", 80)
 
 
+async def test_a_denied_address_is_not_reached_by_a_name() -> None:
+    with pytest.raises(NotAllowed, match="web_deny"):
+        await _guard("1.1.1.1", "1.2.3.4", deny=["1.2.3.4"]).resolve("www.example.org", 443)
+
+
 async def test_a_name_that_nobody_has() -> None:
     async def unknown(name: str, port: int) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

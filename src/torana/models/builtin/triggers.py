@@ -11,16 +11,26 @@ from torana.models.builtin.readers.base import Arguments
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
+#: Characters of a message beyond which a phrase with more than one name does not fit it.
+_LONG = 300
+
 
 def read_trigger(message: Message, cards: Sequence[Card]) -> Arguments | None:
     """What ``run_skill_script`` is called with: of the first trigger of the first skill whose words fit."""
     for card in cards:
         for trigger in card.triggers:
-            match = _pattern(trigger).fullmatch(message.phrase)
+            match = _said(trigger, message.phrase)
             if match is not None:
                 arguments = [_filled(text, match) for text in trigger.arguments]
                 return {"slug": card.slug, "script": trigger.script, "arguments": arguments}
     return None
+
+
+def _said(trigger: Trigger, phrase: str) -> re.Match[str] | None:
+    # Where two names meet there is much to try: the time grows with a power of the length.
+    if len(phrase) > _LONG and len(_PLACEHOLDER.findall(trigger.phrase)) > 1:
+        return None
+    return _pattern(trigger).fullmatch(phrase)
 
 
 def _filled(text: str, said: re.Match[str]) -> str:

@@ -77,7 +77,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
             taken += len(chunk)
             if self._whole is not None and taken > self._whole:
                 raise httpx2.StreamError(f"the answer has more than {self._whole // 1_048_576} MiB")
-            await self._throttle.spend(chunk.count(b"\ndata:") + 1)
+            await self._throttle.spend(len(chunk), messages=chunk.count(b"\ndata:") + 1)
             yield chunk
 
     async def aclose(self) -> None:

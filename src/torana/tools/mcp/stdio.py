@@ -137,7 +137,7 @@ class _Program:
                 except asyncio.LimitOverrunError:
                     reason = f"it sent a message of more than {MESSAGE_LIMIT // 1_048_576} MiB"
                     break
-                await throttle.spend(1)
+                await throttle.spend(len(line))
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except (ValueError, RecursionError):

@@ -56,6 +56,8 @@ def test_read(chooser: Chooser, text: str, call: Call) -> None:
         "delete notes.txt and todo.txt",
         "read between the lines",
         "search for my keys",
+        "What is node.js?",
+        "what's package.json",
     ],
 )
 def test_left_alone(chooser: Chooser, text: str) -> None:

@@ -231,6 +231,13 @@ def test_conversation_and_skills(chooser: Chooser, text: str, call: Call) -> Non
 @pytest.mark.parametrize(
     "text",
     [
+        "Every day counts.",
+        "Daily use of aspirin is safe",
+        "Each day reads like a poem",
+        "Every weekend sends me into despair",
+        "Remind me of what you told me on Monday",
+        "Can you remind me of the joke you told me this morning?",
+        "Remind me that I was born on 4 May",
         "remind me to call Ana",
         "remind me tomorrow at 9 pm",
         "remind me in 20 minutes",

@@ -19,7 +19,8 @@ _LIST = wordings(
 )
 _READ = (
     wordings(rf"(?:read|show|open|print|display)(?: me)?(?: what is in)? {_FILE}"),
-    wordings(rf"what(?:'s| is| does)(?: in)? {_FILE}(?: say| contain)?"),
+    wordings(rf"what(?:'s| is) in {_FILE}"),
+    wordings(rf"what does {_FILE} (?:say|contain)"),
 )
 _DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
 _PASTED = (

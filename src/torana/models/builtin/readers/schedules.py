@@ -49,7 +49,15 @@ _FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
 def schedule_once(message: Message) -> Arguments | None:
     """A reminder at one time; the time must be one and nothing else."""
     match = first_match(_ONCE, message.phrase)
-    return {"text": _text(match["text"]), "at": match["when"]} if match else None
+    if match is None or _RECALLS.search(match["text"]):
+        return None
+    return {"text": _text(match["text"]), "at": match["when"]}
+
+
+#: Of what was, people want to be reminded at once.
+_RECALLS = re.compile(
+    r"^(?:what|how|who|where|why)\b|\b(?:told|said|was|were|did|had)\b|\bfrom$", re.IGNORECASE
+)
 
 
 _ONCE = (
@@ -76,7 +84,7 @@ _AGAIN = (
 )
 _TASK = wordings(
     rf"(?P<when>{_RULE}),? (?:please )?"
-    r"(?P<text>(?:tell|show|give|send|say|calculate|convert|list|read|fetch|count|use|what|how) ?.*)"
+    r"(?P<text>(?:tell me|show me|give me|send me|say|calculate|convert|list|read|fetch) .+)"
 )
 
 _LIST = wordings(
