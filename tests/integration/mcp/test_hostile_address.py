@@ -42,7 +42,7 @@ async def test_a_result_of_100_mb_is_not_taken_and_the_connection_holds(
 ) -> None:
     servers = await start(bad=bad(address))
 
-    assert "the answer has more than 4 MiB" in await ask(servers, ("bad_big", {}))
+    assert "the answer has more than 2 MiB" in await ask(servers, ("bad_big", {}))
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
     assert status(servers)["connections"] == 1
 

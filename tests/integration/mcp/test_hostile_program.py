@@ -186,7 +186,7 @@ async def test_a_result_of_100_mb_is_not_taken(start: Start, hostile: Hostile, a
 
     assert "Whether it did something is unknown" in told
     await until(lambda: record(servers)["state"] == "backing_off")
-    assert record(servers)["reason"] == "it sent a message of more than 4 MiB"
+    assert record(servers)["reason"] == "it sent a message of more than 2 MiB"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KiB
 
 

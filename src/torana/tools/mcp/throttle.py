@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 #: Bytes that one message may have; reading a larger one would hold up all others.
-MESSAGE_LIMIT = 1_048_576
+MESSAGE_LIMIT = 2 * 1_048_576
 #: Messages of one server that are read in a second; the others wait in its pipe.
 _PER_SECOND = 500
 #: Bytes that count as a message: what takes long to read is its length.
