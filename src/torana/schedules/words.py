@@ -61,7 +61,7 @@ _SMALL_HOURS = re.compile(r"\b(?:midnight|at (?:0|12|[1-5])(?::\d\d)?(?! ?p))\b"
 #: Words of a time that is read here in one form alone, or of another zone: what is left over would be taken for
 #: a day without a time.
 _OTHERWISE = re.compile(
-    r"(?<!at )\b(?:\d*(?:second|sec|minute|min|hour|hr|h)s?|now|ago|utc|gmt|[ecmp][sd]t|ces?t|bst|ist|jst)\b"
+    r"(?<!at )\b(?:\d*(?:second|sec|minute|min|hour|hr|h)s?|now|ago|utc|gmt|[ecmp][sd]t|ces?t|bst|jst)\b"
     r"(?<!\d h)"
 )
 #: Until then "at 8" in the evening is meant twelve hours later.

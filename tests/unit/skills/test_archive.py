@@ -292,8 +292,9 @@ def test_an_archive_that_was_cut_off_is_refused_wherever_that_was(pack: Pack, tm
 
 
 def test_a_tar_file_that_is_damaged_in_the_middle_is_no_smaller_one(target: Path) -> None:
-    whole = bytearray(gzip.decompress(tarred({**TEA, "tea/a.txt": "a", "tea/b.txt": "b"})))
-    headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
+    packed = gzip.decompress(tarred({**TEA, "tea/a.txt": "a", "tea/b.txt": "b"}))
+    whole = bytearray(packed)
+    headers = [at for at in range(0, len(packed), 512) if packed[at + 257 : at + 262] == b"ustar"]
     whole[headers[1] + 148] ^= 0xFF  # the checksum of the second
 
     assert "damaged" in refusal(gzip.compress(bytes(whole)), target)
