@@ -25,12 +25,15 @@ CORE_SKILLS = (
     "conversation",
     "csv-query",
     "dates-and-times",
+    "files",
     "json-query",
     "memory",
+    "reminders",
     "skill-guide",
     "skill-writer",
     "text-tools",
     "unit-converter",
+    "web",
 )
 
 
