@@ -181,7 +181,10 @@ def test_an_export_is_written_whole_and_for_its_owner_alone(place: Place, client
     code, out, err = client.run("user", "export", "ä na", "-o", "ana.zip")
     assert (code, err) == (0, "")
     assert out.startswith("ana.zip (")
-    assert out.endswith("): sessions 1, turns 2, files 0, workspace 1, memories 0, schedules 0, tokens 0, approvals 0, accounts 0\n")
+    assert out.endswith(
+        "): sessions 1, turns 2, files 0, workspace 1, memories 0, schedules 0, tokens 0, approvals 0, "
+        "accounts 0\n"
+    )
     file = place.path / "ana.zip"
     assert file.stat().st_mode & 0o777 == 0o600
     with ZipFile(file) as archive:
