@@ -44,7 +44,6 @@ chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pa
 
 soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
 	TORANA_SOAK_SECONDS=$${TORANA_SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_connectors.py -rA --log-level=INFO --timeout=1800
-	TORANA_PROXY_POINTS=$${TORANA_PROXY_POINTS:-40} $(BIN)/python -m pytest tests/integration/connectors/test_through_a_proxy.py --timeout=1800
 
 bench: $(VENV)/.dev ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot"` beside a peer
 	$(BIN)/python -m bench $(A)
