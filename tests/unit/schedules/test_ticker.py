@@ -10,6 +10,7 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
+import sqlalchemy as sa
 from tests.unit.schedules.conftest import Hand, World
 
 from torana.errors import ModelFailed, NotFound
@@ -20,6 +21,7 @@ from torana.messages import GATEWAY_OWNER, Inbound
 from torana.schedules.ticker import AT_ONCE, FAILURES
 from torana.sessions import Sessions
 from torana.store import schedules as rows
+from torana.store.tables import schedules
 from torana.turns import Queue, SessionChanges
 
 Boot = Callable[..., Awaitable[World]]
@@ -277,6 +279,20 @@ async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: Wo
     hand.on(hours=1)
     await world.settle()
     assert (len(await world.fired()), (await world.get(made)).failures) == (FAILURES + 2, 0)
+
+
+async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: World, hand: Hand) -> None:
+    odd = await world.make("first", kind="task", at="in 10 minutes")
+    await world.make("second", kind="task", at="in 20 minutes")
+    # As after a backup was brought to a machine that does not know the zone.
+    nowhere = sa.update(schedules).where(schedules.c.id == odd.id).values(timezone="Nowhere/Gone")
+    await world.database.run(lambda connection: connection.execute(nowhere))
+    hand.on(hours=1)
+    await world.settle()
+
+    assert [turn.content.splitlines()[0] for turn in await world.fired()] == ["second"]
+    paused = await world.get(odd)
+    assert (paused.state, "ZoneInfoNotFoundError" in (paused.reason or "")) == ("paused", True)
 
 
 async def test_one_good_answer_makes_up_for_failures(world: World, hand: Hand) -> None:
