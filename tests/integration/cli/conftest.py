@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,15 @@ async def dawdle() -> str:
 '''
 
 T = TypeVar("T")
+
+
+def heed_signals() -> None:
+    """For a child that is about to begin: nothing is ignored, though who runs the tests may ignore it.
+
+    In the background a shell's commands ignore Ctrl-C, and under nohup the end of the terminal.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def eventually(look: Callable[[], T | None]) -> T:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.cli.conftest import heed_signals
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,6 +67,12 @@ class Terminal:
             return ""
 
 
+def _on_its_terminal() -> None:
+    """Let Ctrl-C reach the command: it has that terminal, and ignores no key."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+    heed_signals()
+
+
 @contextmanager
 def chat_in(place: Place, **settings: str) -> Generator[Terminal]:
     """``torana chat`` on a terminal."""
@@ -78,7 +85,7 @@ def chat_in(place: Place, **settings: str) -> Generator[Terminal]:
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # so that Ctrl-C reaches it
+        preexec_fn=_on_its_terminal,
     )
     os.close(theirs)
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.integration.cli.conftest import eventually
+from tests.integration.cli.conftest import eventually, heed_signals
 
 from torana.store.lock import read_address
 
@@ -188,6 +188,7 @@ class Terminal:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=heed_signals,
         )
         eventually(lambda: read_address(place.data_dir) or self.gateway.poll())
         os.close(there)
