@@ -112,11 +112,10 @@ class TurnAgent:
         The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
         model answered and ``TurnLimit`` when the turn went round too often.
         """
-        shared = await self._sessions.is_shared(turn)
-        may_recall = self._recall_in_rooms or not shared
-        window = await self._sessions.window(turn, name_speakers=shared)
+        window = await self._sessions.window(turn)
+        may_recall = self._recall_in_rooms or not window.shared
         memories = await self._recalled(turn) if may_recall else []
-        knowledge = Knowledge(shared=shared, memories=memories, before=window.before)
+        knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
         settled = settled_messages(journal)
         watch = Watch(emit, said=text_of(settled))
         run = Run(

@@ -64,7 +64,8 @@ class Compaction:
     def turn_ended(self, turn: Turn) -> None:
         """See whether the turn's session has become too long, without waiting for it."""
         session_id = turn.session_id
-        if self._stopped or session_id in self._tasks:
+        # The first turn of a session is shown whole, however long it was.
+        if self._stopped or session_id in self._tasks or turn.seq == 1:
             return
         task = asyncio.create_task(self._compact(turn), name=f"compaction of {session_id}")
         self._tasks[session_id] = task

@@ -208,6 +208,8 @@ class Memory:
         # One at a time: long memories take a quarter of a second, and nobody else shall wait for many of them.
         async with self._searches.setdefault(user, asyncio.Lock()):
             candidates, total = await self._database.run(work)
+            if not candidates:
+                return []
             return await asyncio.to_thread(ranked, wanted, candidates, total=total)
 
     async def _near(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:

@@ -15,7 +15,7 @@ from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
 from torana.sessions import history
 from torana.sessions.listing import Message, Session, messages_of, session_of
-from torana.store import attachments, transcript, turns
+from torana.store import attachments, transcript
 from torana.store import sessions as session_rows
 from torana.store.database import Database
 
@@ -38,9 +38,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What a turn is shown of its session: the newest messages, and in short what stood before them."""
+    """What a turn is shown of its session: the newest messages, and in short what stood before them.
+
+    ``shared`` tells whether more than one user has spoken in it.
+    """
 
     messages: Sequence[ModelMessage]
+    shared: bool = False
     #: None where the messages are all there is, or nothing is told of the others yet.
     before: str | None = None
 
@@ -52,7 +56,7 @@ class Sessions:
         self._database = database
         self._history_messages = history_messages
 
-    async def window(self, turn: Turn, *, name_speakers: bool) -> Window:
+    async def window(self, turn: Turn) -> Window:
         """What the model is shown of the session before this turn: its newest messages, oldest first.
 
         At most ``history_messages``, in whole turns, so that no tool call is parted from its result; of a
@@ -60,19 +64,16 @@ class Sessions:
         with its speaker's name. What does not fit is told in short, once it was summarised (``Summaries``).
         """
         limit = self._history_messages // 2 + 1
-        place = {"owner": turn.owner, "session_id": turn.session_id}
-        rows = await self._database.run(partial(transcript.newest_history, **place, turns_limit=limit))
-        chosen = self._fit(rows)
-        is_cut = len(chosen) < len(rows) or len(rows) == limit
-        before = await self._database.run(partial(transcript.summary, **place)) if is_cut else None
-        turns_of = [history.load(body, name_speakers=name_speakers) for body in chosen]
+        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
+        newest = await self._database.run(work)
+        chosen = self._fit(newest.history)
+        is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
+        turns_of = [history.load(body, name_speakers=newest.shared) for body in chosen]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
-            return Window(messages=[turns_of[0][0], turns_of[0][-1]], before=before)
-        return Window(messages=[message for messages in turns_of for message in messages], before=before)
-
-    async def is_shared(self, turn: Turn) -> bool:
-        """Whether more than one user has spoken in the turn's session."""
-        return await self._database.run(partial(turns.is_shared, owner=turn.owner, session_id=turn.session_id))
+            messages = [turns_of[0][0], turns_of[0][-1]]
+        else:
+            messages = [message for messages in turns_of for message in messages]
+        return Window(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
 
     async def files(self, owner: str, turn_id: str) -> list[File]:
         """What came with the message of the owner's turn, in its order, as long as it is kept."""

@@ -114,8 +114,8 @@ turns = sa.Table(
     # Heard again it is the same turn.
     sa.Index("uq_turns_message", "account", "message", unique=True),
     # Invariant 2: the database itself holds that a session has one running turn at most.
-    sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active, postgresql_where=active),
-    sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished, postgresql_where=unfinished),
+    sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active),
+    sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished),
     sa.Index("ix_turns_user", "user", "created_at"),
 )
 
@@ -167,8 +167,8 @@ deliveries = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("turn_id", "part"),
-    sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered, postgresql_where=undelivered),
-    sa.Index("ix_deliveries_unsent", "account", "state", sqlite_where=unsent, postgresql_where=unsent),
+    sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered),
+    sa.Index("ix_deliveries_unsent", "account", "state", sqlite_where=unsent),
     sa.Index("ix_deliveries_ended", "ended_at"),
     # A number is never given again: what was being sent when its row went would be taken for another.
     sqlite_autoincrement=True,
@@ -275,7 +275,7 @@ memories = sa.Table(
     sa.Column("embedding", sa.LargeBinary),
     sa.Column("embedded_by", sa.Text),
     sa.Index("ix_memories_owner", "owner", "created_at"),
-    sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live, postgresql_where=_live),
+    sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live),
 )
 
 #: The words of the memories that stand (FTS5). The owner is a column of the index, so that a search is one
@@ -368,7 +368,7 @@ approvals = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("decided_at", UtcTime),
-    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open, postgresql_where=_open),
+    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
 )
 
 #: What was installed, and what the operator decided about it and about skills that were placed by hand, which
@@ -423,5 +423,5 @@ schedules = sa.Table(
     sa.Column("turn_id", sa.Text),
     sa.Column("made_by", sa.LargeBinary, unique=True),
     sa.Column("created_at", UtcTime, nullable=False),
-    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled, postgresql_where=_scheduled),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled),
 )

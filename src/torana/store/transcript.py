@@ -12,6 +12,20 @@ from torana.store.tables import history, sessions, turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """What a model may be shown of a session.
+
+    ``history`` are the serialised messages of the newest ended turns, newest first, with their counts;
+    ``shared`` tells whether more than one user has spoken, and ``summary`` what was said before, if that is
+    told.
+    """
+
+    history: Sequence[tuple[bytes, int]]
+    shared: bool
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unsummarised:
     """History of which no summary tells yet, and what stood in the session's row when it was read."""
 
@@ -22,18 +36,16 @@ class Unsummarised:
     rows: Sequence[tuple[int, int, int]]
 
 
-def newest_history(
-    connection: Connection, owner: str, session_id: str, *, turns_limit: int
-) -> list[tuple[bytes, int]]:
-    """The serialised messages of the newest ended turns, newest first, with their counts."""
-    rows = connection.execute(_HISTORY, {"owner": owner, "session_id": session_id, "limit": turns_limit})
-    return [(row.body, row.messages) for row in rows]
-
-
-def summary(connection: Connection, owner: str, session_id: str) -> str | None:
-    """What is told of the session's older history, if anything is."""
-    query = sa.select(sessions.c.summary).where(sessions.c.owner == owner, sessions.c.id == session_id)
-    return connection.execute(query).scalar()
+def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> Newest:
+    """The newest of what was said in a session; nothing where the owner has no such session."""
+    session = {"owner": owner, "session_id": session_id}
+    row = connection.execute(_SHOWN_OF, session).first()
+    if row is None:
+        return Newest(history=(), shared=False, summary=None)
+    rows = connection.execute(_HISTORY, session | {"limit": turns_limit})
+    return Newest(
+        history=[(row.body, row.messages) for row in rows], shared=bool(row.shared), summary=row.summary
+    )
 
 
 def unsummarised(connection: Connection, owner: str, session_id: str, *, limit: int) -> Unsummarised | None:
@@ -101,6 +113,9 @@ def exchanges(
     )
 
 
+_SHOWN_OF = sa.select(sessions.c.shared, sessions.c.summary).where(
+    sessions.c.owner == sa.bindparam("owner"), sessions.c.id == sa.bindparam("session_id")
+)
 _HISTORY = (
     sa.select(history.c.body, history.c.messages)
     .where(

@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
 from torana.store import approvals, attachments, deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
+from torana.store.tables import approvals as asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,10 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
     of the running turn's own speaker steers or interrupts it; another's is queued. Raises ``SessionBusy`` for
     one that asked to be rejected then.
     """
-    session = _open_session(connection, inbound, new)
-    unfinished_turns = connection.execute(_UNFINISHED, {"session_id": session["id"]}).mappings().all()
+    session_id, seq = _open_session(connection, inbound, new)
+    # A new session has no turns yet.
+    found = connection.execute(_UNFINISHED, {"session_id": session_id}).mappings() if seq > 1 else ()
+    unfinished_turns = list(found)
     if unfinished_turns and inbound.on_busy == "reject":
         raise SessionBusy
     free = not unfinished_turns and not hold
@@ -71,9 +75,9 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
     turn = Turn(
         id=new.turn_id,
         owner=inbound.owner,
-        session_id=session["id"],
+        session_id=session_id,
         channel=new.channel,
-        seq=session["next_seq"],
+        seq=seq,
         principal=inbound.principal,
         token=inbound.token,
         user=inbound.user,
@@ -106,13 +110,13 @@ def answer_at_once(
     history: tuple[bytes, int] | None = None,
 ) -> Turn:
     """Write a message down together with its answer, which took no agent; ``history`` is as in ``Ending``."""
-    session = _open_session(connection, inbound, new)
+    session_id, seq = _open_session(connection, inbound, new)
     turn = Turn(
         id=new.turn_id,
         owner=inbound.owner,
-        session_id=session["id"],
+        session_id=session_id,
         channel=new.channel,
-        seq=session["next_seq"],
+        seq=seq,
         principal=inbound.principal,
         token=inbound.token,
         user=inbound.user,
@@ -173,7 +177,10 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     session has another; with ``hold`` none is claimed. The journal of a completed turn goes; that of another
     is kept for a retry.
     """
-    ended = _end_all(connection, turn, ending)
+    beside = _beside(connection, turn)
+    ended = _end_all(connection, turn, ending, beside)
+    if not beside.others:
+        return ended, None
     connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
     return ended, None if hold else claim_next(connection, turn.session_id)
 
@@ -181,12 +188,12 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
 def cancel_queued(connection: Connection, owner: str, turn_id: str, ending: Ending) -> list[Turn]:
     """Cancel a turn that waits, with those that are merged into it; nothing where it does not wait."""
     turn = get(connection, owner, turn_id)
-    return _end_all(connection, turn, ending) if turn is not None and turn.state == "queued" else []
+    return end_queued(connection, turn, ending) if turn is not None and turn.state == "queued" else []
 
 
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     """End a queued turn that is not to run, with those that are merged into it."""
-    return _end_all(connection, turn, ending)
+    return _end_all(connection, turn, ending, _beside(connection, turn))
 
 
 def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
@@ -280,31 +287,23 @@ def claim_all(connection: Connection) -> list[Turn]:
     return [turn for turn in claimed if turn is not None]
 
 
-def is_shared(connection: Connection, owner: str, session_id: str) -> bool:
-    """Whether more than one user has spoken in the session."""
-    return bool(connection.execute(_SHARED, {"owner": owner, "id": session_id}).scalar())
-
-
-def _open_session(connection: Connection, inbound: Inbound, new: NewTurn) -> RowMapping:
-    """The session of the message's channel with the seq that this message takes; made where there is none."""
-    key = {"owner": inbound.owner, "channel": new.channel}
-    row = connection.execute(_SESSION, key).mappings().first()
-    if row is None:
-        values = key | {"id": new.session_id, "next_seq": 1, "speaker": inbound.user, "shared": False}
-        connection.execute(_INSERT_SESSION, values | {"created_at": new.at, "updated_at": new.at})
-        row = connection.execute(_SESSION, key).mappings().one()
-    speaker = row["speaker"] or inbound.user
-    connection.execute(
+def _open_session(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[str, int]:
+    """The id of the session of the message's channel, made where there is none, and the seq that this takes."""
+    row = connection.execute(
         _TAKE_SEQ,
         {
-            "key": row["id"],
-            "speaker": speaker,
-            "shared": row["shared"] or (inbound.user is not None and inbound.user != speaker),
-            "title": row["title"] or new.title,
+            "id": new.session_id,
+            "owner": inbound.owner,
+            "channel": new.channel,
+            "next_seq": 2,
+            "speaker": inbound.user,
+            "shared": False,
+            "title": new.title,
+            "created_at": new.at,
             "updated_at": new.at,
         },
-    )
-    return row
+    ).one()
+    return row.id, row.next_seq - 1
 
 
 def _is_own(row: RowMapping, inbound: Inbound) -> bool:
@@ -312,15 +311,37 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
     return row["state"] in ("running", "waiting") and row["user"] == inbound.user
 
 
-def _end_all(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What stands beside a turn that ends: other unfinished turns of its session, questions, a journal.
+
+    Most turns have none of it, and to ask for all in one statement is cheaper than to change nothing in many.
+    """
+
+    others: bool
+    asks: bool
+    journal: bool
+
+
+def _beside(connection: Connection, turn: Turn) -> _Beside:
+    row = connection.execute(_BESIDE, {"turn_id": turn.id, "session_id": turn.session_id}).one()
+    return _Beside(others=row.others, asks=row.asks, journal=row.journal)
+
+
+def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
     """End a turn with those that were merged into it, and keep of it what its end leaves."""
-    merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+    merged = (
+        connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+        if beside.others
+        else ()
+    )
     ended = _end(connection, turn, ending)
     others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
-    approvals.withdraw(connection, turn.id)
+    if beside.asks:
+        approvals.withdraw(connection, turn.id)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
-    if ended.state != "failed":
+    if beside.journal and ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]
 
@@ -342,9 +363,8 @@ def _free(reply: Reply | None) -> Reply | None:
 
 def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
     """Append to the session's history: in the order of ending, which an interrupted queue is not in."""
-    place = connection.execute(_PLACE, {"session_id": turn.session_id}).scalar_one()
     values = {"session_id": turn.session_id, "owner": turn.owner, "turn_id": turn.id}
-    connection.execute(_KEEP, values | {"seq": place, "messages": messages, "body": body})
+    connection.execute(_KEEP, values | {"of_session": turn.session_id, "messages": messages, "body": body})
 
 
 def _ended(turn: Turn, ending: Ending) -> Turn:
@@ -421,24 +441,24 @@ def _turn(row: RowMapping) -> Turn:
 
 
 # Statements are built once: SQLAlchemy's cache then finds their SQL without walking them.
-_SESSION = sa.select(sessions).where(
-    sessions.c.owner == sa.bindparam("owner"), sessions.c.channel == sa.bindparam("channel")
-)
-_INSERT_SESSION = sa.insert(sessions)
-_TAKE_SEQ = (
-    sa.update(sessions)
-    .where(sessions.c.id == sa.bindparam("key"))
-    .values(
-        next_seq=sessions.c.next_seq + 1,
-        speaker=sa.bindparam("speaker"),
-        shared=sa.bindparam("shared"),
-        title=sa.bindparam("title"),
-        updated_at=sa.bindparam("updated_at"),
+def _taking_seq() -> Any:
+    new = insert(sessions)
+    said = new.excluded
+    is_another = sa.func.coalesce(said.speaker != sessions.c.speaker, sa.false())
+    known = new.on_conflict_do_update(
+        index_elements=["owner", "channel"],
+        set_={
+            "next_seq": sessions.c.next_seq + 1,
+            "speaker": sa.func.coalesce(sessions.c.speaker, said.speaker),
+            "shared": sessions.c.shared | is_another,
+            "title": sa.func.coalesce(sessions.c.title, said.title),
+            "updated_at": said.updated_at,
+        },
     )
-)
-_SHARED = sa.select(sessions.c.shared).where(
-    sessions.c.owner == sa.bindparam("owner"), sessions.c.id == sa.bindparam("id")
-)
+    return known.returning(sessions.c.id, sessions.c.next_seq)
+
+
+_TAKE_SEQ = _taking_seq()
 _UNFINISHED = (
     sa.select(turns.c.id, turns.c.state, turns.c.user)
     .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
@@ -469,9 +489,6 @@ _STEER_NO_MORE = (
         turns.c.merged_into.is_(None),
     )
     .values(on_busy="queue")
-)
-_PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
-    history.c.session_id == sa.bindparam("session_id")
 )
 _INSERT = sa.insert(turns)
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
@@ -514,4 +531,17 @@ _IDLE_SESSIONS = (
     .order_by(turns.c.session_id)
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
-_KEEP = sa.insert(history)
+_PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
+    history.c.session_id == sa.bindparam("of_session")
+)
+_KEEP = sa.insert(history).values(seq=_PLACE.scalar_subquery())
+_BESIDE = sa.select(
+    sa.exists()
+    .where(turns.c.session_id == sa.bindparam("session_id"), turns.c.id != sa.bindparam("turn_id"), unfinished)
+    .label("others"),
+    sa.exists().where(asked.c.turn_id == sa.bindparam("turn_id"), approvals.is_open).label("asks"),
+    sa.or_(
+        sa.exists().where(calls.c.turn_id == sa.bindparam("turn_id")),
+        sa.exists().where(steps.c.turn_id == sa.bindparam("turn_id")),
+    ).label("journal"),
+)

@@ -60,7 +60,7 @@ async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: W
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="done", channel="home")
     turn = await world.turns.ended(await world.turns.accept(said))
 
-    window = await Sessions(database=world.database, history_messages=40).window(turn, name_speakers=False)
+    window = await Sessions(database=world.database, history_messages=40).window(turn)
     assert [str(getattr(part, "content", "")) for message in window.messages for part in message.parts] == [
         "A reminder is due: call Ana",
         "Reminder: call Ana",

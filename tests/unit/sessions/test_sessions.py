@@ -65,10 +65,10 @@ def window(
 ) -> Callable[..., Awaitable[list[str]]]:
     """``await window(10)``: the texts of the newest messages that the model would be shown next."""
 
-    async def look(limit: int, *, name_speakers: bool = False) -> list[str]:
+    async def look(limit: int) -> list[str]:
         upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
         sessions = Sessions(database=database, history_messages=limit)
-        window = await sessions.window(upcoming, name_speakers=name_speakers)
+        window = await sessions.window(upcoming)
         return [shown(m) for m in window.messages]
 
     return look
@@ -148,7 +148,7 @@ async def test_other_channels_and_other_owners_are_not_shown(
 async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Database) -> None:
     await say(turns, "2 a")
     last = await say(turns, "2 b")
-    window = await Sessions(database=database, history_messages=10).window(last, name_speakers=False)
+    window = await Sessions(database=database, history_messages=10).window(last)
 
     assert isinstance(window.messages[0], ModelRequest)
     assert window.messages[0].instructions is None
@@ -157,10 +157,12 @@ async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Datab
 async def test_in_a_room_each_question_has_its_speakers_name(
     turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
 ) -> None:
-    for content, user in [("2 a", "ana"), ("4 b", "bob"), ("2 c", None)]:
+    await say(turns, "2 a", user="ana")
+    assert await window(10) == ["2 a", "re: 2 a"]
+    for content, user in [("4 b", "bob"), ("2 c", None)]:
         await say(turns, content, user=user)
 
-    assert await window(10, name_speakers=True) == [
+    assert await window(10) == [
         "ana: 2 a",
         "re: 2 a",
         "bob: 4 b",
@@ -170,7 +172,6 @@ async def test_in_a_room_each_question_has_its_speakers_name(
         "2 c",
         "re: 2 c",
     ]
-    assert (await window(10))[:2] == ["2 a", "re: 2 a"]
 
 
 def test_only_a_persons_words_get_a_name() -> None:
@@ -188,9 +189,9 @@ def test_only_a_persons_words_get_a_name() -> None:
 async def test_a_room_is_shared_once_two_users_spoke(turns: Turns, say: Say, database: Database) -> None:
     sessions = Sessions(database=database, history_messages=10)
 
-    assert not await sessions.is_shared(await say(turns, "2 a", user="ana"))
-    assert await sessions.is_shared(await say(turns, "2 b", user="bob"))
-    assert not await sessions.is_shared(await say(turns, "2 c", user="bob", channel="other"))
+    assert not (await sessions.window(await say(turns, "2 a", user="ana"))).shared
+    assert (await sessions.window(await say(turns, "2 b", user="bob"))).shared
+    assert not (await sessions.window(await say(turns, "2 c", user="bob", channel="other"))).shared
 
 
 async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, database: Database) -> None:
@@ -216,14 +217,13 @@ async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, da
 
 
 async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Database) -> None:
-    await say(turns, "2 a")
-    last = await say(turns, "2 b")
+    await say(turns, "2 a", user="ana")
+    last = await say(turns, "2 b", user="bob")
     sessions = Sessions(database=database, history_messages=10)
     stranger = replace(last, owner="mallory")
 
     assert await sessions.earlier(stranger, speaker="any", newest=True) == []
-    assert await sessions.window(stranger, name_speakers=False) == Window(messages=[])
-    assert not await sessions.is_shared(stranger)
+    assert await sessions.window(stranger) == Window(messages=[], shared=False)
 
 
 def texts(said: list[Said]) -> list[str]:

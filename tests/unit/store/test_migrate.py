@@ -22,13 +22,13 @@ from sqlalchemy.engine import Connection
 from torana.errors import DatabaseTooNew, DataDirUnusable
 from torana.store import memories as memory_rows
 from torana.store import migrate as module
+from torana.store import transcript
 from torana.store import turns as turn_rows
 from torana.store.check import check_database
 from torana.store.database import sqlite_engine
 from torana.store.fts import terms
 from torana.store.migrate import HEAD, migrate
 from torana.store.tables import metadata
-from torana.store.transcript import newest_history
 
 MIGRATIONS = Path(module.__file__).with_name("migrations")
 
@@ -67,6 +67,11 @@ INSERT INTO memories VALUES ('m3', 'gateway', 'ben', '', '我喜欢红茶', 't2'
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
+
+
+def shown(connection: Connection) -> list[bytes]:
+    """The history of the first session that a model is shown, the newest turn first."""
+    return [body for body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
 
 
 def change(path: Path, sql: str) -> None:
@@ -193,15 +198,12 @@ def test_the_first_revision_is_upgraded_with_everything_in_it(tmp_path: Path, pa
             ("t2", 1, 1),
             ("t3", 0, 0),
         ]
-        assert [body for body, _ in newest_history(connection, "gateway", "s1", turns_limit=9)] == [b"[]"]
+        assert shown(connection) == [b"[]"]
         first = turn_rows.claim_next(connection, "s1")
         assert first is not None
         answer = turn_rows.Ending(at=first.created_at, history=(b"[1]", 1))
         turn_rows.finish(connection, first, answer, hold=False)
-        assert [body for body, _ in newest_history(connection, "gateway", "s1", turns_limit=9)] == [
-            b"[1]",
-            b"[]",
-        ]
+        assert shown(connection) == [b"[1]", b"[]"]
         assert [memory.id for memory in memory_rows.history(connection, "user:ana", "m2")] == ["m1"]
         assert found(connection, "user:ana", "colour") == ["m2"]
         assert found(connection, "user:ana", "blue") == []

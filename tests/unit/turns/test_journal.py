@@ -25,7 +25,7 @@ from torana.agent.journal import UNKNOWN_OUTCOME
 from torana.messages import Inbound, Turn
 from torana.sessions import history
 from torana.store import tables
-from torana.store.transcript import newest_history
+from torana.store.transcript import newest
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.tools import ToolContext, ToolError
@@ -122,9 +122,9 @@ def _plain(part: Any) -> tuple[str, object]:
 
 async def kept(gateway: Any, turn: Turn) -> list[ModelMessage]:
     """The history that the turn left."""
-    work = partial(newest_history, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
-    rows = await gateway.database.run(work)
-    return history.load(rows[0][0])
+    work = partial(newest, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
+    ((body, _),) = (await gateway.database.run(work)).history
+    return history.load(body)
 
 
 async def journal_rows(gateway: Any) -> tuple[int, int]:
