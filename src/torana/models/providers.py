@@ -25,7 +25,8 @@ from torana.errors import ConfigInvalid
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import Embedder
 from torana.models.failures import MODEL_ERRORS, explain
-from torana.models.openai_chat import send_messages_as_they_are
+from torana.models.openai_chat import send_as_it_is
+from torana.models.schemas import write_schemas_once
 
 #: The name of the model that needs no provider.
 BUILTIN = "builtin"
@@ -177,7 +178,8 @@ class _Opener:
             raise ConfigInvalid(_not_installed(service_name, service, error)) from error
         self._limit_retries(provider)
         if service.extra is None:
-            send_messages_as_they_are(provider.client)
+            send_as_it_is(provider.client)
+        write_schemas_once(model)
         return model
 
     def _other(self, name: str, service: _Service) -> Model:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
-from pydantic_ai import FunctionToolset
+from pydantic_ai import FunctionToolset, RunContext
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from torana.errors import ConfigInvalid
 from torana.tools.arithmetic import calculate
@@ -44,6 +45,21 @@ class ToolGroup(Protocol):
         ...
 
 
+class _SteadyToolset(FunctionToolset[ToolContext]):
+    """Functions that are the same tools in every run: they are described once, not before every request."""
+
+    def __init__(self, *, timeout: float) -> None:
+        super().__init__(timeout=timeout)
+        #: By how often a run lets a call fail: the one thing of a run that is part of a tool.
+        self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
+
+    async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
+        """The tools by name."""
+        if ctx.max_retries not in self._described:
+            self._described[ctx.max_retries] = await super().get_tools(ctx)
+        return dict(self._described[ctx.max_retries])
+
+
 def build_toolset(
     groups: Iterable[ToolGroup], *, own: Iterable[Callable[..., Any]]
 ) -> FunctionToolset[ToolContext]:
@@ -52,7 +68,7 @@ def build_toolset(
     A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
     cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
     """
-    toolset = FunctionToolset[ToolContext](timeout=_TIMEOUT)
+    toolset = _SteadyToolset(timeout=_TIMEOUT)
     for function in (*_ALONE, *chain.from_iterable(group.tools for group in groups)):
         toolset.add_function(function, metadata=promises(function))
     for function in own:
