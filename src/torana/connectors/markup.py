@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 #: Addresses that a link may have; any other is written out as text.
 _SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
@@ -25,8 +28,6 @@ _LEVEL = r"[ \t]{0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])"
 _DEEP = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
 #: A line that begins a block of code, and says much behind that: it would not be shown.
 _LONG_INFO = re.compile(r"^( {0,3})(?=(?:`{3,}[^`\n]{41,}|~{3,}[^\n]{41,})$)", re.MULTILINE)
-
-_parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["strikethrough", "table"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,14 @@ class Dialect:
 
 def render(markdown: str, dialect: Dialect) -> str:
     """The text in a dialect, its blocks parted by empty lines."""
-    return _Renderer(dialect).blocks(_parser.parse(tame(markdown))).strip("\n")
+    return _Renderer(dialect).blocks(_parser().parse(tame(markdown))).strip("\n")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # 1 MB, and only for gateways with chats
+
+    return MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["strikethrough", "table"])
 
 
 def tame(markdown: str) -> str:

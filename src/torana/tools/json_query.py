@@ -7,8 +7,6 @@ import re
 from itertools import islice
 from typing import Any
 
-import jsonpath_rfc9535 as jsonpath
-
 from torana.tools.base import ToolError, tool
 
 #: Characters of the JSON, of a path, and of the answer.
@@ -35,6 +33,8 @@ def query_json(text: str, path: str) -> str:
         text: The JSON, at most 100,000 characters.
         path: The path, for example "$.items[0].name" or "items[*].price"; "$." may be left out.
     """
+    import jsonpath_rfc9535 as jsonpath  # 2 MB, and only for who needs it
+
     if len(text) > JSON_LIMIT:
         raise ToolError(f"The JSON has {len(text):,} characters; send at most {JSON_LIMIT:,}.")
     query = _rooted(path)

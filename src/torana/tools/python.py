@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
-
-from pydantic_monty import AsyncMonty, CollectString, MontyError, OSPolicy, ResourceLimits
+from typing import TYPE_CHECKING, Any, cast
 
 from torana.tools.base import ToolError, tool
+
+if TYPE_CHECKING:  # 3 MB, and only for who needs it
+    from pydantic_monty import AsyncMonty, OSPolicy, ResourceLimits
 
 CODE_LIMIT = 20_000
 #: Characters of what is printed, and of the result, that the model reads.
@@ -64,6 +65,8 @@ class PythonTools:
         Args:
             code: The Python code, at most 20,000 characters; data belongs into it as literals.
         """
+        from pydantic_monty import CollectString, MontyError
+
         if len(code) > CODE_LIMIT:
             raise ToolError(f"The code has {len(code):,} characters; send at most {CODE_LIMIT:,}.")
         printed = CollectString()
@@ -83,6 +86,8 @@ class PythonTools:
         return "\n".join(filter(None, [_shown("printed", printed.output), result])) or "It printed nothing."
 
     async def _opened(self) -> AsyncMonty:
+        from pydantic_monty import AsyncMonty
+
         async with self._opening:
             if self._pool is None:
                 pool = AsyncMonty(

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from pydantic_ai.messages import (
@@ -22,6 +23,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.usage import RequestUsage
@@ -49,7 +51,9 @@ class BuiltinModel(Model):
 
     def __init__(self, *, cards: Callable[[], Sequence[Card]]) -> None:
         """``cards`` gives the skills that are loaded at the moment; it is asked before every answer."""
-        super().__init__()
+        # Not as Model does it, which loads what is known of everybody's models, 5 MB, for one that is free.
+        self._settings = None
+        self._profile = ModelProfile(context_window=None)
         self._cards = cards
         self._known: tuple[Sequence[Card], Sequence[ToolDefinition]] = ((), ())
         self._chooser = Chooser(cards=(), tools={})
@@ -92,7 +96,7 @@ class BuiltinModel(Model):
         part = TextPart(asked) if returned else self._reply(asked, parameters.function_tools)
         return ModelResponse(
             parts=[part],
-            usage=RequestUsage(input_tokens=len(asked.split()), output_tokens=_words_in(part)),
+            usage=RequestUsage(input_tokens=len(asked.split()), output_tokens=_words_in(part), cost=Decimal(0)),
             model_name=_NAME,
             provider_name=_SYSTEM,
             finish_reason="tool_call" if isinstance(part, ToolCallPart) else "stop",
