@@ -118,10 +118,11 @@ def configure_logging(
     """
     terminal = stream.isatty()
     readable = format == "console" or (format == "auto" and terminal)
+    as_json = _formatter(structlog.processors.JSONRenderer())
     handlers: list[logging.Handler] = [_Stream(stream)]
-    handlers[0].setFormatter(_formatter(_console(colours=terminal) if readable else _json()))
+    handlers[0].setFormatter(_formatter(_console(colours=terminal)) if readable else as_json)
     if file is not None:
-        handlers.append(_rotating(file))
+        handlers.append(_rotating(file, as_json))
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _install(handlers, threshold)
     _adopt_uvicorn()
@@ -208,8 +209,21 @@ def _drop_uvicorn_colours(_logger: WrappedLogger, _method: str, event: EventDict
     return event
 
 
+class _Formatter(ProcessorFormatter):
+    """Writes each line once, for all who ask: a rotating file asks twice, and the other handler too."""
+
+    _last: tuple[logging.LogRecord | None, str] = (None, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        last, line = self._last
+        if record is not last:
+            line = super().format(record)
+            self._last = record, line
+        return line
+
+
 def _formatter(renderer: Processor) -> ProcessorFormatter:
-    return ProcessorFormatter(
+    return _Formatter(
         foreign_pre_chain=[ExtraAdder(), _drop_uvicorn_colours],
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -229,14 +243,10 @@ def _console(*, colours: bool) -> Processor:
     )
 
 
-def _json() -> Processor:
-    return structlog.processors.JSONRenderer()
-
-
-def _rotating(file: Path) -> logging.Handler:
+def _rotating(file: Path, formatter: logging.Formatter) -> logging.Handler:
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = _File(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
-    handler.setFormatter(_formatter(_json()))
+    handler.setFormatter(formatter)
     return handler
 
 

@@ -44,6 +44,9 @@ class Instructions:
         # The result is plain text for a model: there is nothing to escape for.
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
         self._template = environment.from_string(source)
+        #: The skills that could be used last time, and what was shown of them.
+        self._usable: list[str] = []
+        self._shown: list[str] = []
 
     def render(self, turn: Turn, knowledge: Knowledge, *, now: datetime) -> str:
         """The instructions for a turn; they change with the day, not the minute: providers cache them."""
@@ -67,9 +70,12 @@ class Instructions:
             for skill in self._skills.catalogue().loaded
             if not any(self._skills.missing(skill).values())
         ]
-        shown = _fitting(usable, _SKILL_TOKENS)
-        more = len(usable) - len(shown)
-        return [*shown, f"and {more} more, which `list_skills` names"] if more else shown
+        if usable != self._usable:
+            shown = _fitting(usable, _SKILL_TOKENS)
+            more = len(usable) - len(shown)
+            self._shown = [*shown, f"and {more} more, which `list_skills` names"] if more else shown
+            self._usable = usable
+        return self._shown
 
 
 def _fitting(texts: Sequence[str], room: int) -> list[str]:

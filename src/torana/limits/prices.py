@@ -51,6 +51,8 @@ class Prices:
         self._models = tuple(models)
         self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
         self._own |= {price.model: price for price in own}
+        #: Those of the models that turned out to have no known price: to find that out again takes long.
+        self._unpriced: set[str] = set()
 
     def unknown(self) -> list[str]:
         """The models whose price nobody knows."""
@@ -76,6 +78,10 @@ class Prices:
         model = self._answered(response.model_name or "")
         if model in self._own:
             return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
+        if response.usage.cost is not None:  # as pydantic-ai has reckoned it
+            return float(response.usage.cost)
+        if model in self._unpriced:
+            return 0.0
         try:
             return float(response.cost().total_price)
         except (LookupError, ValueError, AssertionError):
@@ -92,7 +98,12 @@ class Prices:
     def _of_model(self, name: str, input_tokens: int, output_tokens: int) -> float | None:
         if name in self._own:
             return self._own[name].of(input_tokens, output_tokens)
-        return _known(name, input_tokens, output_tokens)
+        if name in self._unpriced:
+            return None
+        price = _known(name, input_tokens, output_tokens)
+        if price is None:
+            self._unpriced.add(name)
+        return price
 
 
 def _known(name: str, input_tokens: int, output_tokens: int) -> float | None:
