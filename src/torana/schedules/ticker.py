@@ -216,10 +216,22 @@ def _found(connection: Connection, now: datetime) -> tuple[list[Due], list[Due]]
 def _tidy(connection: Connection, now: datetime) -> None:
     """Forget what ended long ago; and where the clock was ahead, let schedules come back to what is next."""
     rows.forget_ended(connection, now)
-    for schedule in rows.ahead_of(connection, now):
-        due = following(schedule, now)
-        if due is not None and schedule.due_at is not None and due < schedule.due_at:
-            rows.put(connection, replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now))
+    for schedule in rows.ahead_of(connection, now, tried_by=now + _LONGEST):
+        rows.put(connection, _come_back(schedule, now))
+
+
+def _come_back(schedule: Schedule, now: datetime) -> Schedule:
+    """A schedule that was made, dealt with or refused by a clock that was ahead."""
+    assert schedule.due_at is not None and schedule.try_at is not None  # noqa: S101, PT018 - it is active
+    due = None if schedule.cron is None else following(schedule, now)
+    if due is not None and due < schedule.due_at:
+        return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)
+    if schedule.try_at > schedule.due_at:
+        return replace(schedule, try_at=schedule.due_at)
+    if schedule.cron is None and schedule.created_at > now + PUNCTUAL:
+        # What was meant is not known: “on Friday at 9” may be right, “in an hour” is not.
+        return replace(schedule, reason="made while the machine's clock was ahead; its time may be wrong")
+    return schedule
 
 
 def _failures(due: Due) -> int:

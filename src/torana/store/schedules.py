@@ -207,11 +207,13 @@ def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> in
     return usage.total(connection, account, first=day, last=day).messages
 
 
-def ahead_of(connection: Connection, now: datetime) -> list[Schedule]:
-    """Those with a rule that were dealt with later than now: the clock was wrong then, or is."""
-    query = sa.select(schedules).where(
-        schedules.c.state == "active", schedules.c.cron.is_not(None), schedules.c.dealt_at > now
-    )
+def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> list[Schedule]:
+    """The active ones that were made or dealt with later than now, or are to be tried again later than
+    ``tried_by``: the clock was wrong then, or is.
+    """
+    refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
+    touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
+    query = sa.select(schedules).where(_is_active, (touched > now) | refused)
     return [_schedule(row) for row in connection.execute(query).mappings()]
 
 

@@ -176,6 +176,62 @@ async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: Wo
     assert len(await world.fired()) == 3
 
 
+async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(world: World, hand: Hand) -> None:
+    made = await world.make(rule="every day at 12:00")
+    right = hand.now
+    for day in (1, 2, 3):
+        hand.now = datetime(2034, 1, day, 12, 0, tzinfo=UTC)
+        await world.settle()
+    assert len(await world.fired()) == 3
+    hand.now = right
+    await world.settle()
+
+    # Of these it is not known any more that the first was dealt with.
+    assert (await world.get(made)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
+    for day in (2, 3):
+        hand.now = datetime(2026, 3, day, 11, 0, tzinfo=UTC)
+        await world.settle()
+        await world.settle()
+    assert len(await world.fired()) == 5
+
+
+async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Hand) -> None:
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    first = await boot()
+    ruled = await first.make(rule="every day at 12:00")
+    once = await first.make(at="in 20 minutes")
+    hand.now = right
+    second = await boot()
+    await second.settle()
+
+    assert (await second.get(ruled)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
+    wrong = await second.get(once)
+    assert (wrong.state, wrong.due_at) == ("active", once.due_at)
+    assert wrong.reason == "made while the machine's clock was ahead; its time may be wrong"
+    later = await second.make(at="in 20 minutes")
+    hand.on(days=1)
+    await second.settle()
+    assert Counter(turn.principal for turn in await second.fired()) == {ruled.principal: 1, later.principal: 1}
+
+
+async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: Boot, hand: Hand) -> None:
+    first = await boot(queue=Queue(overall=0))
+    tasks = [
+        await first.make("once", kind="task", at="in 10 minutes"),
+        await first.make("again", kind="task", rule="every year on 2 March at 10:40"),
+    ]
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    await first.settle()
+    assert [(await first.get(task)).tries for task in tasks] == [1, 1]
+    hand.now = right
+    second = await boot()
+    await second.settle()
+    assert await second.fired() == []
+    hand.on(minutes=10)
+    await second.settle()
+    assert sorted(turn.content for turn in await second.fired()) == ["again", "once"]
+
+
 async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_up(
     boot: Boot, hand: Hand
 ) -> None:
