@@ -9,9 +9,9 @@ from typing import Protocol
 
 from torana.connectors.base import Ears, Heard
 
-#: What is heard at once has so many characters at most, and each message counts as some by itself; with more the
-#: platform waits. It tells all chats in one order, so one chat that waits may fill all of the room: it is far more
-#: than anybody writes while a file hangs.
+#: What is heard at once has so many characters at most, and each message counts as some by itself; with more
+#: the platform waits. It tells all chats in one order, so a chat that waits may fill all of the room: that is
+#: far more than anybody writes while a file hangs.
 _ROOM, _EACH = 10_000_000, 5_000
 
 
