@@ -335,9 +335,8 @@ class Dingtalk(Connector[DingtalkSettings]):
         answered.content_type = Headers.CONTENT_TYPE_APPLICATION_JSON
         ack.message = "OK"
         ack.data = data
-        with suppress(
-            ConnectionClosed
-        ):  # it is told again; whoever listens to this connection knows of its end
+        # Then it is told again; whoever listens to this connection knows of its end.
+        with suppress(ConnectionClosed):
             await socket.send(json.dumps(ack.to_dict()))
 
     def _heard(self, data: str) -> Heard | None:

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.standins import hostile_mcp
 
@@ -47,9 +48,9 @@ def built(home: Path, model: Model, **settings: object) -> App:
     return build(loaded, started=time.monotonic(), model=model)
 
 
-def children() -> set[str]:
+def children() -> set[int]:
     """The processes that this one has begun."""
-    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+    return {child.pid for child in psutil.Process().children()}
 
 
 @pytest.fixture
