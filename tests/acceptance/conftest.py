@@ -66,24 +66,33 @@ class Gateway:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it says that all is well."""
+        """Start it, and wait until it says where it listens."""
         assert self._process is None
-        with self.stderr.open("ab") as stderr, (self.home / "stdout").open("ab") as stdout:
+        with self.stderr.open("ab") as stderr:
             self._process = subprocess.Popen(
-                self._command, cwd=self.home, env=self._environ, stdout=stdout, stderr=stderr
+                self._command,
+                cwd=self.home,
+                env=self._environ,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                bufsize=0,  # what is not read here is read by whoever stops it
             )
-        eventually(self._is_up)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        self._keep(said)
+        assert b"listens on" in said, self.stderr.read_text()
 
     def stop(self, signal_: int = signal.SIGTERM) -> int:
         """Send a signal and give the exit code."""
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal_)
-        try:
-            return process.wait(PATIENCE)
-        finally:
-            process.kill()
-            process.wait()
+        with process:
+            try:
+                self._keep(process.communicate(timeout=PATIENCE)[0])
+            finally:
+                process.kill()
+            return process.wait()
 
     def close(self) -> None:
         """Leave nothing running."""
@@ -95,10 +104,9 @@ class Gateway:
         files = (self.stderr, self.home / "stdout", self.log_file)
         return "\n".join(file.read_text() for file in files if file.exists())
 
-    def _is_up(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.stderr.read_text()
-        return answers_ok(f"{self.url}health")
+    def _keep(self, said: bytes) -> None:
+        with (self.home / "stdout").open("ab") as stdout:
+            stdout.write(said)
 
 
 def answers_ok(url: str) -> bool:

@@ -10,26 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.standins.gate import Gate
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway, Person
 
 TOKEN = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
-
-#: Says that it was started, and ends when it may: with the process that runs it, or when "go" is there.
-SLOW_TOOL = '''
-import asyncio
-from pathlib import Path
-from torana.tools import tool
-
-@tool(idempotent=True)
-async def dawdle() -> str:
-    """Take long."""
-    Path("started").touch()
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
-    return "dawdled to the end"
-'''
 
 SKILL = """---
 name: tea
@@ -77,16 +63,17 @@ def test_a_turn_that_was_killed_is_answered_without_asking_again(
     eventually: Callable[[Callable[[], Any]], Any],
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "dawdling.py").write_text(SLOW_TOOL)
+    gate = Gate()
+    (tmp_path / "dawdling.py").write_text(gate.tool)
     gateway = new_gateway(TORANA_TOOLS="dawdling:dawdle", PYTHONPATH=str(tmp_path))
     gateway.start()
     ana = person(url=gateway.url)
     ana.say("what is 1 + 1")
     events = ana.events("use dawdle")
     turn = next(data["id"] for name, data in events if name == "turn.accepted")
-    eventually((gateway.home / "started").exists)
+    gate.reached()
     assert gateway.stop(signal.SIGKILL) == -signal.SIGKILL
-    (gateway.home / "go").touch()
+    gate.open()
     gateway.start()
     ended = eventually(lambda: _if_completed(ana.get(f"v1/turns/{turn}")))
     assert ended["reply"] == "dawdled to the end"

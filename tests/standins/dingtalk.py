@@ -71,6 +71,7 @@ class DingtalkStandIn(HttpPlatform):
         self._pending: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._events: dict[str, dict[str, Any]] = {}
         self._sockets: set[web.WebSocketResponse] = set()
+        self._silent: list[web.WebSocketResponse] = []
         self._tickets: set[str] = set()
         self._files: dict[str, bytes] = {}
         self._answers: list[web.Response] = []
@@ -163,6 +164,12 @@ class DingtalkStandIn(HttpPlatform):
         for socket in old:
             await socket.send_json({"type": "SYSTEM", "headers": headers, "data": data})
             self._sockets.remove(socket)
+            self._silent.append(socket)
+
+    async def end_silent(self) -> None:
+        """End the connections that were to be left."""
+        while self._silent:
+            await self._silent.pop().close()
 
     async def repeat(self, message: str) -> None:
         """As ``Platform``.

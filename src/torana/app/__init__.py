@@ -66,35 +66,47 @@ class App:
         return self.core.database
 
     async def start(self) -> None:
-        """Open the model's connections, take up what an earlier process left unfinished, and clear up."""
-        await self._open.enter_async_context(self.core.model)
-        if self.core.embedder:
-            await self._open.enter_async_context(self.core.embedder)
-        self.core.acting.mcp.start()
-        self._open.push_async_callback(self.core.acting.python.close)
-        await self.services.skills.changes.start()
-        await self.turns.start()
-        if self.expiry is not None:
-            self.expiry.start()
-        await self.connectors.start()
-        if self.hooks is not None:
-            await self.hooks.start()
-        self.ticker.start()
+        """Open the model's connections, take up what an earlier process left unfinished, and clear up.
+
+        Where that fails or is cancelled, all that was begun is closed again.
+        """
+        try:
+            await self._begin()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        """Stop at once what still runs (the next start takes it up again) and close everything."""
-        await self.ticker.stop()
-        if self.expiry is not None:
-            await self.expiry.stop()
+        """Stop at once what still runs (the next start takes it up again) and close everything. Idempotent."""
+        try:
+            await self._open.aclose()
+        finally:
+            self.core.database.close()
+
+    async def _begin(self) -> None:
+        """Begin one after the other; what is begun last ends first, and what fails half-way ends too."""
+        core, open_ = self.core, self._open
+        await open_.enter_async_context(core.model)
+        if core.embedder:
+            await open_.enter_async_context(core.embedder)
+        open_.push_async_callback(core.acting.python.close)
+        if core.compaction is not None:
+            open_.push_async_callback(core.compaction.stop)
+        open_.push_async_callback(core.acting.mcp.stop)
+        core.acting.mcp.start()
+        await self.services.skills.changes.start()
+        open_.push_async_callback(core.turns.stop, grace=0)
+        await core.turns.start()
+        open_.push_async_callback(self.connectors.stop)
+        await self.connectors.start()
         if self.hooks is not None:
-            await self.hooks.stop()
-        await self.connectors.stop()
-        await self.turns.stop(grace=0)
-        await self.core.acting.mcp.stop()
-        if self.core.compaction is not None:
-            await self.core.compaction.stop()
-        await self._open.aclose()
-        self.core.database.close()
+            open_.push_async_callback(self.hooks.stop)
+            await self.hooks.start()
+        if self.expiry is not None:
+            open_.push_async_callback(self.expiry.stop)
+            self.expiry.start()
+        open_.push_async_callback(self.ticker.stop)
+        self.ticker.start()
 
 
 def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:

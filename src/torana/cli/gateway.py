@@ -124,13 +124,14 @@ class Gateway:
         await receive()
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._app is not None:
             await self._app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _bring_up(self) -> None:
         try:
-            app = await asyncio.to_thread(self._build, self._loaded, started=self._started)
+            app = await self._built()
             await app.start()
         except Exception as error:  # noqa: BLE001 - raised again by run(), when the server has ended
             self._error = error
@@ -141,6 +142,16 @@ class Gateway:
             self._on_ready()
         finally:
             self._settled.set()
+
+    async def _built(self) -> App:
+        """The gateway; where nobody wants it any more by the time that it is there, it is closed."""
+        building = asyncio.create_task(asyncio.to_thread(self._build, self._loaded, started=self._started))
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                await (await building).close()
+            raise
 
     def _signalled(self) -> None:
         self._spawn(self._stop(grace=0 if self._stopping else self._loaded.settings.drain))

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from torana.connectors.base import Ears, Heard
 
-#: Messages that are heard at once; with more the platform waits.
-_MOST = 100
+#: What is heard at once has so many characters at most, and each message counts as some by itself; with more
+#: the platform waits. It tells all chats in one order, so a chat that waits may fill all of the room: that is
+#: far more than anybody writes while a file hangs.
+_ROOM, _EACH = 10_000_000, 5_000
 
 
 class Hear(Protocol):
@@ -19,7 +21,7 @@ class Hear(Protocol):
     async def __call__(self, heard: Heard, taken: Callable[[], Awaitable[None]] | None = None) -> None:
         """Begin to hear a message; ``taken`` is awaited when the platform may be told.
 
-        Returns at once, unless too many are heard already. Those of a chat are taken in the order of the calls.
+        Returns at once, unless too much is heard already. Those of a chat are taken in the order of the calls.
         """
         ...
 
@@ -30,17 +32,24 @@ async def abreast(ears: Ears) -> AsyncGenerator[Hear]:
 
     Whatever one of them raises ends the others and the block, and is raised.
     """
-    room = asyncio.Semaphore(_MOST)
+    held, left = 0, asyncio.Event()
 
-    async def take(heard: Heard, taken: Callable[[], Awaitable[None]] | None) -> None:
+    async def take(heard: Heard, taken: Callable[[], Awaitable[None]] | None, size: int) -> None:
+        nonlocal held
         await ears.hear(heard)
         if taken is not None:
             await taken()
-        room.release()
+        held -= size
+        left.set()
 
     async def hear(heard: Heard, taken: Callable[[], Awaitable[None]] | None = None) -> None:
-        await room.acquire()
-        group.create_task(take(heard, taken))
+        nonlocal held
+        size = _EACH + len(heard.text)
+        while held and held + size > _ROOM:
+            left.clear()
+            await left.wait()
+        held += size
+        group.create_task(take(heard, taken, size))
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -12,6 +12,7 @@ import mimetypes
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from dingtalk_stream.frames import Headers
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
@@ -208,24 +209,27 @@ class Dingtalk(Connector[DingtalkSettings]):
     async def run(self, ears: Ears) -> None:
         """As ``Connector``; a message is acknowledged when it was taken.
 
-        DingTalk wants every connection changed after some hours. The new one is there before the old one ends.
+        DingTalk wants every connection changed after some hours. The new one is there before anything else: the
+        old one only acknowledges what came over it, as long as DingTalk lets it.
         """
         changed = -_LEAST
         async with self._api.client() as http:
-            socket = await self._connect(http)
+            sockets = [await self._connect(http)]
             self._http = http
             try:
                 ears.ready()
-                while True:
-                    await self._listen(socket, ears)
-                    if time.monotonic() - changed < _LEAST:
-                        raise ConnectionError("DingTalk ends every connection")
-                    changed, old = time.monotonic(), socket
-                    socket = await self._connect(http)
-                    await old.close()
+                async with abreast(ears) as hear:
+                    while True:
+                        await self._listen(sockets[-1], ears, hear)
+                        if time.monotonic() - changed < _LEAST:
+                            raise ConnectionError("DingTalk ends every connection")
+                        changed = time.monotonic()
+                        sockets.append(await self._connect(http))
+                        if len(sockets) > 2:  # what it was to acknowledge is told again
+                            await sockets.pop(0).close()
             finally:
                 self._http = None
-                await socket.close()
+                await asyncio.gather(*(socket.close() for socket in sockets))
 
     async def send(self, part: Part) -> str:
         """As ``Connector``; the id is the platform's key of the sending."""
@@ -295,23 +299,22 @@ class Dingtalk(Connector[DingtalkSettings]):
         except InvalidHandshake as error:
             raise ConnectionError(f"no stream: {type(error).__name__}") from None
 
-    async def _listen(self, socket: ClientConnection, ears: Ears) -> None:
+    async def _listen(self, socket: ClientConnection, ears: Ears, hear: Hear) -> None:
         """Take what comes, until another connection is wanted; where nothing does, see who is there."""
-        async with abreast(ears) as hear:
-            while True:
-                try:
-                    async with asyncio.timeout(_PROBE):
-                        raw = await socket.recv()
-                except TimeoutError:
-                    await _probe(socket)
-                else:
-                    frame = as_object(read_json(raw))
-                    if not frame:  # what was in it is lost, unless it is told again to another connection
-                        raise ConnectionError("DingTalk sent what cannot be read")
-                    if text_at(as_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
-                        return
-                    await self._take(frame, socket, hear)
-                ears.alive()
+        while True:
+            try:
+                async with asyncio.timeout(_PROBE):
+                    raw = await socket.recv()
+            except TimeoutError:
+                await _probe(socket)
+            else:
+                frame = as_object(read_json(raw))
+                if not frame:  # what was in it is lost, unless it is told again to another connection
+                    raise ConnectionError("DingTalk sent what cannot be read")
+                if text_at(as_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
+                    return
+                await self._take(frame, socket, hear)
+            ears.alive()
 
     async def _take(self, frame: dict[str, object], socket: ClientConnection, hear: Hear) -> None:
         topic = text_at(as_object(frame.get("headers")), "topic")
@@ -332,7 +335,9 @@ class Dingtalk(Connector[DingtalkSettings]):
         answered.content_type = Headers.CONTENT_TYPE_APPLICATION_JSON
         ack.message = "OK"
         ack.data = data
-        await socket.send(json.dumps(ack.to_dict()))
+        # Then it is told again; whoever listens to this connection knows of its end.
+        with suppress(ConnectionClosed):
+            await socket.send(json.dumps(ack.to_dict()))
 
     def _heard(self, data: str) -> Heard | None:
         """A message; a malformed one is none, and is not told again."""

@@ -22,6 +22,9 @@ from torana.turns.controls import WORDS
 #: Characters of what is said or done.
 TEXT_LIMIT = 2_000
 
+#: How far a clock may be set back so that nothing is done twice.
+_AHEAD = timedelta(days=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
@@ -198,9 +201,14 @@ class Schedules:
 
 
 def following(schedule: Schedule, now: datetime) -> datetime | None:
-    """The next time that a schedule with a rule is due, behind now and behind what was dealt with."""
+    """The next time that a schedule with a rule is due, behind now and behind what was dealt with.
+
+    What was dealt with too early by a clock that was more than a day ahead is due again: nobody is helped by
+    silence until then.
+    """
     assert schedule.cron is not None  # noqa: S101 - the caller has looked
-    after = max(now, schedule.dealt_with or now)
+    dealt_with = schedule.dealt_with
+    after = dealt_with if dealt_with is not None and now < dealt_with <= now + _AHEAD else now
     return next_due(schedule.cron, ZoneInfo(schedule.timezone), after)
 
 

@@ -24,8 +24,9 @@ from torana.store.database import Connection, Database
 from torana.store.schedules import Changed, Due, Schedule
 from torana.turns import Turns
 
-#: Tasks of all schedules that run or wait at once; the others wait behind them, and people pass them by.
-AT_ONCE = 10
+#: Tasks of all schedules that run or wait at once, and of one user's; the others wait behind them, and people
+#: pass them by.
+AT_ONCE, OF_ONE = 10, 5
 #: Reminders said in one go, before anything else gets its turn.
 BATCH = 20
 #: What is later than this is late, and says so; what the gateway slept through by more than this is missed.
@@ -93,7 +94,7 @@ class Ticker:
         """
         now = self._clock()
         await self._mind_the_clock(now)
-        reminders, tasks, room = await self._database.run(partial(_found, now=now))
+        reminders, tasks = await self._database.run(partial(_found, now=now))
         for due in [*reminders, *tasks]:
             try:
                 await self._deal_with(due, now)
@@ -104,7 +105,7 @@ class Ticker:
                 why = f"paused: it could not be fired ({type(error).__name__}); the log has the details"
                 paused = replace(due.schedule, state="paused", try_at=None, tries=0, reason=why)
                 await self._keep(due.schedule, paused)
-        if len(reminders) == BATCH or (tasks and len(tasks) == room):
+        if tasks or len(reminders) == BATCH:
             return 0.0
         upcoming = await self._database.run(partial(rows.next_try, now=now))
         if upcoming is None:
@@ -147,6 +148,8 @@ class Ticker:
             await self._keep(schedule, replace(schedule, state="paused", try_at=None, tries=0, reason=why))
         elif due.last in ("queued", "running", "waiting"):
             await self._refuse(schedule, "its last firing has no answer yet", now)
+        elif due.held and schedule.kind == "task":
+            await self._refuse(schedule, "a question in its conversation has no answer yet", now)
         else:
             await self._fire(schedule, failures, now)
 
@@ -204,20 +207,31 @@ class Ticker:
                 _log.warning("a schedule was not fired", extra={"schedule": was.id, "reason": now.reason})
 
 
-def _found(connection: Connection, now: datetime) -> tuple[list[Due], list[Due], int]:
-    """The reminders and the tasks that are due, and for how many tasks there is room."""
-    room = max(0, AT_ONCE - rows.unanswered(connection))
-    reminders = rows.due(connection, "remind", now, limit=BATCH)
-    return reminders, rows.due(connection, "task", now, limit=room) if room else [], room
+def _found(connection: Connection, now: datetime) -> tuple[list[Due], list[Due]]:
+    """The reminders that are due, and the tasks for which there is room."""
+    reminders = rows.due_reminders(connection, now, limit=BATCH)
+    return reminders, rows.due_tasks(connection, now, at_once=AT_ONCE, of_one=OF_ONE)
 
 
 def _tidy(connection: Connection, now: datetime) -> None:
     """Forget what ended long ago; and where the clock was ahead, let schedules come back to what is next."""
     rows.forget_ended(connection, now)
-    for schedule in rows.ahead_of(connection, now):
-        due = following(schedule, now)
-        if due is not None and schedule.due_at is not None and due < schedule.due_at:
-            rows.put(connection, replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now))
+    for schedule in rows.ahead_of(connection, now, tried_by=now + _LONGEST):
+        rows.put(connection, _come_back(schedule, now))
+
+
+def _come_back(schedule: Schedule, now: datetime) -> Schedule:
+    """A schedule that was made, dealt with or refused by a clock that was ahead."""
+    assert schedule.due_at is not None and schedule.try_at is not None  # noqa: S101, PT018 - it is active
+    due = None if schedule.cron is None else following(schedule, now)
+    if due is not None and due < schedule.due_at:
+        return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)
+    if schedule.try_at > schedule.due_at:
+        return replace(schedule, try_at=schedule.due_at)
+    if schedule.cron is None and schedule.created_at > now + PUNCTUAL:
+        # What was meant is not known: “on Friday at 9” may be right, “in an hour” is not.
+        return replace(schedule, reason="made while the machine's clock was ahead; its time may be wrong")
+    return schedule
 
 
 def _failures(due: Due) -> int:

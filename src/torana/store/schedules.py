@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection, CursorResult, RowMapping
 
 from torana.messages import TurnState, owner_of
 from torana.store import usage
-from torana.store.tables import owned, schedules, turns, unfinished
+from torana.store.tables import active, owned, schedules, turns, unfinished
 from torana.store.usage import Amount
 
 ScheduleKind = Literal["remind", "task"]
@@ -83,6 +83,8 @@ class Due:
     schedule: Schedule
     last: TurnState | None
     last_failure: str | None
+    #: Whether a turn of its channel waits for somebody's yes.
+    held: bool
 
 
 def add(connection: Connection, schedule: Schedule, *, made_by: bytes | None = None, most: int) -> bool:
@@ -161,22 +163,26 @@ def put(connection: Connection, schedule: Schedule) -> None:
     connection.execute(_UPDATE, {"key": schedule.id} | _values(schedule))
 
 
-def due(connection: Connection, kind: ScheduleKind, now: datetime, *, limit: int) -> list[Due]:
-    """What of a kind is to be looked at by now, the longest due first."""
-    rows = connection.execute(_DUE, {"of_kind": kind, "now": now, "limit": limit}).mappings()
-    return [
-        Due(schedule=_schedule(row), last=row["last_state"], last_failure=row["last_failure"]) for row in rows
-    ]
+def due_reminders(connection: Connection, now: datetime, *, limit: int) -> list[Due]:
+    """The reminders that are to be looked at by now, the longest due first."""
+    return _due(connection.execute(_DUE_REMINDERS, {"now": now, "limit": limit}))
+
+
+def due_tasks(connection: Connection, now: datetime, *, at_once: int, of_one: int) -> list[Due]:
+    """The tasks that are to be looked at by now, as far as there is room.
+
+    ``at_once`` firings may have no answer, and ``of_one`` of them of the same owner and user; those in channels
+    where a turn waits for somebody's yes do not count. Whoever has the fewest comes first.
+    """
+    room = at_once - connection.execute(_UNANSWERED).scalar_one()
+    if room <= 0:
+        return []
+    return _due(connection.execute(_DUE_TASKS, {"now": now, "of_one": of_one, "limit": room}))
 
 
 def next_try(connection: Connection, now: datetime) -> datetime | None:
     """When something is to be looked at that is not by now."""
     return connection.execute(_NEXT_TRY, {"now": now}).scalar()
-
-
-def unanswered(connection: Connection) -> int:
-    """How many firings of all schedules run or wait at this moment; those that wait for somebody's yes, not."""
-    return connection.execute(_UNANSWERED).scalar_one()
 
 
 def settle(connection: Connection, was: Schedule, now: Schedule) -> None:
@@ -201,11 +207,13 @@ def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> in
     return usage.total(connection, account, first=day, last=day).messages
 
 
-def ahead_of(connection: Connection, now: datetime) -> list[Schedule]:
-    """Those with a rule that were dealt with later than now: the clock was wrong then, or is."""
-    query = sa.select(schedules).where(
-        schedules.c.state == "active", schedules.c.cron.is_not(None), schedules.c.dealt_at > now
-    )
+def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> list[Schedule]:
+    """The active ones that were made or dealt with later than now, or are to be tried again later than
+    ``tried_by``: the clock was wrong then, or is.
+    """
+    refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
+    touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
+    query = sa.select(schedules).where(_is_active, (touched > now) | refused)
     return [_schedule(row) for row in connection.execute(query).mappings()]
 
 
@@ -246,25 +254,78 @@ def _values(schedule: Schedule) -> dict[str, Any]:
     return {name: getattr(schedule, name) for name in _COLUMNS}
 
 
+def _due(found: CursorResult[Any]) -> list[Due]:
+    return [
+        Due(
+            schedule=_schedule(row),
+            last=row["last_state"],
+            last_failure=row["last_failure"],
+            held=bool(row["held"]),
+        )
+        for row in found.mappings()
+    ]
+
+
 def _schedule(row: RowMapping) -> Schedule:
     return Schedule(**{name: row[name] for name in _COLUMNS})
 
 
 _COLUMNS = tuple(column.name for column in schedules.c if column.name != "made_by")
 _UPDATE = sa.update(schedules).where(schedules.c.id == sa.bindparam("key"))
-_is_active = schedules.c.state == "active"
-_DUE = (
-    sa.select(schedules, turns.c.state.label("last_state"), turns.c.failure_detail.label("last_failure"))
-    .outerjoin(turns, turns.c.id == schedules.c.turn_id)
-    .where(_is_active, schedules.c.try_at <= sa.bindparam("now"), schedules.c.kind == sa.bindparam("of_kind"))
-    .order_by(schedules.c.try_at, schedules.c.created_at, schedules.c.id)
+#: In the words of its index: behind a bound parameter SQLite does not see that it fits.
+_is_active = schedules.c.state == sa.literal_column("'active'")
+_by_age = (schedules.c.try_at, schedules.c.created_at, schedules.c.id)
+
+
+def _held(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Whether a turn waits in the channel of a row."""
+    asking = turns.alias("asking")
+    here = (asking.c.owner == table.c.owner) & (asking.c.channel == table.c.channel)
+    return sa.exists().where(active, asking.c.state == "waiting", here)
+
+
+_unanswered = (unfinished, turns.c.principal.startswith(PRINCIPAL), ~_held(turns))
+_UNANSWERED = sa.select(sa.func.count()).select_from(turns).where(*_unanswered)
+_busy = (
+    sa.select(turns.c.owner, turns.c.user, sa.func.count().label("turns"))
+    .where(*_unanswered)
+    .group_by(turns.c.owner, turns.c.user)
+    .subquery("busy")
+)
+
+
+def _looked_at(kind: ScheduleKind, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return (
+        sa.select(
+            schedules,
+            turns.c.state.label("last_state"),
+            turns.c.failure_detail.label("last_failure"),
+            _held(schedules).label("held"),
+            *more,
+        )
+        .outerjoin(turns, turns.c.id == schedules.c.turn_id)
+        .where(_is_active, schedules.c.try_at <= sa.bindparam("now"), schedules.c.kind == kind)
+    )
+
+
+_DUE_REMINDERS = _looked_at("remind").order_by(*_by_age).limit(sa.bindparam("limit"))
+#: Which task of its user's each is, those counted that have no answer yet. By the bare column SQLite would read
+#: all schedules in the order of their owners, instead of those that are due.
+_nth = sa.func.row_number().over(
+    partition_by=[schedules.c.owner.concat(""), schedules.c.user], order_by=_by_age
+)
+_ours = (_busy.c.owner == schedules.c.owner) & _busy.c.user.is_not_distinct_from(schedules.c.user)
+_tasks = (
+    _looked_at("task", (_nth + sa.func.coalesce(_busy.c.turns, 0)).label("nth"))
+    .outerjoin(_busy, _ours)
+    .subquery()
+)
+_DUE_TASKS = (
+    sa.select(_tasks)
+    .where(_tasks.c.nth <= sa.bindparam("of_one"))
+    .order_by(_tasks.c.nth, _tasks.c.try_at, _tasks.c.created_at, _tasks.c.id)
     .limit(sa.bindparam("limit"))
 )
 _NEXT_TRY = sa.select(sa.func.min(schedules.c.try_at)).where(
     _is_active, schedules.c.try_at > sa.bindparam("now")
-)
-_UNANSWERED = (
-    sa.select(sa.func.count())
-    .select_from(turns)
-    .where(unfinished, turns.c.state != "waiting", turns.c.principal.startswith(PRINCIPAL))
 )

@@ -1,5 +1,6 @@
 """The gateway on a real socket: how it starts, what uvicorn refuses, bodies that do not end."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -16,7 +17,7 @@ from torana.api.problems import body_of
 from torana.app import App, build
 from torana.cli.gateway import Gateway, listen
 from torana.config import Loaded, load
-from torana.errors import BadRequest, DataDirUnusable, OperatorError, Starting
+from torana.errors import BadRequest, DataDirUnusable, OperatorError, Starting, StoreUnavailable
 from torana.testing import ScriptedModel
 
 Serve = Callable[..., str]
@@ -28,6 +29,7 @@ class Door:
     def __init__(self, error: OperatorError | None = None) -> None:
         self.reached = threading.Event()
         self.opened = threading.Event()
+        self.app: App | None = None
         self._error = error
 
     def __call__(self, loaded: Loaded, *, started: float) -> App:
@@ -35,7 +37,8 @@ class Door:
         self.opened.wait()
         if self._error:
             raise self._error
-        return build(loaded, started=started, model=ScriptedModel(*["yes"] * 1000))
+        self.app = build(loaded, started=started, model=ScriptedModel(*["yes"] * 1000))
+        return self.app
 
 
 class Running:
@@ -158,11 +161,14 @@ def test_a_build_that_fails_ends_the_gateway_and_answers_who_waits(tmp_path: Pat
         assert isinstance(gateway.error, DataDirUnusable)
 
 
-def test_a_gateway_stopped_while_it_loads_ends(tmp_path: Path):
+def test_a_gateway_stopped_while_it_loads_ends_and_closes_what_was_loaded(tmp_path: Path):
     door = Door()
     with running(tmp_path, door) as gateway:
         door.reached.wait()
     assert (gateway.error, gateway.thread.is_alive()) == (None, False)
+    assert door.app is not None
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(door.app.database.run(lambda _: None))
 
 
 def test_an_address_in_use_is_one_line():

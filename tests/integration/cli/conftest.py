@@ -14,29 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.standins.gate import Gate
 
 import torana
-from torana.store.lock import read_address
 
 PATIENCE = 30.0
 
 #: The code that is tested, wherever another is installed.
 SOURCE = Path(torana.__file__).parents[1]
-
-#: An operator's tool that says it was started, and ends when it may.
-SLOW_TOOL = '''
-import asyncio
-from pathlib import Path
-from torana.tools import tool
-
-@tool(idempotent=True)
-async def dawdle() -> str:
-    """Take long."""
-    Path("started").touch()
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
-    return "dawdled to the end"
-'''
 
 T = TypeVar("T")
 
@@ -67,7 +52,10 @@ class Place:
         self.path = path
         self.data_dir = path / "data"
         self._running = running
-        (path / "dawdling.py").write_text(SLOW_TOOL)
+        #: Where the slow tool waits.
+        self.gate = Gate()
+        running.callback(self.gate.open)
+        (path / "dawdling.py").write_text(self.gate.tool)
 
     def environ(self, **settings: str) -> dict[str, str]:
         """The environment of a command: the user's own settings are not in it."""
@@ -117,16 +105,9 @@ class Place:
     def serve(self, **settings: str) -> subprocess.Popen[str]:
         """Start a gateway on a free port; it takes messages when this returns."""
         gateway = self.start("serve", "--port", str(self.free_port()), **settings)
-        eventually(lambda: read_address(self.data_dir) or gateway.poll())
+        assert gateway.stdout is not None
+        gateway.stdout.readline()  # it says where it listens, or nothing
         return gateway
-
-    def dawdles(self) -> None:
-        """Wait until the slow tool runs."""
-        eventually((self.path / "started").exists)
-
-    def let_go(self) -> None:
-        """Let the slow tool end."""
-        (self.path / "go").touch()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -15,19 +15,6 @@ from torana.testing import OpenAIStandIn
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 
-#: An operator's module whose import takes as long as the test wants.
-SLOW_IMPORT = """
-import time
-from pathlib import Path
-
-Path("started").touch()
-while not Path("go").exists():
-    time.sleep(0.01)
-
-def dawdle() -> str:
-    return ""
-"""
-
 
 def _say(place: Place, content: str) -> str:
     body = {"content": content, "channelId": "a", "userId": "ana"}
@@ -108,11 +95,11 @@ def test_the_doctor_finds_a_running_gateway(place: Place) -> None:
 
 @pytest.mark.parametrize("arguments", [("serve",), ("chat", "hi"), ("doctor",)])
 def test_ctrl_c_while_it_starts_leaves_no_trace(place: Place, arguments: tuple[str, ...]) -> None:
-    (place.path / "dawdling.py").write_text(SLOW_IMPORT)
+    (place.path / "dawdling.py").write_text(place.gate.slow_import)
     command = place.start(*arguments, TORANA_PORT=str(place.free_port()))
-    place.dawdles()
+    place.gate.reached()
     command.send_signal(signal.SIGINT)
-    place.let_go()
+    place.gate.open()
     _, err = command.communicate(timeout=30)
     assert "Traceback" not in err
     assert command.returncode in (0, 130)

@@ -132,12 +132,12 @@ def test_a_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
 def test_an_answer_that_a_dying_gateway_breaks_off_comes_after_its_next_start(place: Place) -> None:
     gateway = place.serve()
     talk = place.start("chat", "use dawdle")
-    place.dawdles()
+    place.gate.reached()
     gateway.kill()
     out, err = talk.communicate(timeout=30)
     assert (talk.returncode, out) == (1, "")
     assert err == "The gateway stopped. The message is kept, and answered after its next start.\n"
-    place.let_go()
+    place.gate.open()
     assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # behind the one that was kept
     assert place.run("chat", given="what did I say first?\n")[1] == "You said: use dawdle\n"
 
@@ -160,7 +160,7 @@ def test_a_gateway_that_is_gone_is_told_at_every_message(place: Place) -> None:
 
 def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:
     talk = place.start("chat", "use dawdle")
-    place.dawdles()
+    place.gate.reached()
     talk.send_signal(signal.SIGINT)
     out, err = talk.communicate(timeout=30)
     assert (talk.returncode, out, err) == (130, "", "")
@@ -169,10 +169,10 @@ def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:
 
 def test_a_pipe_that_ends_early_is_no_error(place: Place) -> None:
     talk = place.start("chat", "use dawdle")
-    place.dawdles()
+    place.gate.reached()
     assert talk.stdout
     talk.stdout.close()
-    place.let_go()
+    place.gate.open()
     assert talk.stderr
     assert talk.stderr.read() == ""
     assert talk.wait(30) == 1

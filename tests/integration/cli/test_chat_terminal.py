@@ -113,10 +113,10 @@ def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
     with chat_in(place) as terminal:
         terminal.expect("> ")
         terminal.type("use dawdle\n")
-        place.dawdles()
+        place.gate.reached()
         terminal.type(CTRL_C)
         terminal.expect("No longer waiting. The answer will be part of the conversation.\n> ")
-        place.let_go()
+        place.gate.open()
         terminal.type("what did I say first?\n")
         terminal.expect("You said: use dawdle\n> ")
         terminal.type("/exit\n")

@@ -25,16 +25,13 @@ MARKER = "zanzibarium"
 OTHER = "kilimanjarium"
 
 TOOLS = '''
-import asyncio
-from pathlib import Path
+from dawdling import dawdle
 from torana.tools import tool
 
 @tool(idempotent=True)
 async def hold(text: str) -> str:
     """Never end."""
-    Path("started").touch()
-    await asyncio.Event().wait()
-    return text
+    return await dawdle()
 
 @tool(idempotent=True)
 def echo(text: str) -> str:
@@ -120,7 +117,7 @@ def leave_traces(place: Place, client: Client) -> None:
     assert client.say(f"exceed {MARKER}", channel="home")["code"] == "turn_limit"
     later = {"Prefer": "respond-async"}
     client.say(f"hold {MARKER}", channel=f"cut {MARKER}", **later)
-    place.dawdles()
+    place.gate.reached()
     cut = client.say(f"{MARKER} waits", channel=f"cut {MARKER}", **later)
     httpx.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False)
     client.say(f"{MARKER} waits too", channel=f"cut {MARKER}", **later)

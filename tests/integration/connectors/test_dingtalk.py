@@ -288,6 +288,27 @@ class TestConnection:
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(run, PATIENCE)
 
+    @pytest.mark.parametrize("ended", [False, True])
+    async def test_the_new_connection_does_not_wait_for_what_is_being_taken(
+        self, platform: DingtalkStandIn, *, ended: bool
+    ) -> None:
+        async with listening(platform) as line:
+            line.gate = asyncio.Event()
+            slow = await platform.say("slow")
+            await line.next()
+            await platform.disconnect()
+            await platform.until(lambda: platform.connections >= 2)
+            assert (await line.next()).text == "slow"  # told again, as it was not acknowledged
+            quick = await platform.say("quick", sender="bob")
+            assert (await line.next()).text == "quick"
+            await platform.until(lambda: platform.acknowledged == [quick])
+            if ended:
+                await platform.end_silent()
+            line.gate.set()
+            await platform.until(lambda: slow in platform.acknowledged)
+            await platform.say("still there?")
+            assert (await line.next()).text == "still there?"
+
     async def test_a_silent_connection_is_probed_and_a_dead_one_left(
         self, platform: DingtalkStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:

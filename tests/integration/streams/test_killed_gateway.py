@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.standins.gate import Gate
 
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
 
@@ -20,20 +21,6 @@ if TYPE_CHECKING:
 
 HI = {"content": "hi", "channelId": "c"}
 KEY = "idempotency-key"
-
-#: An operator's tool that ends when it may.
-TOOL = '''
-import asyncio
-from pathlib import Path
-from torana.tools import tool
-
-@tool(idempotent=True)
-async def dawdle() -> str:
-    """Take long."""
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
-    return "dawdled to the end"
-'''
 
 #: The events up to the one in which the tool waits; three words follow, and the end.
 WAITING = 2
@@ -89,17 +76,18 @@ async def gateway(path: Path, provider: OpenAIStandIn) -> AsyncGenerator[str]:
 async def test_the_text_since_it_resumed_is_the_reply(
     tmp_path: Path, provider: OpenAIStandIn, browser: Browser, seen_events: int
 ):
-    (tmp_path / "dawdling.py").write_text(TOOL)
+    gate = Gate()
+    (tmp_path / "dawdling.py").write_text(gate.tool)
     seen: list[Event] = []
     if seen_events > WAITING:
-        (tmp_path / "go").touch()
+        gate.open()
     async with gateway(tmp_path, provider) as url:
         async for event in browser.send(url, HI, **{KEY: "k"}):
             seen.append(event)
             if len(seen) == seen_events:
                 break
     assert len(seen) == seen_events
-    (tmp_path / "go").touch()
+    gate.open()
     async with gateway(tmp_path, provider) as url:
         seen += [event async for event in browser.resume(url, seen, seen[0].data["id"])]
         plain = (await browser.http.post(f"{url}/message", json=HI, headers={KEY: "k"})).json()

@@ -45,6 +45,27 @@ async def test_a_file_that_hangs_holds_up_its_own_chat_alone(open_gateway: Open)
     assert (first.content, first.seq, second.seq) == ("look\n[image: cat.png, image/png]", 1, 2)
 
 
+async def test_many_messages_behind_a_file_that_hangs_hold_up_no_other_chat(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"], per_minute=1_000)
+    asked, arrives = asyncio.Event(), asyncio.Event()
+
+    async def fetch(_limit: int) -> bytes:
+        asked.set()
+        await arrives.wait()
+        return PNG
+
+    picture = Attachment(kind="image", name="cat.png", media_type="image/png", fetch=fetch)
+    await open_gateway(chat, ScriptedModel("to bob", *["to ana"] * 11), takes=["image"])
+    await chat.say("look", attachments=[picture])
+    for number in range(500):
+        await chat.say(f"and {number}" if number % 50 == 0 else "")  # what says nothing makes no turn
+    await chat.until_taken(await chat.say("hello", sender="bob"))
+    assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
+    assert asked.is_set()
+    arrives.set()
+    assert len(await chat.shown(11)) == 11
+
+
 class Held:
     """Ears that take what they are let."""
 
@@ -68,8 +89,10 @@ class Held:
             raise self.fault
 
 
-def message(name: str) -> Heard:
-    return Heard(id=name, sender=Sender(id="ana"), place=Place(chat="c"), text="x", direct=True, addressed=True)
+def message(name: str, text: str = "x") -> Heard:
+    return Heard(
+        id=name, sender=Sender(id="ana"), place=Place(chat="c"), text=text, direct=True, addressed=True
+    )
 
 
 async def test_what_cannot_be_taken_ends_the_connection_at_once(in_time: InTime) -> None:
@@ -90,27 +113,30 @@ async def test_what_cannot_be_taken_ends_the_connection_at_once(in_time: InTime)
     assert not taken.is_set()
 
 
-async def test_the_end_waits_until_all_are_taken_and_no_endless_number_is_begun(in_time: InTime) -> None:
-    ears, taken = Held(), list[str]()
+@pytest.mark.parametrize(("length", "most"), [(0, 2_000), (495_000, 20), (10**8, 1)])
+async def test_the_end_waits_until_all_are_taken_and_no_endless_amount_is_begun(
+    in_time: InTime, length: int, most: int
+) -> None:
+    ears, taken, text = Held(), list[str](), "x" * length
 
     async def listen() -> None:
         async with abreast(ears) as hear:
-            for number in range(150):
+            for number in range(most + 50):
 
                 async def take(number: int = number) -> None:
                     taken.append(str(number))
 
-                await hear(message(str(number)), take)
+                await hear(message(str(number), text), take)
 
     listening = asyncio.create_task(listen())
     async with in_time():
-        begun = [await ears.begun.get() for _ in range(100)]
-        assert begun == [str(number) for number in range(100)]
+        begun = [await ears.begun.get() for _ in range(most)]
+        assert begun == [str(number) for number in range(most)]
         assert taken == []
         assert ears.begun.empty()
         ears.let.release()
-        assert await ears.begun.get() == "100"
-        for _ in range(149):
+        assert await ears.begun.get() == str(most)
+        for _ in range(most + 49):
             ears.let.release()
         await listening
-    assert len(taken) == 150
+    assert len(taken) == most + 50

@@ -18,10 +18,10 @@ from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import GATEWAY_OWNER, Inbound
-from torana.schedules.ticker import AT_ONCE, FAILURES
+from torana.schedules.ticker import AT_ONCE, FAILURES, OF_ONE
 from torana.sessions import Sessions
 from torana.store import schedules as rows
-from torana.store.tables import schedules
+from torana.store.tables import schedules, turns
 from torana.turns import Queue, SessionChanges
 
 Boot = Callable[..., Awaitable[World]]
@@ -174,6 +174,62 @@ async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: Wo
         hand.now = datetime(2026, 3, day, 11, 0, tzinfo=UTC)
         await world.settle()
     assert len(await world.fired()) == 3
+
+
+async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(world: World, hand: Hand) -> None:
+    made = await world.make(rule="every day at 12:00")
+    right = hand.now
+    for day in (1, 2, 3):
+        hand.now = datetime(2034, 1, day, 12, 0, tzinfo=UTC)
+        await world.settle()
+    assert len(await world.fired()) == 3
+    hand.now = right
+    await world.settle()
+
+    # Of these it is not known any more that the first was dealt with.
+    assert (await world.get(made)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
+    for day in (2, 3):
+        hand.now = datetime(2026, 3, day, 11, 0, tzinfo=UTC)
+        await world.settle()
+        await world.settle()
+    assert len(await world.fired()) == 5
+
+
+async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Hand) -> None:
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    first = await boot()
+    ruled = await first.make(rule="every day at 12:00")
+    once = await first.make(at="in 20 minutes")
+    hand.now = right
+    second = await boot()
+    await second.settle()
+
+    assert (await second.get(ruled)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
+    wrong = await second.get(once)
+    assert (wrong.state, wrong.due_at) == ("active", once.due_at)
+    assert wrong.reason == "made while the machine's clock was ahead; its time may be wrong"
+    later = await second.make(at="in 20 minutes")
+    hand.on(days=1)
+    await second.settle()
+    assert Counter(turn.principal for turn in await second.fired()) == {ruled.principal: 1, later.principal: 1}
+
+
+async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: Boot, hand: Hand) -> None:
+    first = await boot(queue=Queue(overall=0))
+    tasks = [
+        await first.make("once", kind="task", at="in 10 minutes"),
+        await first.make("again", kind="task", rule="every year on 2 March at 10:40"),
+    ]
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    await first.settle()
+    assert [(await first.get(task)).tries for task in tasks] == [1, 1]
+    hand.now = right
+    second = await boot()
+    await second.settle()
+    assert await second.fired() == []
+    hand.on(minutes=10)
+    await second.settle()
+    assert sorted(turn.content for turn in await second.fired()) == ["again", "once"]
 
 
 async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_up(
@@ -340,7 +396,7 @@ async def test_with_the_session_its_schedules_go(world: World, hand: Hand) -> No
 async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World, hand: Hand) -> None:
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
-    found = await world.database.run(partial(rows.due, kind="task", now=hand.now, limit=5))
+    found = await world.database.run(partial(rows.due_tasks, now=hand.now, at_once=5, of_one=5))
     assert [due.schedule.id for due in found] == [made.id]
     look = asyncio.ensure_future(world.ticker.look())
     await world.schedules.remove(GATEWAY_OWNER, made.id)
@@ -391,6 +447,63 @@ async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: W
     fired = await world.fired()
     assert Counter(turn.state for turn in fired) == {"completed": 1_000}
     assert len({turn.channel for turn in fired}) == 1_000
+
+
+async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, hand: Hand) -> None:
+    world.agent.gate.clear()
+    said = Inbound(owner=GATEWAY_OWNER, principal="local", content="delete it", channel="home", user="ana")
+    asking = await world.turns.accept(said)
+    for number in range(AT_ONCE * 2):  # of many users, in one room
+        await world.make(f"{number}", kind="task", at="in 10 minutes", user=f"user-{number}")
+    hand.on(minutes=10)
+    while await world.ticker.look() == 0:
+        pass
+    before = Counter(turn.state for turn in await world.fired())
+    assert before == {"queued": AT_ONCE}  # they come when the room's turn has ended, which is soon
+    await world.make("ben's", kind="task", at="in 10 minutes", user="ben", channel="b")
+    hand.on(minutes=10)
+
+    waits = sa.update(turns).where(turns.c.id == asking.id).values(state="waiting")
+    await world.database.run(lambda connection: connection.execute(waits))
+    while await world.ticker.look() == 0:
+        pass
+    assert {turn.content: turn.state for turn in await world.fired()}["ben's"] == "running"
+    assert Counter(turn.channel for turn in await world.fired()) == {"home": AT_ONCE, "b": 1}
+    behind = await world.schedules.of_speaker(GATEWAY_OWNER, "user-19", "home")
+    assert [schedule.reason for schedule in behind] == [
+        "not fired yet: a question in its conversation has no answer yet"
+    ]
+
+
+async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Hand) -> None:
+    world.agent.gate.clear()
+    for number in range(AT_ONCE * 2):
+        await world.make(f"{number}", kind="task", at="in 10 minutes", user="ana", channel=f"c{number}")
+    hand.on(minutes=10)
+    while await world.ticker.look() == 0:
+        pass
+    for number in range(AT_ONCE):
+        await world.make("ben's", kind="task", at="in 10 minutes", user="ben", channel=f"b{number}")
+    hand.on(minutes=10)
+    while await world.ticker.look() == 0:
+        pass
+    assert Counter(turn.user for turn in await world.fired()) == {"ana": OF_ONE, "ben": OF_ONE}
+
+    await world.make("cleo's", kind="task", at="in 10 minutes", user="cleo", channel="c")
+    hand.on(minutes=10)
+    # As when one has ended: whoever has fewest of them comes first, however long others' are due.
+    done = sa.update(turns).where(turns.c.content == "0").values(state="completed")
+    await world.database.run(lambda connection: connection.execute(done))
+    await world.ticker.look()
+    assert Counter(turn.user for turn in await world.fired())["cleo"] == 1
+    world.agent.gate.set()
+    await world.answered()
+    await world.settle()
+    assert Counter(turn.user for turn in await world.fired()) == {
+        "ana": AT_ONCE * 2,
+        "ben": AT_ONCE,
+        "cleo": 1,
+    }
 
 
 async def test_it_looks_by_itself_when_something_is_due_or_has_changed(world: World) -> None:

@@ -243,20 +243,17 @@ async def test_a_git_server_is_asked(tmp_path: Path) -> None:
     repository(tmp_path / "tea", TEA)
     port = free_port()
     daemon = await asyncio.create_subprocess_exec(
-        *("git", "daemon", "--export-all", f"--base-path={tmp_path}", "--listen=127.0.0.1", f"--port={port}"),
+        *("git", "daemon", "--verbose", "--export-all", f"--base-path={tmp_path}"),
+        *("--listen=127.0.0.1", f"--port={port}"),
         env={**os.environ, "HOME": str(tmp_path), "GIT_CONFIG_COUNT": "1"}
         | {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"},
+        stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        for _ in range(500):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionRefusedError:
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                break
+        assert daemon.stderr is not None
+        while b"Ready to rumble" not in (said := await daemon.stderr.readline()):
+            assert said, "the daemon ended"
         assert await found(f"git://127.0.0.1:{port}/tea/.git", tmp_path / "out") == set(TEA)
     finally:
         os.killpg(daemon.pid, 15)

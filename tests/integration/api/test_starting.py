@@ -1,0 +1,95 @@
+"""A start that fails half-way, or is given up, leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.standins import hostile_mcp
+
+from torana.app import App, build
+from torana.config import load
+from torana.errors import OperatorError, StoreUnavailable
+from torana.store.backup import DATABASE_NAME
+from torana.testing import ScriptedModel
+
+
+class Model(ScriptedModel):
+    """Knows how often it is open."""
+
+    opened = 0
+
+    async def __aenter__(self) -> Model:
+        self.opened += 1
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        self.opened -= 1
+
+
+def built(home: Path, model: Model, **settings: object) -> App:
+    """A gateway with an MCP server, which is a process."""
+    server = {"command": sys.executable, "args": ["-P", hostile_mcp.__file__], "allow": ["echo"]}
+    values = {"data_dir": home / "data", "mcp": json.dumps({"shop": server})} | settings
+    environ = {f"TORANA_{name.upper()}": str(value) for name, value in values.items()}
+    loaded = load(flags={}, environ=environ, cwd=home, user_dir=home)
+    loaded.settings.data_dir.mkdir()
+    return build(loaded, started=time.monotonic(), model=model)
+
+
+def children() -> set[int]:
+    """The processes that this one has begun."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+@pytest.fixture
+def taken() -> Generator[int]:
+    """A port that somebody has."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+@pytest.mark.parametrize("ends", ["skills", "turns", "subscriptions", "hooks", "cancelled"])
+async def test_a_start_that_fails_at_any_place_closes_what_was_begun(
+    tmp_path: Path, taken: int, ends: str
+) -> None:
+    tasks, processes, model = asyncio.all_tasks(), children(), Model()
+    settings: dict[str, Any] = {"hooks_port": taken} if ends == "hooks" else {}
+    app = built(tmp_path, model, **settings)
+    await app.database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 60000"))
+
+    with closing(sqlite3.connect(tmp_path / "data" / DATABASE_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # so that the start waits until the server's process is there
+        starting = asyncio.create_task(app.start())
+        await app.core.acting.mcp.supervisors["shop"].tried.wait()
+        assert (model.opened, len(children() - processes)) == (1, 1)
+        if ends == "cancelled":
+            starting.cancel()
+        elif ends != "hooks":
+            other.execute(f"DROP TABLE {ends}")
+        other.execute("COMMIT")
+    with pytest.raises((StoreUnavailable, OperatorError, asyncio.CancelledError)):
+        await starting
+
+    assert asyncio.all_tasks() == tasks
+    assert (model.opened, children()) == (0, processes)
+    assert "torana-store" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_gateway_that_was_built_and_never_started_can_be_closed(tmp_path: Path) -> None:
+    app = built(tmp_path, Model())
+    await app.close()
+    await app.close()
+    with pytest.raises(StoreUnavailable):
+        await app.database.run(lambda connection: None)
