@@ -122,6 +122,8 @@ class Inbound:
     account: str | None = None
     message: str | None = None
     place: str | None = None
+    #: When the connector heard it: it may have waited since, for a file in front of it.
+    heard_at: datetime | None = None
     #: What came with it and a model may be handed.
     files: tuple[File, ...] = ()
 

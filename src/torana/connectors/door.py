@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from weakref import WeakValueDictionary
@@ -82,12 +83,13 @@ class Door:
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
+        heard_at = self._clock()
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
         # What was heard before in the chat comes first: its file may take longer than a text behind it.
         turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
         async with turnstile:
-            while (hindrance := await self._hindrance(heard, luggage)) is not None:
+            while (hindrance := await self._hindrance(heard, luggage, heard_at)) is not None:
                 if isinstance(hindrance, Draining):
                     await asyncio.Event().wait()
                 _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
@@ -97,15 +99,15 @@ class Door:
         """The ids of so many senders whom the operator let in, the latest first."""
         return await self._pairing.approved(self._kind, most)
 
-    async def _hindrance(self, heard: Heard, luggage: Luggage) -> GatewayError | None:
+    async def _hindrance(self, heard: Heard, luggage: Luggage, heard_at: datetime) -> GatewayError | None:
         """What keeps the message from being written down at this moment."""
         try:
-            await self._hear(heard, luggage)
+            await self._hear(heard, luggage, heard_at)
         except (Draining, Overloaded, StoreUnavailable) as error:
             return error
         return None
 
-    async def _hear(self, heard: Heard, luggage: Luggage) -> None:
+    async def _hear(self, heard: Heard, luggage: Luggage, heard_at: datetime) -> None:
         if heard.sender.automatic and not self._settings.bots:
             return
         if not _content(heard.text, luggage):
@@ -118,7 +120,8 @@ class Door:
                 await self._check_bounds(heard, luggage)
                 await self._porter.fetch(luggage)
                 with self._rates.counted(user) as standings:
-                    submitted = await self._turns.submit(self._inbound(heard, user, luggage), rates=standings)
+                    inbound = replace(self._inbound(heard, user, luggage), heard_at=heard_at)
+                    submitted = await self._turns.submit(inbound, rates=standings)
         except (RateLimited, _TurnedAway) as error:
             await self._tell(heard, str(error))
             return
