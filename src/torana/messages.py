@@ -122,7 +122,7 @@ class Inbound:
     account: str | None = None
     message: str | None = None
     place: str | None = None
-    #: When the connector heard it: it may have waited since, for a file in front of it.
+    #: When it was said, as far as the connector knows: it may have waited since, here or there.
     heard_at: datetime | None = None
     #: What came with it and a model may be handed.
     files: tuple[File, ...] = ()

@@ -27,6 +27,9 @@ from torana.turns import Turns
 #: The time in which a session's turns are counted, to find out two machines that talk to each other.
 _LOOP = timedelta(minutes=10)
 
+#: How far a platform's clock may be behind ours.
+_SKEW = timedelta(seconds=10)
+
 #: Seconds before a message is tried again that could not be written down; the platform waits meanwhile.
 _PAUSES = (0.2, 1.0, 5.0)
 
@@ -84,6 +87,8 @@ class Door:
         if not heard.addressed or not _is_name(heard.sender.id):
             return
         heard_at = self._clock()
+        if heard.said_at is not None:
+            heard_at = min(heard_at, heard.said_at + _SKEW)
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
         # What was heard before in the chat comes first: its file may take longer than a text behind it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
 from torana.connectors.base import Abilities, Attachment
-from torana.messages import GATEWAY_OWNER, Inbound
+from torana.messages import GATEWAY_OWNER, Inbound, utc_now
 from torana.store.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
@@ -247,6 +248,22 @@ async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_
     await chat.until_taken(yes)
 
     assert await open_calls(gateway, 1) == ["c1"]
+
+
+async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was_said(
+    open_gateway: Open,
+) -> None:
+    """The platform kept it while it could not reach us."""
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+
+    await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock is not ours
+    assert (await texts(chat, 2))[1] == "I run calculate."
 
 
 async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open) -> None:
