@@ -114,9 +114,9 @@ def to_say(connection: Connection, turn_id: str, now: datetime) -> Approval | No
     return asked[0] if asked and all(one.delivery is None for one in asked) else None
 
 
-def say(connection: Connection, approval: Approval, delivery: int) -> None:
-    """Keep which delivery says a question."""
-    connection.execute(_UPDATE, _key(approval) | {"delivery": delivery})
+def say(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
+    """Keep which delivery says a question, and when it expires then."""
+    connection.execute(_UPDATE, _key(approval) | {"delivery": delivery, "expires_at": expires_at})
 
 
 def get(connection: Connection, owner: str, turn_id: str, call_id: str) -> Approval | None:

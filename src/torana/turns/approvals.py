@@ -171,14 +171,15 @@ class Approvals:
         )
 
     async def _decided(self, turn: Turn, approval: Approval, waiting: _Waiting, run: Persists) -> Approval:
-        """The approval once it is not open any more; then its chat is asked the next."""
+        """The approval once it is not open any more; where somebody decided it, its chat is asked the next."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
             await self._rest(waiting, min(_LOOK, max(0.0, left)))
-            found = await run(partial(_look, turn=turn, approval=approval, now=self._clock()))
-            if found.state != "open":
+            work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
+            approval = await run(work)
+            if approval.state != "open":
                 self._asked(turn)
-                return found
+                return approval
 
     async def _rest(self, waiting: _Waiting, seconds: float) -> None:
         woken = asyncio.create_task(waiting.decided.wait())
@@ -237,21 +238,24 @@ def _open(
 ) -> tuple[Approval, Settled]:
     settled = kept(connection)
     approval = rows.ask(connection, new)
-    _say_next(connection, turn, new.created_at, said=said)
+    _say_next(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
     return approval, settled
 
 
-def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime) -> Approval:
+def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:
     found = rows.look(connection, approval, now)
-    if found.state != "open":
-        _say_next(connection, turn, now)
+    if found.state in ("approved", "denied"):  # where nobody answered, the others are over as well
+        _say_next(connection, turn, now, expires_at=now + lasts)
     return found
 
 
-def _say_next(connection: Connection, turn: Turn, at: datetime, *, said: str = "") -> None:
+def _say_next(
+    connection: Connection, turn: Turn, at: datetime, *, expires_at: datetime, said: str = ""
+) -> None:
     """Have the turn's chat hear one question at a time, so that nobody has to guess what a yes is said to.
 
-    What the reply is so far (``said``) is told with the first of them; the others come of the same answer.
+    Its time begins then. What the reply is so far (``said``) is told with the first of them; the others come
+    of the same answer.
     """
     if turn.place is None:
         return
@@ -262,7 +266,7 @@ def _say_next(connection: Connection, turn: Turn, at: datetime, *, said: str = "
     text = "\n\n".join(filter(None, [untold, question_text(question)]))
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
-        rows.say(connection, question, number)
+        rows.say(connection, question, number, expires_at)
 
 
 def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: Act) -> Approval:

@@ -185,6 +185,25 @@ async def test_the_next_question_comes_also_when_the_first_is_decided_elsewhere(
     assert "2+2" in (await texts(chat, 2))[1]
 
 
+async def test_the_time_of_a_question_begins_when_it_is_shown(open_gateway: Open) -> None:
+    chat = chat_of()
+    now = utc_now()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS, clock=lambda: now)
+    await chat.say("both?")
+    await chat.shown(1)
+    await open_calls(gateway, 2)
+    now += timedelta(minutes=59)
+    await chat.say("yes")
+    await chat.shown(3)
+
+    now += timedelta(minutes=59)
+
+    assert await open_calls(gateway, 1) == ["c2"]
+    await chat.say("yes")
+    assert (await texts(chat, 5))[3:] == ["I run calculate.", "2 and 4."]
+
+
 async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
     open_gateway: Open, act: Act
 ) -> None:
