@@ -123,7 +123,7 @@ class Inbound:
     message: str | None = None
     place: str | None = None
     #: When it was said, as far as the connector knows: it may have waited since, here or there.
-    heard_at: datetime | None = None
+    said_at: datetime | None = None
     #: What came with it and a model may be handed.
     files: tuple[File, ...] = ()
 

@@ -86,33 +86,36 @@ class Door:
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
-        heard_at = self._clock()
-        if heard.said_at is not None:
-            heard_at = min(heard_at, heard.said_at + _SKEW)
+        heard = replace(heard, said_at=self._said_at(heard))
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
         # What was heard before in the chat comes first: its file may take longer than a text behind it.
         turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
         async with turnstile:
-            while (hindrance := await self._hindrance(heard, luggage, heard_at)) is not None:
+            while (hindrance := await self._hindrance(heard, luggage)) is not None:
                 if isinstance(hindrance, Draining):
                     await asyncio.Event().wait()
                 _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
                 await self._pause(next(pauses, _PAUSES[-1]))
 
+    def _said_at(self, heard: Heard) -> datetime:
+        """When a message was said, at the latest."""
+        now = self._clock()
+        return now if heard.said_at is None else min(now, heard.said_at + _SKEW)
+
     async def paired(self, most: int) -> Sequence[str]:
         """The ids of so many senders whom the operator let in, the latest first."""
         return await self._pairing.approved(self._kind, most)
 
-    async def _hindrance(self, heard: Heard, luggage: Luggage, heard_at: datetime) -> GatewayError | None:
+    async def _hindrance(self, heard: Heard, luggage: Luggage) -> GatewayError | None:
         """What keeps the message from being written down at this moment."""
         try:
-            await self._hear(heard, luggage, heard_at)
+            await self._hear(heard, luggage)
         except (Draining, Overloaded, StoreUnavailable) as error:
             return error
         return None
 
-    async def _hear(self, heard: Heard, luggage: Luggage, heard_at: datetime) -> None:
+    async def _hear(self, heard: Heard, luggage: Luggage) -> None:
         if heard.sender.automatic and not self._settings.bots:
             return
         if not _content(heard.text, luggage):
@@ -125,8 +128,7 @@ class Door:
                 await self._check_bounds(heard, luggage)
                 await self._porter.fetch(luggage)
                 with self._rates.counted(user) as standings:
-                    inbound = replace(self._inbound(heard, user, luggage), heard_at=heard_at)
-                    submitted = await self._turns.submit(inbound, rates=standings)
+                    submitted = await self._turns.submit(self._inbound(heard, user, luggage), rates=standings)
         except (RateLimited, _TurnedAway) as error:
             await self._tell(heard, str(error))
             return
@@ -195,6 +197,7 @@ class Door:
             account=self._account,
             message=_id(heard.id),
             place=dump_place(heard.place),
+            said_at=heard.said_at,
             files=luggage.files,
         )
 

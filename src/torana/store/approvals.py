@@ -145,16 +145,16 @@ def open_in(
     user: str | None,
     *,
     now: datetime,
-    heard_at: datetime,
+    said_at: datetime,
     in_chat: bool,
 ) -> list[Approval]:
-    """What a user who said something in a channel at ``heard_at`` had been asked there, and is at this moment.
+    """What a user who said something in a channel at ``said_at`` had been asked there, and is at this moment.
 
     In a chat that is what was shown in it by then, whole; who speaks over HTTP may know what was asked there,
     too. In the order of asking.
     """
     of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
-    was_shown = _shown_at <= heard_at
+    was_shown = _shown_at <= said_at
     query = (
         _open_at(now)
         .join(turns, turns.c.id == approvals.c.turn_id)

@@ -216,7 +216,7 @@ class Approvals:
 def answer(
     connection: Connection, inbound: Inbound, channel: str, choice: Choice, act: Act
 ) -> tuple[Approval, Sequence[Approval]] | None:
-    """Decide the oldest call that this message's speaker had been asked about in the channel when it was heard,
+    """Decide the oldest call that this message's speaker had been asked about in the channel when it was said,
     and what else they were asked; None where nothing was. In a chat one question is shown at a time.
     """
     asked = rows.open_in(
@@ -225,7 +225,7 @@ def answer(
         channel,
         inbound.user,
         now=act.at,
-        heard_at=inbound.heard_at or act.at,
+        said_at=inbound.said_at or act.at,
         in_chat=inbound.account is not None,
     )
     if not asked:
