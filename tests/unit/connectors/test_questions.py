@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -283,6 +283,15 @@ async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was
     assert await open_calls(gateway, 1) == ["c1"]
     await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock is not ours
     assert (await texts(chat, 2))[1] == "I run calculate."
+
+
+async def test_a_message_of_the_far_future_is_one_of_now(open_gateway: Open) -> None:
+    chat = chat_of()
+    await open_gateway(chat, ScriptedModel("Hello."))
+
+    await chat.say("hello", said_at=datetime.max.replace(tzinfo=UTC))
+
+    assert await texts(chat, 1) == ["Hello."]
 
 
 async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open) -> None:
