@@ -122,6 +122,8 @@ class Inbound:
     account: str | None = None
     message: str | None = None
     place: str | None = None
+    #: When it was said, as far as the connector knows: it may have waited since, here or there.
+    said_at: datetime | None = None
     #: What came with it and a model may be handed.
     files: tuple[File, ...] = ()
 

@@ -121,7 +121,7 @@ class DingtalkStandIn(HttpPlatform):
             "isAdmin": False,
             "senderStaffId": f"staff-{sender}",
             "sessionWebhookExpiredTime": expires,
-            "createAt": expires - 1,
+            "createAt": int(time.time() * 1000),
             "senderCorpId": "dingcorp",
             "conversationType": "2" if room else "1",
             "senderId": f"$:LWCP_v1:${sender}",

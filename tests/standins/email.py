@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from email.utils import formatdate
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -429,7 +430,7 @@ class MailServer(Platform):
         message["From"] = f"{sender.title()} <{sender}@{PEOPLE}>"
         message["To"] = self.user
         message["Subject"] = f"Re: {subject}" if thread else subject
-        message["Date"] = "Mon, 02 Mar 2026 09:30:00 +0000"
+        message["Date"] = formatdate()
         message["Message-ID"] = f"<{uuid4()}@{PEOPLE}>"
         if thread is not None:
             message["In-Reply-To"] = thread

@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -222,7 +223,7 @@ class FeishuStandIn(HttpPlatform):
         self.posted[posted.id] = posted
         message = {
             "message_id": posted.id,
-            "create_time": "1700000000000",
+            "create_time": str(int(time.time() * 1000)),
             "update_time": "1700000000000",
             "chat_id": chat,
             "chat_type": "group" if room else "p2p",

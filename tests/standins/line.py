@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -65,7 +66,7 @@ class LinePlatform(Calling):
         return {
             "type": "message",
             "mode": "active",
-            "timestamp": 1_462_629_479_859,
+            "timestamp": int(time.time() * 1000),
             "webhookEventId": f"01FZ74A0TDDPYRVKNK77XKC3{self.number():02}",
             "deliveryContext": {"isRedelivery": False},
             "source": {"type": "group", "groupId": room, **user} if room else {"type": "user", **user},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from html import unescape
@@ -290,7 +291,7 @@ class TelegramStandIn(HttpPlatform):
         """Give a message its number: supergroups and channels count by themselves, all other chats together."""
         numbers = self._ids.setdefault(chat, count(1)) if chat < -(10**12) else self._shared_ids
         number = next(numbers)
-        message: Json = {"message_id": number, "date": 1_772_443_800, "chat": self._chats[chat], **content}
+        message: Json = {"message_id": number, "date": int(time.time()), "chat": self._chats[chat], **content}
         self.messages[chat, number] = message
         return message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -84,7 +85,7 @@ class Meta(Calling):
         return {
             "from": self.chat(sender),
             "id": name,
-            "timestamp": "1749416383",
+            "timestamp": str(int(time.time())),
             "type": kind,
             kind: content,
             **more,

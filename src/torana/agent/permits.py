@@ -83,7 +83,7 @@ class Permits(AbstractCapability[Run]):
                 edited = await self._approved(ctx, call, tool_def)
         ran = args if edited is None else dict(edited)
         result = await handler(ran)
-        if call.tool_name == OPENS_SKILL:
+        if call.tool_name in OPENS_SKILL:
             self._opening |= _slug(ran)
         return result if edited is None else _with_note(result, edited)
 
@@ -185,7 +185,7 @@ def _opened_in(messages: Sequence[ModelMessage]) -> set[str]:
     results: dict[str, Any] = {
         part.tool_call_id: part.content
         for part in parts
-        if isinstance(part, ToolReturnPart) and part.tool_name == OPENS_SKILL and part.outcome == "success"
+        if isinstance(part, ToolReturnPart) and part.tool_name in OPENS_SKILL and part.outcome == "success"
     }
     calls = (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id in results)
     return {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
-from torana.app.models import Granted
 from torana.config import Loaded, Settings
 from torana.memory import Memory
 from torana.messages import utc_now
@@ -26,7 +25,7 @@ from torana.tools.operator import load_tools
 from torana.tools.python import PythonTools
 from torana.tools.sandbox import Bubblewrap, Sandbox
 from torana.tools.schedules import ScheduleTools
-from torana.tools.scripts import ScriptTools
+from torana.tools.scripts import Granted, ScriptTools
 from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools

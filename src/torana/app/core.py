@@ -85,7 +85,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
-    model = model or choose_model(loaded, skills, installed.granted)
+    model = model or choose_model(loaded, skills, installed)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pydantic_ai.models import Model
 
 from torana.config import Loaded
@@ -11,21 +9,22 @@ from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import Embedder
 from torana.models.providers import open_embedder, open_model
-from torana.skills import Needs, Skill, Skills, Trigger
-
-#: What the operator granted a skill's scripts; None is nothing.
-Granted = Callable[[Skill], Needs | None]
+from torana.skills import Skill, Skills, Trigger
+from torana.skills.installed import InstalledSkills
 
 
-def choose_model(loaded: Loaded, skills: Skills, granted: Granted = lambda _skill: None) -> Model:
-    """The model that the settings name. Raises ``ConfigInvalid`` where it cannot be had."""
+def choose_model(loaded: Loaded, skills: Skills, installed: InstalledSkills | None = None) -> Model:
+    """The model that the settings name. Raises ``ConfigInvalid`` where it cannot be had.
+
+    ``installed`` tells which skills' scripts may be run.
+    """
     settings = loaded.settings
     return open_model(
         settings.model,
         environ=loaded.provider_environ,
         base_url=settings.model_base_url,
         api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
-        builtin=lambda: BuiltinModel(cards=lambda: _cards(skills, granted)),
+        builtin=lambda: BuiltinModel(cards=lambda: _cards(skills, installed)),
     )
 
 
@@ -43,7 +42,7 @@ def choose_embedder(loaded: Loaded) -> Embedder | None:
     )
 
 
-def _cards(skills: Skills, granted: Granted) -> list[Card]:
+def _cards(skills: Skills, installed: InstalledSkills | None) -> list[Card]:
     return [
         Card(
             slug=skill.slug,
@@ -51,14 +50,14 @@ def _cards(skills: Skills, granted: Granted) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
-            triggers=_triggers(skill, granted),
+            triggers=_triggers(skill, installed) if installed else (),
         )
         for skill in skills.catalogue().loaded
     ]
 
 
-def _triggers(skill: Skill, granted: Granted) -> tuple[Trigger, ...]:
+def _triggers(skill: Skill, installed: InstalledSkills) -> tuple[Trigger, ...]:
     if not skill.triggers:
         return ()
-    needs = granted(skill)
+    needs = installed.granted_as_read(skill)
     return tuple(trigger for trigger in skill.triggers if needs and trigger.script in needs.scripts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -85,7 +86,8 @@ class Heard:
 
     ``id`` is the platform's, unique in the account: heard again it is the same message. ``addressed`` tells
     that it is meant for the agent: every direct message is, in a group a mention of the account or a reply to
-    it. A mention at the beginning is not part of ``text``.
+    it. A mention at the beginning is not part of ``text``. ``said_at`` is the platform's time (aware), where it
+    tells one: a message may come late.
     """
 
     id: str
@@ -95,6 +97,7 @@ class Heard:
     direct: bool
     addressed: bool
     attachments: Sequence[Attachment] = ()
+    said_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
 from torana.connectors.markup import Dialect, render
+from torana.connectors.times import time_of
 
 Kind = Literal["image", "file", "voice", "video"]
 
@@ -115,6 +116,7 @@ class _Said(BaseModel):
     is_in_at_list: bool = False
     session_webhook: str = ""
     session_webhook_expired_time: int = 0
+    create_at: object = None
     text: object = None
     content: object = None
 
@@ -361,6 +363,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             direct=direct,
             addressed=direct or said.is_in_at_list,
             attachments=attachments,
+            said_at=time_of(said.create_at, per_second=1_000),
         )
 
     def _content(self, said: _Said) -> tuple[str, list[Attachment]]:

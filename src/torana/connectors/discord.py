@@ -375,6 +375,7 @@ def _heard(message: discord.Message, *, me: int) -> Heard | None:
         direct=direct,
         addressed=direct or any(user.id == me for user in message.mentions) or _answers(message, me),
         attachments=attachments,
+        said_at=message.created_at,
     )
 
 

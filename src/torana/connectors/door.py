@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from weakref import WeakValueDictionary
@@ -25,6 +26,9 @@ from torana.turns import Turns
 
 #: The time in which a session's turns are counted, to find out two machines that talk to each other.
 _LOOP = timedelta(minutes=10)
+
+#: How far a platform's clock may be behind ours.
+_SKEW = timedelta(seconds=10)
 
 #: Seconds before a message is tried again that could not be written down; the platform waits meanwhile.
 _PAUSES = (0.2, 1.0, 5.0)
@@ -82,6 +86,7 @@ class Door:
         """
         if not heard.addressed or not _is_name(heard.sender.id):
             return
+        heard = replace(heard, said_at=self._said_at(heard))
         luggage = self._porter.see(heard.attachments)
         pauses = iter(_PAUSES)
         # What was heard before in the chat comes first: its file may take longer than a text behind it.
@@ -92,6 +97,13 @@ class Door:
                     await asyncio.Event().wait()
                 _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
                 await self._pause(next(pauses, _PAUSES[-1]))
+
+    def _said_at(self, heard: Heard) -> datetime:
+        """When a message was said, at the latest."""
+        now = self._clock()
+        if heard.said_at is None or heard.said_at > now - _SKEW:
+            return now
+        return heard.said_at + _SKEW
 
     async def paired(self, most: int) -> Sequence[str]:
         """The ids of so many senders whom the operator let in, the latest first."""
@@ -187,6 +199,7 @@ class Door:
             account=self._account,
             message=_id(heard.id),
             place=dump_place(heard.place),
+            said_at=heard.said_at,
             files=luggage.files,
         )
 

@@ -50,6 +50,7 @@ from torana.connectors.letters.parts import ADDRESS, MESSAGE_ID, File, Letter, h
 from torana.connectors.letters.words import plain_of
 from torana.connectors.letters.writers import doubt, machine
 from torana.connectors.markup import html
+from torana.connectors.times import time_in_mail
 
 _log = logging.getLogger(__name__)
 
@@ -219,6 +220,7 @@ class Email(Connector[EmailSettings]):
             direct=directly,
             addressed=directly,
             attachments=[_attachment(file) for file in letter.files[:FILES_LIMIT]],
+            said_at=time_in_mail(header(letter.headers, "date")),
         )
 
     def _unheard(self, letter: Letter) -> str | None:

@@ -43,6 +43,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
 from torana.connectors.markup import Dialect, render
+from torana.connectors.times import time_of
 
 T = TypeVar("T")
 Kind = Literal["image", "file", "voice", "video"]
@@ -149,6 +150,7 @@ class _Message(BaseModel):
     chat_id: str
     chat_type: str
     message_type: str
+    create_time: object = None
     content: str = "{}"
     parent_id: str | None = None
     thread_id: str | None = None
@@ -403,6 +405,7 @@ class Feishu(Connector[FeishuSettings]):
             direct=direct,
             addressed=direct or bool(self._own_keys(message)) or await self._answers_us(message),
             attachments=attachments,
+            said_at=time_of(message.create_time, per_second=1_000),
         )
 
     async def _answers_us(self, message: _Message) -> bool:

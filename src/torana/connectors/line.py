@@ -36,6 +36,7 @@ from torana.connectors.base import (
     Unsure,
 )
 from torana.connectors.http_calls import asked, bounded, read_json, seconds
+from torana.connectors.times import time_of
 
 _TIMEOUT = 30.0
 #: Seconds between the questions whether a file is ready: LINE converts voice and video first.
@@ -169,6 +170,7 @@ class Line(Connector[LineSettings]):
             direct=direct,
             addressed=direct or is_mention,
             attachments=attachments,
+            said_at=time_of(event.get("timestamp"), per_second=1_000),
         )
 
     def _attachments(self, name: str, message: Any) -> list[Attachment]:

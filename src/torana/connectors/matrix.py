@@ -41,6 +41,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.homeserver import Homeserver, quoted
 from torana.connectors.markup import html
+from torana.connectors.times import time_of
 
 _log = logging.getLogger(__name__)
 
@@ -329,6 +330,7 @@ class Matrix(Connector[MatrixSettings]):
             direct=direct,
             addressed=direct or mentioned or await self._is_ours(room, answered or thread),
             attachments=[self._attachment(content, kind)] if kind in _FILES else [],
+            said_at=time_of(event.server_timestamp, per_second=1_000),
         )
 
     def _without_mention(self, content: Mapping[str, Any], text: str) -> tuple[bool, str]:

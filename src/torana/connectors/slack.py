@@ -39,6 +39,7 @@ from torana.connectors.base import (
     Unsure,
 )
 from torana.connectors.markup import slack
+from torana.connectors.times import time_of
 
 #: Seconds for a call, for a connection's hello, and for a file.
 _PATIENCE = 30.0
@@ -265,6 +266,7 @@ class Slack(Connector[SlackSettings]):
             direct=direct,
             addressed=direct or mentioned or event.parent_user_id == self._user,
             attachments=[self._attachment(file) for file in event.files or ()],
+            said_at=time_of(event.ts),
         )
 
     async def _name(self, event: _Event) -> str:

@@ -355,6 +355,7 @@ class Telegram(Connector[TelegramSettings]):
             direct=direct,
             addressed=direct or _mentioned(message, me) or _answers(message, me),
             attachments=attachments,
+            said_at=message.date,
         )
 
     def _attachments(self, message: Message) -> Iterator[Attachment]:

@@ -37,6 +37,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.http_calls import asked, bounded, seconds
 from torana.connectors.markup import whatsapp
+from torana.connectors.times import time_of
 
 log = logging.getLogger(__name__)
 
@@ -211,6 +212,7 @@ class Whatsapp(Connector[WhatsappSettings]):
             direct=True,
             addressed=True,
             attachments=attachments,
+            said_at=time_of(rest.get("timestamp")),
         )
 
     def _attachments(self, kind: str, content: Any) -> list[Attachment]:

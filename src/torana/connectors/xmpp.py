@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -367,6 +368,7 @@ class Xmpp(Connector[XmppSettings]):
             direct=direct,
             addressed=addressed,
             attachments=_attachments(message),
+            said_at=_said_at(message),
         )
 
     def _on_own_message(self, name: str) -> None:
@@ -516,6 +518,15 @@ class _Client(ClientXMPP):
 
 def _has(message: Message, path: str) -> bool:
     return message.xml.find(path) is not None
+
+
+def _said_at(message: Message) -> datetime | None:
+    """When a message was said that was kept for us (XEP-0203); None for one that comes at once."""
+    delay = message.xml.find(_DELAY)
+    try:
+        return None if delay is None else datetime.fromisoformat(delay.get("stamp", "")).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _addressed(message: Message, body: str, room: _Room) -> tuple[str, bool]:

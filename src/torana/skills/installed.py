@@ -74,22 +74,34 @@ class InstalledSkills:
             if decision.state == "disabled" and decision.folder is None
         )
 
+    def granted_as_read(self, skill: Skill) -> Needs | None:
+        """What the skill's scripts may use as long as its files are still what was read; None is nothing.
+
+        It is what the operator approved, where every file was then as it was read and asked for the same.
+        Reads nothing: cheap enough for every message.
+        """
+        decision = self.decided(skill)
+        if decision is None or decision.state != "active" or decision.digest != skill.digest:
+            return None
+        return skill.needs if decision.granted == written(skill.needs) else None
+
     def granted(self, skill: Skill) -> Needs | None:
         """What the skill's scripts may use now; None is nothing, and that none of them may be run.
 
-        It is what the operator approved, and only as long as every file of the folder is as it was then and
-        still asks for the same. Reads the whole folder: call it in a thread, just before a script is run.
+        What was read and what is there have both to be what the operator approved, so that a copy of the
+        skill (``copy_skill``) is that as well. Reads the whole folder: call it in a thread, just before a
+        script is run.
         """
-        decision = self.decided(skill)
-        if decision is None or decision.state != "active" or decision.granted is None:
+        needs = self.granted_as_read(skill)
+        if needs is None:
             return None
         try:
-            now = parse_skill(skill.path, source=skill.source)
+            same = parse_skill(skill.path, source=skill.source).digest == skill.digest
         except SkillInvalid:
             return None
-        same = now.digest == decision.digest and written(now.needs) == decision.granted
         # Nothing hidden was unpacked, and no digest covers it: Python runs what lies in `__pycache__`.
-        return now.needs if same and (decision.folder is None or not _hides(skill.path)) else None
+        is_ours = skill.path.is_relative_to(self.root)
+        return needs if same and not (is_ours and _hides(skill.path)) else None
 
 
 def written(needs: Needs) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.store.tables import approvals, owned, turns
+from torana.store.tables import approvals, deliveries, owned, turns
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
@@ -28,7 +28,8 @@ ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 class Approval:
     """A call that somebody is asked about. ``edited`` are the arguments of whoever approved it with others.
 
-    ``said`` is how many characters of the turn's reply stood before the question.
+    ``said`` is how many characters of the turn's reply stood before the question, ``delivery`` the number of
+    the delivery that says it in a chat, once there is one.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Approval:
     said: int
     created_at: datetime
     expires_at: datetime
+    delivery: int | None = None
     state: ApprovalState = "open"
     edited: Mapping[str, Any] | None = None
     reason: str | None = None
@@ -59,8 +61,8 @@ class Verdict:
     reason: str | None = None
 
 
-def ask(connection: Connection, asked: Approval) -> tuple[Approval, bool]:
-    """The row of a call, and whether its question is new; made where there is none.
+def ask(connection: Connection, asked: Approval) -> Approval:
+    """The row of a call; made where there is none.
 
     A turn that asks waits from then on. A question that was asked before is not asked again: its row tells how
     it stands, and one whose time has come while nobody looked is expired.
@@ -74,9 +76,9 @@ def ask(connection: Connection, asked: Approval) -> tuple[Approval, bool]:
         found = look(connection, known, asked.created_at)
         if found.state == "open":
             connection.execute(_WAIT, {"of_turn": asked.turn_id})
-        return found, False
+        return found
     connection.execute(_WAIT, {"of_turn": asked.turn_id})
-    return asked, True
+    return asked
 
 
 def look(connection: Connection, approval: Approval, now: datetime) -> Approval:
@@ -105,6 +107,18 @@ def told(connection: Connection, turn_id: str, *, but: Approval | None = None) -
     return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
 
 
+def to_say(connection: Connection, turn_id: str, now: datetime) -> Approval | None:
+    """The question that a turn's chat is to hear next; None while one that was said there is open."""
+    query = _open_at(now).where(approvals.c.turn_id == turn_id).order_by(approvals.c.created_at, approvals.c.id)
+    asked = [_approval(row) for row in connection.execute(query).mappings()]
+    return asked[0] if asked and all(one.delivery is None for one in asked) else None
+
+
+def say(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
+    """Keep which delivery says a question, and when it expires then."""
+    connection.execute(_UPDATE, _key(approval) | {"delivery": delivery, "expires_at": expires_at})
+
+
 def get(connection: Connection, owner: str, turn_id: str, call_id: str) -> Approval | None:
     """The owner's approval of that call; of several by one id the open one, else the latest."""
     query = (
@@ -125,14 +139,27 @@ def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> 
 
 
 def open_in(
-    connection: Connection, owner: str, channel: str, user: str | None, now: datetime
+    connection: Connection,
+    owner: str,
+    channel: str,
+    user: str | None,
+    *,
+    now: datetime,
+    said_at: datetime,
+    in_chat: bool,
 ) -> list[Approval]:
-    """What is asked of a user in a channel at this moment, in the order of asking."""
+    """What a user who said something in a channel at ``said_at`` had been asked there, and is at this moment.
+
+    In a chat that is what was shown in it by then, whole; who speaks over HTTP may know what was asked there,
+    too. In the order of asking.
+    """
     of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
+    was_shown = _shown_at <= said_at
     query = (
         _open_at(now)
         .join(turns, turns.c.id == approvals.c.turn_id)
         .where(turns.c.owner == owner, turns.c.channel == channel, of_user)
+        .where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
         .order_by(approvals.c.created_at, approvals.c.id)
     )
     return [_approval(row) for row in connection.execute(query).mappings()]
@@ -190,6 +217,7 @@ def _values(approval: Approval) -> dict[str, Any]:
         "tool": approval.tool,
         "arguments": json.dumps(approval.arguments).encode(),
         "said": approval.said,
+        "delivery": approval.delivery,
         "state": approval.state,
         "edited": None,
         "reason": approval.reason,
@@ -207,6 +235,17 @@ def _approval(row: RowMapping) -> Approval:
 
 
 is_open = sa.text("approvals.state = 'open'")
+_is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
+#: When the last part of a question was shown in its chat; NULL where one was not, or there is none.
+_shown_at = (
+    sa.select(sa.case((sa.func.min(_is_sent) == 1, sa.func.max(deliveries.c.ended_at))))
+    .where(
+        deliveries.c.turn_id == approvals.c.turn_id,
+        (deliveries.c.number == approvals.c.delivery) | (deliveries.c.root == approvals.c.delivery),
+    )
+    .correlate(approvals)
+    .scalar_subquery()
+)
 _ONE = (
     (approvals.c.turn_id == sa.bindparam("of_turn"))
     & (approvals.c.step == sa.bindparam("at"))

@@ -95,21 +95,23 @@ def add(connection: Connection, turn: Turn) -> None:
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 
 
-def add_question(connection: Connection, turn: Turn, text: str, at: datetime) -> None:
-    """Have a question of a running turn said where its message was heard, before its reply.
+def add_question(connection: Connection, turn: Turn, text: str, at: datetime) -> int | None:
+    """Have a question of a running turn said where its message was heard, before its reply; returns the
+    delivery's number, None for a turn of no chat.
 
     A preview that is shown there becomes the question, and what is said after it is a message of its own.
     """
     if turn.account is None or turn.place is None:
-        return
+        return None
     part = _QUESTIONS + _PER_QUESTION * connection.execute(_ASKED, {"turn_id": turn.id}).scalar_one()
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
         values = {"part": part, "text": text, "state": "pending", "due_at": at}
         connection.execute(_UPDATE, {"key": preview["number"]} | values)
-    else:
-        values = _new(turn.account, turn.channel, turn.place, text, at)
-        connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id, "part": part})
+        return preview["number"]
+    values = _new(turn.account, turn.channel, turn.place, text, at)
+    values |= {"owner": turn.owner, "turn_id": turn.id, "part": part}
+    return connection.execute(_INSERT_RETURNING, values).mappings().one()["number"]
 
 
 def subscribe(connection: Connection, account: str, events: Collection[str]) -> None:

@@ -361,6 +361,8 @@ approvals = sa.Table(
     sa.Column("arguments", sa.LargeBinary, nullable=False),
     # How many characters of the turn's reply stand before the question.
     sa.Column("said", sa.Integer, nullable=False),
+    # The number of the delivery that says the question in a chat, once there is one.
+    sa.Column("delivery", sa.Integer),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("edited", sa.LargeBinary),
     sa.Column("reason", sa.Text),

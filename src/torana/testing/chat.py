@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
@@ -128,8 +129,9 @@ class Chat(Platform):
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
         attachments: Sequence[Attachment] = (),
+        said_at: datetime | None = None,
     ) -> str:
-        """As ``Platform``; besides a file there may be any ``attachments``."""
+        """As ``Platform``; besides a file there may be any ``attachments``, and it may come late."""
         heard = Heard(
             id=self._number() + self.id_suffix,
             sender=Sender(id=sender, name=sender.title(), automatic=bot),
@@ -138,6 +140,7 @@ class Chat(Platform):
             direct=room is None,
             addressed=room is None or mention,
             attachments=(*attachments, *([] if file is None else [_attachment(*file)])),
+            said_at=said_at,
         )
         self._all[heard.id] = said = _Said(heard)
         await self._tell(said)

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from torana.connectors.base import (
     Unsure,
 )
 from torana.connectors.splitting import split
+from torana.messages import utc_now
 
 #: Seconds in which a platform on the same machine has done anything.
 PATIENCE = 20.0
@@ -223,6 +225,7 @@ class ConnectorContract:
             assert heard.addressed
             assert heard.sender.id
             assert not heard.sender.automatic
+            assert heard.said_at is None or abs(heard.said_at - utc_now()) < timedelta(minutes=5)
 
     async def test_people_are_told_apart(self, platform: Platform) -> None:
         """Two people are two senders, in chats of their own."""

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, StringConstraints
 
 from torana.tools.base import Permission
 
-#: The tool that opens a skill, and the one that runs a skill's script; both name the skill in ``SLUG``.
-OPENS_SKILL = "load_skill"
+#: The tools that give what stands in a skill, and the one that runs a script of it; all name it in ``SLUG``.
+OPENS_SKILL = frozenset({"load_skill", "read_skill_file"})
 RUNS_SKILL = "run_skill_script"
 SLUG = "slug"
 

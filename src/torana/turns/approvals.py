@@ -13,7 +13,7 @@ from typing import Any
 from torana.agent.approval import Decision, Question
 from torana.errors import AlreadyDecided, NotFound, NotWaiting
 from torana.limits.budgets import Settled
-from torana.messages import Turn, new_id, utc_now
+from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import approvals as rows
 from torana.store import deliveries
@@ -66,7 +66,7 @@ class Approvals:
         asked: Callable[[Turn], None] = lambda _: None,
     ) -> None:
         """After ``lasts`` a question is a no. ``can_ask`` tells whether people see questions on an account;
-        ``asked`` is told the turn of every question.
+        ``asked`` is told the turn in whose chat there may be a question to say.
         """
         self._database = database
         self._lasts = lasts
@@ -103,11 +103,11 @@ class Approvals:
             new = self._new(turn, question, said)
             approval, settled = await run(partial(_open, turn=turn, new=new, said=said, kept=kept))
             is_kept(settled)
+            self._asked(turn)
             if approval.state == "open":
-                self._asked(turn)
                 opened(approval)
                 async with away():
-                    approval = await self._decided(approval, waiting, run)
+                    approval = await self._decided(turn, approval, waiting, run)
         finally:
             del self._waiting[key]
         return _decision(approval)
@@ -170,14 +170,16 @@ class Approvals:
             expires_at=now + self._lasts,
         )
 
-    async def _decided(self, approval: Approval, waiting: _Waiting, run: Persists) -> Approval:
-        """The approval once it is not open any more."""
+    async def _decided(self, turn: Turn, approval: Approval, waiting: _Waiting, run: Persists) -> Approval:
+        """The approval once it is not open any more; where somebody decided it, its chat is asked the next."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
             await self._rest(waiting, min(_LOOK, max(0.0, left)))
-            found = await run(partial(rows.look, approval=approval, now=self._clock()))
-            if found.state != "open":
-                return found
+            work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
+            approval = await run(work)
+            if approval.state != "open":
+                self._asked(turn)
+                return approval
 
     async def _rest(self, waiting: _Waiting, seconds: float) -> None:
         woken = asyncio.create_task(waiting.decided.wait())
@@ -212,12 +214,20 @@ class Approvals:
 
 
 def answer(
-    connection: Connection, owner: str, channel: str, user: str | None, choice: Choice, act: Act
+    connection: Connection, inbound: Inbound, channel: str, choice: Choice, act: Act
 ) -> tuple[Approval, Sequence[Approval]] | None:
-    """Decide the oldest call that this user is asked about in the channel, and what else is asked of them;
-    None where nothing is.
+    """Decide the oldest call that this message's speaker had been asked about in the channel when it was said,
+    and what else they were asked; None where nothing was. In a chat one question is shown at a time.
     """
-    asked = rows.open_in(connection, owner, channel, user=user, now=act.at)
+    asked = rows.open_in(
+        connection,
+        inbound.owner,
+        channel,
+        inbound.user,
+        now=act.at,
+        said_at=inbound.said_at or act.at,
+        in_chat=inbound.account is not None,
+    )
     if not asked:
         return None
     return _decide(connection, asked[0], _verdict(choice, act.at), act), asked[1:]
@@ -227,12 +237,36 @@ def _open(
     connection: Connection, turn: Turn, new: Approval, said: str, kept: Work[Settled]
 ) -> tuple[Approval, Settled]:
     settled = kept(connection)
-    approval, is_new = rows.ask(connection, new)
-    if is_new:
-        untold = said[rows.told(connection, turn.id, but=new) :].strip()
-        text = "\n\n".join(filter(None, [untold, question_text(new)]))
-        deliveries.add_question(connection, turn, text, at=new.created_at)
+    approval = rows.ask(connection, new)
+    _say_next(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
     return approval, settled
+
+
+def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:
+    found = rows.look(connection, approval, now)
+    if found.state in ("approved", "denied"):  # where nobody answered, the others are over as well
+        _say_next(connection, turn, now, expires_at=now + lasts)
+    return found
+
+
+def _say_next(
+    connection: Connection, turn: Turn, at: datetime, *, expires_at: datetime, said: str = ""
+) -> None:
+    """Have the turn's chat hear one question at a time, so that nobody has to guess what a yes is said to.
+
+    Its time begins then. What the reply is so far (``said``) is told with the first of them; the others come
+    of the same answer.
+    """
+    if turn.place is None:
+        return
+    question = rows.to_say(connection, turn.id, at)
+    if question is None:
+        return
+    untold = said[rows.told(connection, turn.id, but=question) :].strip()
+    text = "\n\n".join(filter(None, [untold, question_text(question)]))
+    number = deliveries.add_question(connection, turn, text, at=at)
+    if number is not None:
+        rows.say(connection, question, number, expires_at)
 
 
 def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: Act) -> Approval:

@@ -63,11 +63,10 @@ class Controls:
                 return " ".join([counts, *(f"Asked: may I run `{one.tool}`?" for one in asked)])
 
     async def answer(self, inbound: Inbound, new: NewTurn) -> Turn | None:
-        """The turn of a yes or a no, where its sender is asked something in this channel; None for any other
-        message.
+        """The turn of a yes or a no, where its sender had been asked something in this channel; None for any
+        other message.
 
-        It answers the oldest question, once: in the transaction that writes it down. Heard again it is the
-        same turn.
+        It answers one question, once: in the transaction that writes it down. Heard again it is the same turn.
         """
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
@@ -90,7 +89,7 @@ def _answered(
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound.owner, new.channel, inbound.user, choice, act)
+    decided = answer(connection, inbound, new.channel, choice, act)
     if decided is None:
         return None
     approval, more = decided

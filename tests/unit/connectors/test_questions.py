@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Abilities
-from torana.messages import GATEWAY_OWNER
+from torana.connectors.base import Abilities, Attachment
+from torana.messages import GATEWAY_OWNER, Inbound, utc_now
+from torana.store.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.tools.permission import Rule, Rules
+from torana.turns.approvals import Choice
 
 Open = Callable[..., Awaitable[Gateway]]
 
@@ -36,6 +40,14 @@ def calculate(expression: str = "2+2", id_: str = "c1") -> ToolCallPart:
 
 def chat_of(**abilities: Any) -> Chat:
     return Chat(Abilities(length=2_000, repeat="keyed", pace=10_000, **abilities), allow=["*"])
+
+
+async def open_calls(gateway: Gateway, count: int) -> list[str]:
+    """The calls that somebody is asked about, once there are so many; the newest first."""
+    async with asyncio.timeout(20):
+        while len(page := (await gateway.turns.approvals.listed("*", limit=9)).items) != count:
+            pass
+    return [approval.call_id for approval in page]
 
 
 async def texts(chat: Chat, count: int, **where: Any) -> list[str]:
@@ -130,28 +142,198 @@ async def test_a_stop_ends_what_waits(open_gateway: Open) -> None:
     assert gateway.turns.live == []
 
 
-async def test_of_several_questions_the_oldest_is_answered_and_the_same_yes_counts_once(
+async def test_several_questions_are_asked_one_after_the_other_and_the_same_yes_counts_once(
     open_gateway: Open,
 ) -> None:
+    """With two questions in sight a yes could be meant for either."""
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
     gateway = await open_gateway(chat, model, rules=ASKS)
     await chat.say("both?")
-    first, second = await texts(chat, 2)
+    (first,) = await texts(chat, 1)
     assert "1+1" in first
-    assert "2+2" in second
+    assert await open_calls(gateway, 2) == ["c2", "c1"]
+    assert len(await gateway.rows()) == 1
 
     yes = await chat.say("yes")
-    assert (await texts(chat, 3))[2] == "I run calculate. And calculate?"
+    _, said, second = await texts(chat, 3)
+    assert said == "I run calculate."
+    assert "2+2" in second
     await chat.repeat(yes)  # the platform tells it again
     await chat.until_taken(yes)
-    page = await gateway.turns.approvals.listed("*", limit=9)
-    assert [approval.call_id for approval in page.items] == ["c2"]
+    assert await open_calls(gateway, 1) == ["c2"]
     await chat.say("no")
 
     assert (await texts(chat, 5))[3:] == ["I do not run calculate.", "2 and 4."]
     returned = str(model.requests[1].messages[-1])
     assert "denied" in returned
+
+
+async def test_the_next_question_comes_also_when_the_first_is_decided_elsewhere(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = chat_of()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("both?")
+    await chat.shown(1)
+    await open_calls(gateway, 2)
+    (turn,) = gateway.turns.live
+
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+
+    assert "2+2" in (await texts(chat, 2))[1]
+
+
+async def test_the_time_of_a_question_begins_when_it_is_shown(open_gateway: Open) -> None:
+    chat = chat_of()
+    now = utc_now()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS, clock=lambda: now)
+    await chat.say("both?")
+    await chat.shown(1)
+    await open_calls(gateway, 2)
+    now += timedelta(minutes=59)
+    await chat.say("yes")
+    await chat.shown(3)
+
+    now += timedelta(minutes=59)
+
+    assert await open_calls(gateway, 1) == ["c2"]
+    await chat.say("yes")
+    assert (await texts(chat, 5))[3:] == ["I run calculate.", "2 and 4."]
+
+
+async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = chat_of()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")])
+    first = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("both?")
+    await chat.shown(1)
+    await open_calls(first, 2)
+    (turn,) = first.turns.live
+    await first.hub.stop()
+    await first.turns.stop(grace=0)
+    await first.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+    first.database.close()
+
+    await open_gateway(chat, ScriptedModel("2 and 4."), rules=ASKS)
+
+    assert "2+2" in (await texts(chat, 2))[1]
+    await chat.say("yes")
+    assert (await texts(chat, 4))[2:] == ["I run calculate.", "2 and 4."]
+
+
+async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_to_it(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4.", "Yes what?"), rules=ASKS)
+    chat.gate = asyncio.Event()
+    await chat.say("2+2?")
+    await chat.called(1)  # the question is on its way
+
+    await chat.until_taken(await chat.say("yes"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    chat.gate.set()
+    assert await texts(chat, 1) == [QUESTION]
+    await chat.say("yes")
+    assert (await texts(chat, 4))[1:] == ["I run calculate.", "It is 4.", "Yes what?"]
+
+
+async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_answer_to_it(
+    open_gateway: Open,
+) -> None:
+    """It was said before; a file in front of it took its time."""
+    chat = chat_of()
+    model = ScriptedModel([calculate()])
+    gateway = await open_gateway(chat, model, rules=ASKS, takes=["text"])
+    chat.gate, arrives = asyncio.Event(), asyncio.Event()
+
+    async def fetch(_: int) -> bytes:
+        await arrives.wait()
+        return b"x"
+
+    await chat.say("2+2?")
+    await chat.called(1)
+    await chat.say("look", attachments=[Attachment(kind="file", media_type="text/plain", fetch=fetch)])
+    yes = await chat.say("yes")
+    await chat.until_taken(await chat.say("/status", sender="ben"))  # which was said behind it
+    chat.gate.set()
+    await chat.shown(1)
+
+    arrives.set()
+    await chat.until_taken(yes)
+
+    assert await open_calls(gateway, 1) == ["c1"]
+
+
+async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was_said(
+    open_gateway: Open,
+) -> None:
+    """The platform kept it while it could not reach us."""
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+
+    await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock is not ours
+    assert (await texts(chat, 2))[1] == "I run calculate."
+
+
+async def test_a_message_of_the_far_future_is_one_of_now(open_gateway: Open) -> None:
+    chat = chat_of()
+    await open_gateway(chat, ScriptedModel("Hello."))
+
+    await chat.say("hello", said_at=datetime.max.replace(tzinfo=UTC))
+
+    assert await texts(chat, 1) == ["Hello."]
+
+
+async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open) -> None:
+    chat = chat_of()
+    model = ScriptedModel(["Let me see. " * 300, calculate()])
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    gates = [asyncio.Event() for _ in range(2)]
+    chat.gate = gates[0]
+    await chat.say("2+2?")
+    await chat.called(1)
+    chat.gate = gates[1]
+    gates[0].set()
+    await chat.called(2)
+    assert [row.state for row in await gateway.rows()] == ["sent", "sending"]
+
+    await chat.until_taken(await chat.say("yes"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    gates[1].set()
+    await chat.shown(2)
+    await chat.say("yes")
+    assert "I run calculate." in (await texts(chat, 3))[2]
+
+
+async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway: Open) -> None:
+    """A program asked in the chat's channel over HTTP, and was told of the question there."""
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel("Hello.", [calculate()]), rules=ASKS)
+    await chat.say("hello")
+    await chat.shown(1)
+    (row,) = await gateway.rows()
+    inbound = Inbound(
+        owner=GATEWAY_OWNER, principal="operator", content="2+2?", channel=row.line, user="chat:ana"
+    )
+    await gateway.turns.accept(inbound)
+    await open_calls(gateway, 1)
+
+    await chat.until_taken(await chat.say("yes"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await gateway.turns.accept(replace(inbound, content="yes"))
+    assert await open_calls(gateway, 0) == []
 
 
 async def test_a_preview_becomes_the_question_and_what_follows_is_a_message_of_its_own(

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import ModelRequest, TextPart, ToolCallPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
 from sqlalchemy.engine import Connection
 from tests.unit.skills.archives import SKILL, tarred, zipped
 
+from torana.app.models import choose_model
+from torana.config import load
 from torana.errors import GatewayError, NotFound, SkillChanged, SkillConflict, SkillRefused, StoreUnavailable
 from torana.skills import CORE_DIR, Needs, Skills
 from torana.skills.changes import SkillChanges
@@ -331,6 +336,43 @@ async def test_a_changed_file_takes_the_grant_back_and_leaves_the_instructions(p
     standing = place.shown().standing
     assert (standing.state, standing.granted) == ("active", False)
     assert "changed after its scripts were approved" in (standing.fault or "")
+
+
+async def test_the_files_that_were_read_are_those_that_were_approved(place: Place) -> None:
+    """The copy that runs is compared with what was read: to put approved files back for a moment is no way."""
+    folder = place.put()
+    current = place.shown().current
+    assert current is not None
+    await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
+    (folder / "scripts" / "brew.sh").write_text("echo coffee\n")
+    coffee = place.skills.refresh().get("tea")
+    assert coffee is not None
+    (folder / "scripts" / "brew.sh").write_text("echo tea\n")
+
+    assert place.installed.granted(coffee) is None
+    assert place.granted() == WANTED
+
+
+async def test_no_message_waits_for_the_files_of_a_skill_with_triggers(place: Place, tmp_path: Path) -> None:
+    """Which of its phrases count is known without them; they are read when a script is to run."""
+    text = NEEDY.replace("    bins: [sh]", "    bins: [sh]\n    triggers: ['brew some {leaves}']")
+    digest = await place.install(tarred(NEEDY_TEA | {"tea/SKILL.md": text}))
+    loaded = load(flags={}, environ={"TORANA_DATA_DIR": str(tmp_path)}, cwd=tmp_path, user_dir=tmp_path)
+    model = choose_model(loaded, place.skills, place.installed)
+    tools = ModelRequestParameters(function_tools=[ToolDefinition(name="run_skill_script")])
+
+    async def answer() -> object:
+        prompt = ModelRequest.user_text_prompt("brew some mint")
+        return (await model.request([prompt], None, tools)).parts[0]
+
+    assert isinstance(await answer(), TextPart)
+    await place.changes.approve("tea", digest=digest, act=ACT)
+    shutil.rmtree(place.folder())
+
+    call = await answer()
+
+    assert isinstance(call, ToolCallPart)
+    assert call.args == {"slug": "tea", "script": "scripts/brew.sh", "arguments": ["mint"]}
 
 
 async def test_what_was_placed_by_hand_is_switched_off_and_on(place: Place) -> None:

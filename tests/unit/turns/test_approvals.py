@@ -284,6 +284,41 @@ async def test_after_its_time_a_question_is_a_no(
         await decide(gateway, turn, YES)
 
 
+async def test_where_nobody_answers_in_a_chat_the_next_question_is_not_shown(
+    boot: Boot, desk: Desk, message: Message, watch: Watch
+) -> None:
+    """It is of the same answer of the model, and over in a moment itself."""
+    go = asyncio.Event()
+    asking = iter([BEGIN, BEGIN + timedelta(seconds=1)])
+
+    async def pause(_: float) -> None:
+        await go.wait()
+
+    def approvals(database: Database) -> Approvals:
+        clock = lambda: next(asking, None) or watch()  # noqa: E731
+        return Approvals(database=database, clock=clock, pause=pause, lasts=timedelta(seconds=60))
+
+    def shown(connection: Connection) -> int:
+        in_chat = sa.select(sa.func.count()).where(tables.deliveries.c.text.contains("May I run"))
+        return connection.execute(in_chat).scalar_one()
+
+    model = ScriptedModel([pay(1, id_="c1"), pay(2, id_="c2")], "Nobody was there.")
+    gateway = await boot(model, desk.toolset(), approvals=approvals)
+    in_chat = {"principal": "connector:tg", "account": "tg", "message": "1", "place": "{}"}
+    turn = await gateway.turns.accept(replace(message(), **in_chat))
+    await asked(gateway, turn, 2)
+    watch.now += timedelta(seconds=60)
+    go.set()
+    while await states(gateway) != ["expired", "open"]:
+        pass
+    watch.now += timedelta(seconds=1)
+
+    assert (await gateway.turns.ended(turn)).reply == "Nobody was there."
+
+    assert await states(gateway) == ["expired", "expired"]
+    assert await gateway.database.run(shown) == 1
+
+
 async def test_a_question_expires_also_while_the_gateway_is_down(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:

@@ -64,6 +64,11 @@ class House:
         self.done.append(f"opened {slug}")
         return f"# {slug}"
 
+    async def read_skill_file(self, slug: str, path: str) -> str:
+        """Read a file of a skill."""
+        self.done.append(f"opened {slug}")
+        return f"{path} of {slug}"
+
     async def run_skill_script(self, slug: str) -> str:
         """Run a skill's script."""
         self.done.append(f"ran {slug}")
@@ -78,8 +83,8 @@ class House:
     def toolset(self) -> FunctionToolset[ToolContext]:
         allowed = {"idempotent": True, "permission": "allow"}
         tools = FunctionToolset[ToolContext]()
-        free: list[Callable[..., Any]] = [self.read_page, self.load_skill, self.run_skill_script, self.hold]
-        for function in free:
+        free: list[Callable[..., Any]] = [self.read_page, self.load_skill, self.read_skill_file, self.hold]
+        for function in [*free, self.run_skill_script]:
             tools.add_function(function, metadata=allowed)
         tools.add_function(self.wipe, metadata={"idempotent": False, "permission": "deny"})
         tools.add_function(self.send, metadata={"idempotent": False, "permission": "ask"})
@@ -170,14 +175,17 @@ async def test_rules_hold_for_the_turns_own_user(
 
 
 OPENS = Rules([Rule(tool="wipe", skill="cleaning", permission="allow")])
+#: Both give its instructions.
+OPENING = [call("load_skill", slug="cleaning"), call("read_skill_file", slug="cleaning", path="SKILL.md")]
 
 
+@pytest.mark.parametrize("opening", OPENING, ids=lambda opening: opening.tool_name)
 async def test_a_skill_counts_from_the_request_behind_the_one_that_opened_it(
-    boot: Boot, house: House, message: Message
+    boot: Boot, house: House, message: Message, opening: ToolCallPart
 ) -> None:
     """Of two calls of one response none depends on which is the quicker."""
     model = ScriptedModel(
-        [call("load_skill", slug="cleaning"), call("wipe", "w1")],
+        [opening, call("wipe", "w1")],
         [call("wipe", "w2")],
         "Done.",
         [call("wipe", "w3")],
@@ -193,11 +201,12 @@ async def test_a_skill_counts_from_the_request_behind_the_one_that_opened_it(
     assert "not run" in returned(model.requests[4].messages)["w3"]  # another turn, and nothing is open in it
 
 
+@pytest.mark.parametrize("opening", OPENING, ids=lambda opening: opening.tool_name)
 async def test_what_was_opened_before_a_crash_is_open_after_it(
-    boot: Boot, house: House, message: Message
+    boot: Boot, house: House, message: Message, opening: ToolCallPart
 ) -> None:
     house.gate = asyncio.Event()
-    script = ScriptedModel([call("load_skill", slug="cleaning")], [call("hold")])
+    script = ScriptedModel([opening], [call("hold")])
     gateway = await boot(script, house.toolset(), rules=OPENS)
     turn = await gateway.turns.accept(message())
     await gateway.until_asked(2)
@@ -336,10 +345,13 @@ async def test_what_a_turn_asked_when_it_ended_is_asked_anew_when_it_is_run_agai
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
     (first,) = await gateway.turns.approvals.open_of("gateway", turn.id)
+    said = partial(rows.say, approval=first, delivery=7, expires_at=first.expires_at)
+    await gateway.database.run(said)
 
     await gateway.database.run(partial(rows.withdraw, turn_id=turn.id))
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == []
-    again, is_new = await gateway.database.run(partial(rows.ask, asked=first))
+    again = await gateway.database.run(partial(rows.ask, asked=first))
 
-    assert (again, is_new) == (first, True)
+    assert again == first
+    assert again.delivery is None  # a chat hears it once more
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == [first]
