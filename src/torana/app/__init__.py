@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -37,6 +38,7 @@ from torana.skills.changes import SkillChanges
 from torana.skills.fetching import open_fetcher
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
+from torana.tools.sandbox import sweep_rooms
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -70,6 +72,7 @@ class App:
         await self._open.enter_async_context(self.core.model)
         if self.core.embedder:
             await self._open.enter_async_context(self.core.embedder)
+        await asyncio.to_thread(sweep_rooms)
         self.core.acting.mcp.start()
         self._open.push_async_callback(self.core.acting.python.close)
         await self.services.skills.changes.start()
