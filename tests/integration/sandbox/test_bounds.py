@@ -107,6 +107,22 @@ def test_gigabytes_of_output_are_cut_and_stopped(gateway: Gateway) -> None:
     assert len(result.text) < 17_000
 
 
+def test_sockets_without_end_are_refused(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import socket
+        held = []
+        try:
+            while True:
+                held += socket.socketpair()
+        except OSError as error:
+            print(len(held) < 256, error.strerror)
+        """
+    )
+
+    assert result.text == "exit code 0\nstdout:\nTrue Too many open files"
+
+
 def test_output_in_bounds_is_cut_and_says_how_much_there_was(gateway: Gateway) -> None:
     result = gateway.run("import sys; print('x' * 100_000); print('y' * 100_000, file=sys.stderr)")
 
