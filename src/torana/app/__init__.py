@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -37,6 +38,7 @@ from torana.skills.changes import SkillChanges
 from torana.skills.fetching import open_fetcher
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
+from torana.tools.sandbox import sweep_rooms
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -89,6 +91,7 @@ class App:
         await open_.enter_async_context(core.model)
         if core.embedder:
             await open_.enter_async_context(core.embedder)
+        await asyncio.to_thread(sweep_rooms)
         open_.push_async_callback(core.acting.python.close)
         if core.compaction is not None:
             open_.push_async_callback(core.compaction.stop)

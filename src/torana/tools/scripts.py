@@ -13,7 +13,7 @@ from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.tools.base import ToolError, tool
-from torana.tools.sandbox import FOLDER, Job, Limits, Outcome, Sandbox, SandboxFault
+from torana.tools.sandbox import FOLDER, OTHERS, Job, Limits, Outcome, Sandbox, SandboxFault
 
 #: What the operator granted to the skill as it is now; None where it is not approved.
 Granted = Callable[[Skill], Needs | None]
@@ -179,6 +179,11 @@ def _report(outcome: Outcome, limits: Limits, *, secrets: Mapping[str, str]) -> 
         "memory": f"it used more than {limits.memory >> 20} MiB of memory",
         "output": f"it wrote more than {limits.flood >> 20} MiB of output",
         "files": f"it made more than {limits.files:,} files",
+        "written": f"it wrote more than {limits.disk >> 20} MiB to its writable directories",
+        "filled": (
+            "the disk it writes to lost more than "
+            f"{OTHERS * limits.disk >> 20} MiB or {OTHERS * limits.files:,} files meanwhile"
+        ),
     }
     ended = f"exit code {outcome.code}"
     parts = [f"The script was stopped: {why[outcome.stopped]}." if outcome.stopped else ended]

@@ -85,6 +85,7 @@ class Gateway:
         approved: Mapping[str, list[str]] | str | None = "all",
         addresses: Mapping[str, list[str]] | None = None,
         private: Sequence[str] = (),
+        swap: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         return {
             "call": {"slug": slug, "script": script, "arguments": arguments or [], "stdin": stdin},
@@ -94,6 +95,7 @@ class Gateway:
             "approved": approved,
             "addresses": addresses or {},
             "private": private,
+            "swap": swap,
         }
 
     def call(self, **request: Any) -> Result:

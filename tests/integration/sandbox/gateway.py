@@ -32,6 +32,20 @@ def become(user: int) -> None:
         os.setuid(user)
 
 
+class Swapped(Bubblewrap):
+    """Puts a link in a directory's place when the command line is made, and nothing was started yet."""
+
+    def __init__(self, *, hidden: list[Path], moved: str, link: str) -> None:
+        super().__init__(hidden=hidden)
+        self._moved, self._link = Path(moved), link
+
+    def command(self, *arguments: Any, **given: Any) -> list[str]:
+        command = super().command(*arguments, **given)
+        self._moved.rename(self._moved.with_name("moved"))
+        self._moved.symlink_to(self._link)
+        return command
+
+
 async def answer(request: dict[str, Any]) -> dict[str, Any]:
     async def answers(host: str, _port: int) -> Sequence[str]:
         return request["addresses"].get(host, [])
@@ -39,7 +53,9 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
     def granted(skill: Skill) -> Needs | None:
         return skill.needs if request["approved"] == "all" else _needs(request["approved"])
 
-    bubblewrap = Bubblewrap(hidden=[Path(path) for path in request["hidden"]])
+    hidden = [Path(path) for path in request["hidden"]]
+    swap = request["swap"]
+    bubblewrap = Swapped(hidden=hidden, **swap) if swap else Bubblewrap(hidden=hidden)
     tools = ScriptTools(
         skills=Skills(core_dir=Path("/nowhere"), user_dir=Path(request["skills"]), environ=os.environ),
         sandbox=Sandbox(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import psutil
-from tests.integration.sandbox.conftest import Gateway
+import pytest
+from tests.integration.sandbox.conftest import NOBODY, Gateway
 
 SHORT = {"seconds": 2}
 
@@ -35,7 +41,7 @@ def test_forks_without_end_are_refused(gateway: Gateway) -> None:
 
 
 def test_a_fork_bomb_dies_whole(gateway: Gateway) -> None:
-    gateway.write("bomb() { bomb | bomb & }; bomb; exec sleep 60", name="scripts/bomb.sh")
+    gateway.write("bomb() { bomb | bomb & }; bomb & exec sleep 60", name="scripts/bomb.sh")
 
     result = gateway.call(script="scripts/bomb.sh", arguments=["marker-of-the-bomb"], limits=SHORT)
 
@@ -99,6 +105,22 @@ def test_gigabytes_of_output_are_cut_and_stopped(gateway: Gateway) -> None:
     assert result.first == "The script was stopped: it wrote more than 4 MiB of output."
     assert "stdout (its beginning; " in result.text
     assert len(result.text) < 17_000
+
+
+def test_sockets_without_end_are_refused(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import socket
+        held = []
+        try:
+            while True:
+                held += socket.socketpair()
+        except OSError as error:
+            print(len(held) < 256, error.strerror)
+        """
+    )
+
+    assert result.text == "exit code 0\nstdout:\nTrue Too many open files"
 
 
 def test_output_in_bounds_is_cut_and_says_how_much_there_was(gateway: Gateway) -> None:
@@ -201,6 +223,113 @@ def test_files_without_end_are_stopped(gateway: Gateway) -> None:
     )
 
     assert result.first == "The script was stopped: it made more than 10,000 files."
+
+
+WRITE = """
+import os, sys, time
+def write(name, size=2**20):
+    with open(f"{sys.argv[1]}/{name}", "wb") as file:
+        file.write(os.urandom(size))
+"""
+
+
+@pytest.fixture
+def out(gateway: Gateway) -> Iterator[Path]:
+    """A directory that the script may write to."""
+    folder = gateway.home / "out" / "bounded"
+    folder.mkdir()
+    os.chown(folder, gateway.user or NOBODY, -1)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_what_is_written_to_a_granted_directory_is_bounded(gateway: Gateway, out: Path) -> None:
+    gateway.write(f"{WRITE}\nfor n in range(3000):\n    write(n)\n    time.sleep(0.01)\n", writable=[str(out)])
+
+    result = gateway.call(arguments=[str(out)], limits={"disk": 16 * 2**20})
+
+    assert result.first == "The script was stopped: it wrote more than 16 MiB to its writable directories."
+    # It is noticed a moment later.
+    assert 16 <= len(list(out.iterdir())) < 100
+
+
+def test_what_was_written_and_deleted_by_others_that_ended_counts(gateway: Gateway, out: Path) -> None:
+    gateway.write(
+        f"""{WRITE}
+for n in range(3000):
+    if os.fork() == 0:
+        write(n)
+        os.remove(f"{{sys.argv[1]}}/{{n}}")
+        os._exit(0)
+    os.wait()
+    time.sleep(0.01)
+""",
+        writable=[str(out)],
+    )
+
+    result = gateway.call(arguments=[str(out)], limits={"disk": 16 * 2**20})
+
+    assert result.first == "The script was stopped: it wrote more than 16 MiB to its writable directories."
+
+
+def test_a_disk_that_fills_up_ends_also_what_nobody_counts(gateway: Gateway, out: Path) -> None:
+    # Of children that nobody waits for, the kernel keeps no account.
+    gateway.write(
+        f"""{WRITE}
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for n in range(3000):
+    if os.fork() == 0:
+        write(n)
+        os._exit(0)
+    time.sleep(0.01)
+""",
+        writable=[str(out)],
+    )
+
+    result = gateway.call(arguments=[str(out)], limits={"disk": 4 * 2**20})
+
+    assert result.first == (
+        "The script was stopped: the disk it writes to lost more than 32 MiB or 80,000 files meanwhile."
+    )
+
+
+def test_files_without_end_in_a_granted_directory_are_stopped(gateway: Gateway, out: Path) -> None:
+    gateway.write(f"{WRITE}\nfor n in range(100_000):\n    write(n, 0)", writable=[str(out)])
+
+    result = gateway.call(arguments=[str(out)], limits={"files": 500})
+
+    assert result.first == (
+        "The script was stopped: the disk it writes to lost more than 512 MiB or 4,000 files meanwhile."
+    )
+
+
+def test_disk_space_cannot_be_taken_unwritten(gateway: Gateway, out: Path) -> None:
+    gateway.write(
+        """
+        import ctypes, errno, fcntl, os, struct, sys
+        libc = ctypes.CDLL(None, use_errno=True)
+        for folder in (sys.argv[1], "/tmp"):
+            file = os.open(f"{folder}/space", os.O_RDWR | os.O_CREAT)
+            # KEEP_SIZE, for which no limit of a file's size counts.
+            print(libc.fallocate(file, 1, ctypes.c_int64(0), ctypes.c_int64(2**30)))
+            print(os.strerror(ctypes.get_errno()))
+            for request in (0x40305828, 0x4030582A, 0x40305839):
+                try:
+                    fcntl.ioctl(file, request, struct.pack("hhqqiI16x", 0, 0, 0, 2**30, 0, 0))
+                    print("taken")
+                except OSError as error:
+                    print(errno.errorcode[error.errno])
+            print(os.stat(file).st_blocks)
+            os.posix_fallocate(file, 0, 10_000)
+            print(os.stat(file).st_size)
+        """,
+        writable=[str(out)],
+    )
+
+    result = gateway.call(arguments=[str(out)])
+
+    assert result.stdout.splitlines() == ["-1", "Operation not supported", *["EPERM"] * 3, "0", "10000"] * 2
 
 
 def test_input_that_is_not_read_holds_nothing_up(gateway: Gateway) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -180,3 +182,18 @@ async def test_no_script_can_change_a_skill(gateway: Gateway) -> None:
     assert "installed-skills" not in reply.replace(str(gateway.data_dir), "")
     shown = (await gateway.client.get(f"/v1/skills/{slug}")).json()
     assert (shown["state"], shown["granted"]) == ("active", True)
+
+
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a gateway that was killed while a script ran has left."""
+    folder = tmp_path / "torana-run-left"
+    (folder / "skill").mkdir(parents=True)
+    folder.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return folder
+
+
+async def test_a_start_clears_away_what_a_killed_gateway_left(left: Path, gateway: Gateway) -> None:
+    assert gateway.data_dir.parent == left.parent
+    assert not await asyncio.to_thread(left.exists)

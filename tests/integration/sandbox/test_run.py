@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.parts import require
 
-from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault
+from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault, sweep_rooms
+
+#: A gateway that runs ``sleep 4321.5`` and is killed so many seconds after it has started its first program.
+KILLED = """
+import asyncio, os, psutil, signal, sys
+from torana.tools.sandbox import Bubblewrap, Job, Sandbox
+
+async def nowhere(host, port):
+    return []
+
+async def main():
+    bubblewrap = Bubblewrap()
+    bubblewrap.fault()
+    sandbox = Sandbox(bubblewrap=bubblewrap, resolve=nowhere)
+    task = asyncio.create_task(sandbox.run(Job(prepare=lambda folder: ("/usr/bin/sleep", "4321.5"))))
+    while not psutil.Process().children():
+        await asyncio.sleep(0)
+    await asyncio.sleep(float(sys.argv[1]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture
@@ -23,13 +51,13 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+async def nowhere(_host: str, _port: int) -> Sequence[str]:
+    return []
+
+
 @pytest.fixture
 def sandbox(rooms: Path) -> Sandbox:
     require("bwrap", "bubblewrap")
-
-    async def nowhere(_host: str, _port: int) -> Sequence[str]:
-        return []
-
     return Sandbox(bubblewrap=Bubblewrap(), resolve=nowhere)
 
 
@@ -43,6 +71,10 @@ def running(marker: str) -> list[psutil.Process]:
 
 def left_in(rooms: Path) -> list[Path]:
     return list(rooms.iterdir())
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def started(marker: str) -> None:
@@ -60,6 +92,150 @@ async def test_a_cancelled_run_leaves_nothing(sandbox: Sandbox, rooms: Path) -> 
 
     assert running("sleep 1234.5") == []
     assert left_in(rooms) == []
+
+
+async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_nothing(
+    sandbox: Sandbox, rooms: Path
+) -> None:
+    entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def prepare(folder: Path) -> list[str]:
+        entered.set()
+        go_on.wait()
+        (folder / "late").mkdir(parents=True)
+        ended.set()
+        return ["/usr/bin/true"]
+
+    task = asyncio.create_task(sandbox.run(Job(prepare=prepare)))
+    await asyncio.to_thread(entered.wait)
+
+    task.cancel()
+    # Given up twice, as by a caller that is cancelled itself.
+    await asyncio.wait([task], timeout=0.05)
+    task.cancel()
+    await asyncio.wait([task], timeout=0.05)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert ended.is_set()
+    assert left_in(rooms) == []
+    assert (await sandbox.run(job("/usr/bin/true"))).code == 0
+
+
+async def test_a_run_that_is_cancelled_while_it_is_cleared_away_leaves_nothing(
+    sandbox: Sandbox, rooms: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    rmtree = shutil.rmtree
+
+    def slow(*arguments: Any, **given: Any) -> None:
+        entered.set()
+        go_on.wait()
+        rmtree(*arguments, **given)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    task = asyncio.create_task(sandbox.run(job("/usr/bin/true")))
+    await asyncio.to_thread(entered.wait)
+
+    task.cancel()
+    await asyncio.wait([task], timeout=0.05)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert left_in(rooms) == []
+
+
+async def test_runs_that_are_cancelled_at_any_moment_leave_nothing(sandbox: Sandbox, rooms: Path) -> None:
+    await sandbox.run(job("/usr/bin/true"))
+    before = descriptors()
+
+    for wait in range(20):
+        task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "2345.5")))
+        await asyncio.wait([task], timeout=wait / 500)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert left_in(rooms) == []
+
+    assert running("sleep 2345.5") == []
+    assert descriptors() == before
+
+
+async def test_one_that_waits_for_its_turn_can_be_cancelled(rooms: Path, sandbox: Sandbox) -> None:
+    sandbox = Sandbox(bubblewrap=Bubblewrap(), resolve=nowhere, at_once=1)
+    first = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "3456.5")))
+    await started("sleep 3456.5")
+    second = asyncio.create_task(sandbox.run(job("/usr/bin/true")))
+    await asyncio.wait([second], timeout=0.05)
+
+    for task in (second, first):
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert left_in(rooms) == []
+    assert (await sandbox.run(job("/usr/bin/true"))).code == 0
+
+
+def kill_a_gateway(rooms: Path, *, after: float) -> None:
+    environ = {**os.environ, "TMPDIR": str(rooms)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(after)], env=environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+async def test_what_a_killed_gateway_left_is_swept_away_and_nothing_else(sandbox: Sandbox, rooms: Path) -> None:
+    await asyncio.to_thread(kill_a_gateway, rooms, after=0.2)
+    (left,) = left_in(rooms)
+    task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "0.5")))
+    await started("sleep 0.5")
+    others = [rooms / name for name in ("torana-run-open", "torana-run-link", "torana-run-file", "mine")]
+    others[0].mkdir()
+    others[0].chmod(0o777)
+    others[1].symlink_to("mine")
+    others[2].touch()
+    others[3].mkdir(mode=0o700)
+    (alive,) = {*left_in(rooms)} - {left, *others}
+
+    assert sweep_rooms() == 1
+
+    assert {*left_in(rooms)} == {alive, *others}
+    assert (await task).code == 0
+    assert {*left_in(rooms)} == {*others}
+
+
+@pytest.mark.parametrize("after", [0, 0.002, 0.005, 0.01, 0.02, 0.2])
+async def test_nothing_runs_on_when_its_gateway_is_killed(sandbox: Sandbox, rooms: Path, after: float) -> None:
+    await asyncio.to_thread(kill_a_gateway, rooms, after=after)
+
+    async with asyncio.timeout(20):
+        while running("sleep 4321.5"):  # noqa: ASYNC110 - its end tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+def test_the_sweep_leaves_other_users_rooms(rooms: Path) -> None:
+    theirs = rooms / "torana-run-theirs"
+    theirs.mkdir(mode=0o700)
+    os.chown(theirs, 1234, -1)
+
+    assert sweep_rooms() == 0
+    assert left_in(rooms) == [theirs]
+
+
+def test_a_sweep_of_what_is_not_there_is_nothing(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(rooms / "none"))
+
+    assert sweep_rooms() == 0
+
+
+async def test_where_no_room_can_be_made_it_is_the_sandboxs_fault(
+    sandbox: Sandbox, rooms: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(rooms / "none"))
+
+    with pytest.raises(SandboxFault, match="The sandbox cannot be started: No such file or directory"):
+        await sandbox.run(job("/usr/bin/true"))
 
 
 async def test_more_runs_than_may_be_at_once_all_end(sandbox: Sandbox) -> None:

@@ -85,6 +85,12 @@ def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> N
     assert "[TRIES_KEY][TRIES_KEY]" in result.text
 
 
+def test_a_script_that_speaks_like_bubblewrap_shows_no_secret(gateway: Gateway) -> None:
+    gateway.write("import os; raise SystemExit('bwrap: ' + os.environ['TRIES_KEY'])", secrets=["TRIES_KEY"])
+
+    assert gateway.call().text == "exit code 1\nstderr:\nbwrap: [TRIES_KEY]"
+
+
 def test_directories_are_seen_as_declared(gateway: Gateway) -> None:
     shared, out = gateway.home / "shared", gateway.home / "out"
     (shared / "data.txt").write_text("shared data")

@@ -41,6 +41,7 @@ def test_where_all_is_well_there_is_no_fault() -> None:
     ("said", "cure"),
     [
         ("bwrap: Unknown option --disable-userns", "This bubblewrap is too old: bwrap: Unknown option"),
+        ("bwrap: Unknown option --ro-bind-fd", "the security update of 0.8 or 0.9 that knows --bind-fd"),
         (
             "bwrap: No permissions to create new namespace, likely because the kernel does not allow",
             "This system forbids user namespaces. Allow them: `sysctl -w user.max_user_namespaces=15000`",
@@ -83,6 +84,16 @@ def test_the_probe_is_made_once(programs: Callable[[str], Path]) -> None:
     (folder / "bwrap").unlink()
 
     assert (before, bubblewrap.fault()) == (None, None)
+
+
+def test_a_fault_that_was_mended_is_noticed(programs: Callable[[str], Path]) -> None:
+    programs("echo bwrap: no more processes >&2; exit 1")
+    bubblewrap = Bubblewrap()
+    before = bubblewrap.fault()
+    programs("exit 0")
+
+    assert before is not None
+    assert bubblewrap.fault() is None
 
 
 def test_programs_are_those_that_the_sandbox_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

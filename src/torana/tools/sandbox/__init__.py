@@ -2,6 +2,19 @@
 
 from torana.tools.sandbox.bubblewrap import FOLDER, Bubblewrap
 from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault, Stopped
+from torana.tools.sandbox.rooms import sweep_rooms
 from torana.tools.sandbox.run import Sandbox
+from torana.tools.sandbox.usage import OTHERS
 
-__all__ = ["FOLDER", "Bubblewrap", "Job", "Limits", "Outcome", "Sandbox", "SandboxFault", "Stopped"]
+__all__ = [
+    "FOLDER",
+    "OTHERS",
+    "Bubblewrap",
+    "Job",
+    "Limits",
+    "Outcome",
+    "Sandbox",
+    "SandboxFault",
+    "Stopped",
+    "sweep_rooms",
+]

@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from torana.tools.sandbox.directories import open_directories
 from torana.tools.sandbox.job import MIB, Job, Limits, SandboxFault
 
 #: Where the job's own files are. A neutral path: the host's are never shown.
@@ -21,7 +23,12 @@ FOLDER = "/skill"
 NOBODY = 65534
 #: Where programs are looked for inside, and where those that build the sandbox are outside.
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: The first byte of the errors of a sandbox that could be set up.
+STARTED = b"\0"
 
+#: Writes it and becomes the command. Where the gateway was killed before bubblewrap had tied itself to it,
+#: nobody reads any more, and the shell ends instead of starting what nobody would stop.
+_GATE = ("/bin/sh", "-c", r'printf "\0" >&2 && exec "$@"', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
 #: Top folders that are links into /usr on most systems today.
@@ -45,7 +52,10 @@ ETC_FILES = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 
-_BUBBLEWRAP_CURE = "Install bubblewrap 0.8 or newer (apt install bubblewrap)."
+_BUBBLEWRAP_CURE = (
+    "Install bubblewrap 0.10 or newer, or the security update of 0.8 or 0.9 that knows --bind-fd "
+    "(apt install bubblewrap)."
+)
 _NAMESPACES_CURE = (
     "This system forbids user namespaces. Allow them: `sysctl -w user.max_user_namespaces=15000`, "
     "on older Debian `sysctl -w kernel.unprivileged_userns_clone=1`, on Ubuntu `sysctl -w "
@@ -60,18 +70,18 @@ class Bubblewrap:
     def __init__(self, *, hidden: Iterable[Path] = ()) -> None:
         self._hidden = tuple(Path(os.path.realpath(path)) for path in hidden)
         self._as_root = os.geteuid() == 0
-        self._fault: str | None = None
-        self._probed = False
+        self._is_well = False
 
     def fault(self) -> str | None:
-        """Why nothing can be run here, with the cure; None where all is well. Tried once, then remembered.
+        """Why nothing can be run here, with the cure; None where all is well, which is remembered.
 
-        The first call takes some 50 ms.
+        Trying it takes some 50 ms.
         """
-        if not self._probed:
-            self._fault = self._probe()
-            self._probed = True
-        return self._fault
+        if not self._is_well:
+            fault = self._probe()
+            self._is_well = fault is None
+            return fault
+        return None
 
     def which(self, program: str) -> str | None:
         """Where the sandbox has the program; None where it has not, though the host may."""
@@ -80,22 +90,38 @@ class Bubblewrap:
         visible = real.startswith(("/usr/", *(f"{folder}/" for folder in _SYSTEM)))
         return found if visible and not self._is_hidden(Path(real)) else None
 
+    def open(self, job: Job, held: ExitStack) -> dict[str, int]:
+        """Descriptors of the job's directories by their paths, which ``held`` closes. Blocks.
+
+        Raises ``SandboxFault`` for a directory that cannot be shown.
+        """
+        return open_directories([*job.directories, *job.writable], hidden=self._hidden, held=held)
+
     def command(
-        self, job: Job, started: Sequence[str], *, room: Path, limits: Limits, seccomp: int
+        self,
+        job: Job,
+        started: Sequence[str],
+        *,
+        room: Path,
+        limits: Limits,
+        seccomp: int,
+        directories: Mapping[str, int],
     ) -> list[str]:
         """The whole command line for ``job``, of which ``started`` is what it prepared.
 
         ``room`` holds its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
-        ``seccomp`` is a descriptor with the filter of its system calls. Raises ``SandboxFault`` for a directory
-        that cannot be shown, and where a program is missing.
+        ``seccomp`` is a descriptor with the filter of its system calls, ``directories`` what ``open`` gave; the
+        command is to inherit them. Once all is set up it writes ``STARTED`` to its errors, before the job is
+        started. Raises ``SandboxFault`` where a program is missing.
         """
-        inner = [*self._program("prlimit"), *_limits(limits), "--", *started]
+        inner = [*self._program("prlimit"), *_limits(limits), "--", *_GATE, *started]
         if job.hosts:
             python = self.which("python3")
             if python is None:
                 raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
             inner = [python, "-I", "-S", "/run/forward.py", *inner]
-        return [*self._outer(), *self._root(job, room=room, limits=limits, seccomp=seccomp), "--", *inner]
+        root = self._root(job, room=room, limits=limits, directories=directories)
+        return [*self._outer(), *_walls(), "--seccomp", str(seccomp), *root, "--", *inner]
 
     def _outer(self) -> Iterator[str]:
         """What comes before bubblewrap: the gateway goes first, and root is given up.
@@ -108,10 +134,13 @@ class Bubblewrap:
             yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")
         yield from self._program("bwrap")
 
-    def _root(self, job: Job, *, room: Path, limits: Limits, seccomp: int) -> Iterator[str]:
-        yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL")
-        yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox")
-        yield from ("--die-with-parent", "--new-session", "--seccomp", str(seccomp))
+    def _root(self, job: Job, *, room: Path, limits: Limits, directories: Mapping[str, int]) -> Iterator[str]:
+        yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox", "--new-session")
+        # First, so that the sandbox's own lies above them: one in another may be moved while this is done.
+        for path in job.directories:
+            yield from ("--ro-bind-fd", str(directories[path]), path)
+        for path in job.writable:
+            yield from ("--bind-fd", str(directories[path]), path)
         yield from ("--ro-bind", "/usr", "/usr")
         for folder in _SYSTEM:
             yield from _system_folder(folder)
@@ -126,24 +155,10 @@ class Bubblewrap:
         if job.hosts:
             for name in ("egress.sock", "forward.py"):
                 yield from ("--ro-bind", str(room / name), f"/run/{name}")
-        for path in job.directories:
-            yield from ("--ro-bind", self._shown(path), path)
-        for path in job.writable:
-            yield from ("--bind", self._shown(path), path)
         for path in self._hidden:
             if path.is_relative_to("/usr") and path.is_dir():
                 yield from ("--tmpfs", str(path), "--remount-ro", str(path))
         yield from ("--remount-ro", "/", "--chdir", FOLDER)
-
-    def _shown(self, path: str) -> str:
-        # A link could lead anywhere by now, and bubblewrap would follow it.
-        if os.path.realpath(path) != path or not Path(path).is_dir():
-            raise SandboxFault(
-                f"The directory {path!r} is not there, or there is a link on the way to it; correct it."
-            )
-        if self._is_hidden(Path(path)) or any(hidden.is_relative_to(path) for hidden in self._hidden):
-            raise SandboxFault(f"The directory {path!r} holds data of the gateway's own; no script may see it.")
-        return path
 
     def _is_hidden(self, path: Path) -> bool:
         return any(path.is_relative_to(hidden) for hidden in self._hidden)
@@ -158,25 +173,31 @@ class Bubblewrap:
     def _probe(self) -> str | None:
         if sys.platform != "linux":
             return "Scripts run on Linux only: nothing else has the namespaces that keep them in."
+        root = os.open("/", os.O_PATH)
         try:
-            command = [
-                *self._outer(),
-                "--unshare-all",
-                "--unshare-user",
-                "--disable-userns",
-                "--cap-drop",
-                "ALL",
-            ]
+            command = [*self._outer(), *_walls(), "--ro-bind-fd", str(root), "/"]
+            command += ["--size", "4096", "--tmpfs", "/dev", "--", "/usr/bin/env", "true"]
+            done = subprocess.run(  # noqa: S603 - our own words
+                command,
+                capture_output=True,
+                text=True,
+                timeout=10,
+                env={"PATH": PATH},
+                pass_fds=[root],
+                check=False,
+            )
         except SandboxFault as fault:
             return str(fault)
-        command += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/dev", "--", "/usr/bin/env", "true"]
-        try:
-            done = subprocess.run(  # noqa: S603 - our own words
-                command, capture_output=True, text=True, timeout=10, env={"PATH": PATH}, check=False
-            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"The sandbox cannot be tried ({error}). {_BUBBLEWRAP_CURE}"
+        finally:
+            os.close(root)
         return None if done.returncode == 0 else _explain(done.stderr)
+
+
+def _walls() -> Sequence[str]:
+    namespaces = ("--unshare-all", "--unshare-user", "--disable-userns")
+    return (*namespaces, "--cap-drop", "ALL", "--die-with-parent")
 
 
 def _system_folder(folder: str) -> Sequence[str]:

@@ -10,7 +10,7 @@ from typing import Literal
 MIB = 1024 * 1024
 
 #: Why a run was ended before its time.
-Stopped = Literal["time", "memory", "output", "files"]
+Stopped = Literal["time", "memory", "output", "files", "written", "filled"]
 
 
 class SandboxFault(Exception):
@@ -25,8 +25,9 @@ class Limits:
     #: Of one process, and of all of them together.
     memory: int = 512 * MIB
     processes: int = 64
-    #: Of the private temporary directory, of each file in it, and how many files it may have.
+    #: Of the private temporary directory, of each file, and of all that is written to writable directories.
     disk: int = 64 * MIB
+    #: How many files the private temporary directory may have.
     files: int = 10_000
     #: What is kept of each output, and how much of both may come before the run is ended.
     output: int = 64 * 1024

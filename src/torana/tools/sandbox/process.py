@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
+from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Limits, Outcome, Stopped
+from torana.tools.sandbox.threads import to_its_end
 
 #: Seconds between two looks at what is in use.
 _LOOK = 0.1
 #: Seconds that the outputs of a killed process may still take to close.
 _AFTERMATH = 5.0
 _CHUNK = 64 * 1024
-_PAGE = os.sysconf("SC_PAGESIZE")
-#: Where a job can write, inside.
-_DISKS = ("tmp", "dev/shm")
 
 
 @dataclass(slots=True)
@@ -42,12 +41,21 @@ class BoundedProcess:
         self._stopped: Stopped | None = None
         self._process: subprocess.Popen[bytes]
         self._flood = 0
+        #: Descriptors of killed processes.
+        self._dying: list[int] = []
 
     async def run(
-        self, command: Sequence[str], *, environ: Mapping[str, str], stdin: bytes, descriptors: Sequence[int]
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        stdin: bytes,
+        descriptors: Sequence[int],
+        disks: usage.Disks | None = None,
     ) -> Outcome:
         """Start ``command`` with nothing but ``environ`` and wait for it, or for its killing.
 
+        ``disks`` are those of the host that it can write to, if there are any.
         Whatever happens, cancellation included, nothing of it is alive afterwards: bubblewrap's death takes its
         whole process namespace with it, also what ignores signals or became a daemon. Raises ``OSError`` where
         it cannot be started.
@@ -69,17 +77,20 @@ class BoundedProcess:
         outputs = _Output(), _Output()
         pipes = self._process.stdout, self._process.stderr
         reading = [asyncio.create_task(self._read(*pair)) for pair in zip(pipes, outputs, strict=True)]
-        watching = asyncio.create_task(self._watch())
+        watching = [asyncio.create_task(self._watch(writes=disks is not None))]
+        if disks is not None:
+            watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
             await _ended(self._process.pid)
             await asyncio.wait(reading, timeout=_AFTERMATH)
         finally:
             clock.cancel()
             self._kill()
-            for task in (watching, *reading):
+            for task in (*watching, *reading):
                 task.cancel()
-            await asyncio.gather(watching, *reading, return_exceptions=True)
+            await asyncio.gather(*watching, *reading, return_exceptions=True)
             code = self._process.wait()
+            await to_its_end(self._buried)
         return Outcome(
             code=code if code >= 0 else 128 - code,
             stopped=self._stopped,
@@ -102,15 +113,24 @@ class BoundedProcess:
                 if self._flood > self._limits.flood:
                     self._stop("output")
 
-    async def _watch(self) -> None:
+    async def _watch(self, *, writes: bool) -> None:
         while True:
-            pids = list(_descendants(self._process.pid))
-            # The first is quick and counts for each process what they share; the second is slow and right.
-            if all(sum(map(measure, pids)) > self._limits.memory for measure in (_resident, _proportional)):
+            pids = list(usage.descendants(self._process.pid))
+            measures = (usage.resident, usage.proportional)
+            if all(sum(map(measure, pids)) > self._limits.memory for measure in measures):
                 self._stop("memory")
+            if writes and sum(map(usage.written, pids)) > self._limits.disk:
+                self._stop("written")
             # While it is alone, the first process may still be building the sandbox and see the host's disks.
-            if len(pids) > 1 and _files(pids[0]) > self._limits.files:
+            if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
                 self._stop("files")
+            await asyncio.sleep(_LOOK)
+
+    async def _watch_disks(self, disks: usage.Disks) -> None:
+        # By itself and in a thread: a disk in the network may not answer.
+        while True:
+            if await asyncio.to_thread(disks.lost, self._limits):
+                self._stop("filled")
             await asyncio.sleep(_LOOK)
 
     def _stop(self, why: Stopped) -> None:
@@ -120,9 +140,20 @@ class BoundedProcess:
     def _kill(self) -> None:
         """Kill bubblewrap and its child, which is the first process of the sandbox: the others die with it."""
         if self._process.poll() is None:
-            for pid in (*_children(self._process.pid), self._process.pid):
+            for pid in usage.children(self._process.pid):
+                with suppress(OSError):
+                    self._dying.append(os.pidfd_open(pid))
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            self._process.kill()
+
+    def _buried(self) -> None:
+        """Wait until what was killed is gone; a first process goes behind all others of its namespace."""
+        for descriptor in self._dying:
+            end = select.poll()
+            end.register(descriptor, select.POLLIN)
+            end.poll(_AFTERMATH * 1000)
+            os.close(descriptor)
 
 
 @contextmanager
@@ -150,42 +181,3 @@ async def _ended(pid: int) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """All processes below ``pid``, parents first."""
-    for child in _children(pid):
-        yield child
-        yield from _descendants(child)
-
-
-def _children(pid: int) -> list[int]:
-    """The children of a process; each of its threads has those that it started."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    return 0
-
-
-def _proportional(pid: int) -> int:
-    with suppress(OSError):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
-    return 0
-
-
-def _files(pid: int) -> int:
-    """Files that the sandbox's own disks hold. Their size is bounded, but an empty file takes memory too."""
-    used = 0
-    for disk in _DISKS:
-        with suppress(OSError):
-            found = os.statvfs(f"/proc/{pid}/root/{disk}")
-            used += found.f_files - found.f_ffree
-    return used

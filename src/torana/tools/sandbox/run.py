@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torana.tools.sandbox import forward, seccomp
-from torana.tools.sandbox.bubblewrap import ETC_FILES, NOBODY, PATH, Bubblewrap
+from torana.tools.sandbox.bubblewrap import ETC_FILES, NOBODY, PATH, STARTED, Bubblewrap
 from torana.tools.sandbox.egress import Egress, Resolve
 from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault
 from torana.tools.sandbox.process import BoundedProcess, sealed_file
+from torana.tools.sandbox.rooms import make_room
+from torana.tools.sandbox.threads import to_its_end
+from torana.tools.sandbox.usage import Disks
 
 #: What every job finds in its environment; secrets are added to it, nothing else.
 _ENVIRON = {"PATH": PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside
@@ -24,6 +27,17 @@ _PROXY_ENVIRON = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
     "NODE_USE_ENV_PROXY": "1",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a run's room has come to hold, what is to be started, and descriptors of the job's directories."""
+
+    room: Path
+    started: Sequence[str]
+    directories: Mapping[str, int]
+    #: Those of the directories that can be written to; None where there is none.
+    disks: Disks | None
 
 
 class Sandbox:
@@ -41,48 +55,70 @@ class Sandbox:
     async def run(self, job: Job, limits: Limits | None = None) -> Outcome:
         """Run ``job`` to its end, which comes within ``limits``.
 
-        Raises ``SandboxFault`` where there is no sandbox to be had, or not with what the job is to see; what
-        ``job.prepare`` raises comes through.
+        Nothing of it is left when this returns, nor when it is cancelled. Raises ``SandboxFault`` where there
+        is no sandbox to be had, or not with what the job is to see; what ``job.prepare`` raises comes through,
+        save ``OSError``.
         """
         fault = await asyncio.to_thread(self._bubblewrap.fault)
         if fault is not None:
             raise SandboxFault(fault)
         async with self._free:
-            room = _make_room()
             try:
-                started = await asyncio.to_thread(_furnish, room, job)
-                return await self._run_in(room, job, started, limits or Limits())
-            finally:
-                await asyncio.to_thread(shutil.rmtree, room, ignore_errors=True)
+                return await self._run(job, limits or Limits())
+            except OSError as error:
+                raise SandboxFault(f"The sandbox cannot be started: {error.strerror or error}.") from error
 
-    async def _run_in(self, room: Path, job: Job, started: Sequence[str], limits: Limits) -> Outcome:
+    async def _run(self, job: Job, limits: Limits) -> Outcome:
+        room = make_room(group=NOBODY if os.geteuid() == 0 else None)
+        with ExitStack() as held:
+            try:
+                prepared = await to_its_end(partial(self._prepare, job, room.path, held))
+                return await self._start(job, prepared, limits)
+            finally:
+                await to_its_end(room.remove)
+
+    def _prepare(self, job: Job, room: Path, held: ExitStack) -> _Prepared:
+        started = _furnish(room, job)
+        directories = self._bubblewrap.open(job, held)
+        writable = [directories[path] for path in job.writable]
+        return _Prepared(room, started, directories, Disks(writable) if writable else None)
+
+    async def _start(self, job: Job, prepared: _Prepared, limits: Limits) -> Outcome:
+        room, directories = prepared.room, prepared.directories
         egress = Egress(hosts=job.hosts, resolve=self._resolve)
         environ = {**_ENVIRON, **(_PROXY_ENVIRON if job.hosts else {}), **job.environ}
-        with sealed_file(seccomp.program()) as descriptor:
-            command = self._bubblewrap.command(job, started, room=room, limits=limits, seccomp=descriptor)
+        with sealed_file(seccomp.program()) as calls:
+            command = self._bubblewrap.command(
+                job,
+                prepared.started,
+                room=room,
+                limits=limits,
+                seccomp=calls,
+                directories=directories,
+            )
             try:
                 if job.hosts:
                     await egress.open(room / "egress.sock")
                     (room / "egress.sock").chmod(0o666)
                 outcome = await BoundedProcess(limits=limits).run(
-                    command, environ=environ, stdin=job.stdin, descriptors=[descriptor]
+                    command,
+                    environ=environ,
+                    stdin=job.stdin,
+                    descriptors=[calls, *directories.values()],
+                    disks=prepared.disks,
                 )
-            except OSError as error:
-                raise SandboxFault(f"The sandbox cannot be started: {error.strerror}.") from error
             finally:
                 await egress.close()
-        if outcome.code == 1 and outcome.stderr.startswith(b"bwrap: "):
-            said = outcome.stderr.decode(errors="replace").strip()
+        if outcome.stderr.startswith(STARTED):
+            outcome = replace(
+                outcome,
+                stderr=outcome.stderr[len(STARTED) :],
+                stderr_bytes=outcome.stderr_bytes - len(STARTED),
+            )
+        elif outcome.stopped is None:
+            said = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
             raise SandboxFault(f"The sandbox cannot be set up: {said[:200]}")
         return replace(outcome, refused=egress.refused)
-
-
-def _make_room() -> Path:
-    """A directory of the run's own. Only the sandbox's user can enter it, and what is in it may be read."""
-    room = Path(tempfile.mkdtemp(prefix="torana-"))
-    if os.geteuid() == 0:
-        os.chown(room, NOBODY, NOBODY)
-    return room
 
 
 def _furnish(room: Path, job: Job) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 Namespaces hide what there is; the filter takes away doors in the kernel that they do not close: sockets that no
 network namespace holds (AF_VSOCK), memory that belongs to no process and so is not counted (memfd, System V),
-typing into a terminal (TIOCSTI), keys, tracing, io_uring, BPF and mounts. A forbidden call fails with an error.
+disk space that nothing was written to (fallocate), typing into a terminal (TIOCSTI), keys, tracing, io_uring,
+BPF and mounts. A forbidden call fails with an error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import platform
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
 
 # linux/audit.h: which calling convention the numbers below belong to.
 _X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
@@ -23,7 +24,10 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
-_TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_IOCTLS = (
+    *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
+    *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
+)
 #: CLONE_NEW* of linux/sched.h, save NEWTIME, which clone() cannot ask for.
 _NEW_NAMESPACES = 0x7E020000
 #: Bit 30 marks the x32 calls of x86-64, a second set of numbers.
@@ -39,6 +43,7 @@ class _Calls:
     ioctl: int
     clone: int
     clone3: int
+    fallocate: int
     forbidden: tuple[int, ...]
 
 
@@ -51,6 +56,7 @@ _MACHINES = {
         ioctl=16,
         clone=56,
         clone3=435,
+        fallocate=285,
         # ptrace mount umount2 pivot_root unshare setns bpf keyctl add_key request_key userfaultfd
         # perf_event_open memfd_create shmget semget msgget kexec_load process_vm_readv process_vm_writev
         # open_by_handle_at
@@ -66,6 +72,7 @@ _MACHINES = {
         ioctl=29,
         clone=220,
         clone3=435,
+        fallocate=47,
         forbidden=(
             *(117, 40, 39, 41, 97, 268, 280, 219, 217, 218, 282, 241),
             *(279, 194, 190, 186, 104, 270, 271, 265),
@@ -88,13 +95,15 @@ def _assemble(calls: _Calls) -> Iterator[bytes]:
     yield from _when(_AT_LEAST, _X32, _answer(ENOSYS))
     # With ENOSYS the C library falls back to clone(), whose flags can be read.
     yield from _when(_EQUAL, calls.clone3, _answer(ENOSYS))
+    # A disk would be full in one call, before anybody looks. With this error the C library writes zeros.
+    yield from _when(_EQUAL, calls.fallocate, _answer(EOPNOTSUPP))
     for number in calls.forbidden:
         yield from _when(_EQUAL, number, _answer(EPERM))
     yield from _when(
         _EQUAL, calls.socket, _step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT), _allow()
     )
-    terminal = [step for code in _TERMINAL for step in _when(_EQUAL, code, _answer(EPERM))]
-    yield from _when(_EQUAL, calls.ioctl, _step(_LOAD, _SECOND), *terminal, _allow())
+    ioctls = [step for code in _IOCTLS for step in _when(_EQUAL, code, _answer(EPERM))]
+    yield from _when(_EQUAL, calls.ioctl, _step(_LOAD, _SECOND), *ioctls, _allow())
     namespaces = _when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))
     yield from _when(_EQUAL, calls.clone, _step(_LOAD, _FIRST), *namespaces, _allow())
     yield _allow()
