@@ -316,16 +316,19 @@ class _Beside:
     """What stands beside a turn that ends: other unfinished turns of its session, questions, a journal.
 
     Most turns have none of it, and to ask for all in one statement is cheaper than to change nothing in many.
+    ``held`` is what the turn holds and used.
     """
 
     others: bool
     asks: bool
     journal: bool
+    held: usage.Held
 
 
 def _beside(connection: Connection, turn: Turn) -> _Beside:
-    row = connection.execute(_BESIDE, {"turn_id": turn.id, "session_id": turn.session_id}).one()
-    return _Beside(others=row.others, asks=row.asks, journal=row.journal)
+    key = {"turn_id": turn.id, "session_id": turn.session_id}
+    row = connection.execute(_BESIDE, key).mappings().one()
+    return _Beside(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
 
 
 def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
@@ -335,7 +338,7 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
         if beside.others
         else ()
     )
-    ended = _end(connection, turn, ending)
+    ended = _end(connection, turn, ending, beside.held)
     others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
     if beside.asks:
         approvals.withdraw(connection, turn.id)
@@ -346,8 +349,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
     return [ended, *others]
 
 
-def _end(connection: Connection, turn: Turn, ending: Ending) -> Turn:
-    used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at)
+def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
+    used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at, before=held)
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
     deliveries.add(connection, ended)
@@ -535,13 +538,16 @@ _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")
 )
 _KEEP = sa.insert(history).values(seq=_PLACE.scalar_subquery())
+_other = turns.alias("other")
 _BESIDE = sa.select(
+    *usage.HELD,
     sa.exists()
-    .where(turns.c.session_id == sa.bindparam("session_id"), turns.c.id != sa.bindparam("turn_id"), unfinished)
+    .where(_other.c.session_id == sa.bindparam("session_id"), _other.c.id != sa.bindparam("turn_id"))
+    .where(sa.text("other.state IN ('queued', 'running', 'waiting')"))
     .label("others"),
     sa.exists().where(asked.c.turn_id == sa.bindparam("turn_id"), approvals.is_open).label("asks"),
     sa.or_(
         sa.exists().where(calls.c.turn_id == sa.bindparam("turn_id")),
         sa.exists().where(steps.c.turn_id == sa.bindparam("turn_id")),
     ).label("journal"),
-)
+).where(turns.c.id == sa.bindparam("turn_id"))

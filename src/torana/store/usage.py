@@ -97,7 +97,11 @@ def forget_minutes(connection: Connection, accounts: Sequence[str], *, before: s
 
 def held(connection: Connection, turn_id: str) -> Held:
     """What a turn holds and used."""
-    row = connection.execute(_HELD, {"id": turn_id}).mappings().one()
+    return held_of(connection.execute(_HELD, {"id": turn_id}).mappings().one())
+
+
+def held_of(row: RowMapping) -> Held:
+    """The same, out of a row with the columns ``HELD``."""
     used = Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_usd=row["cost_usd"])
     return Held(
         tokens=row["reserved_tokens"], microusd=row["reserved_microusd"], on=row["reserved_on"], used=used
@@ -120,14 +124,17 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
     )
 
 
-def settle(connection: Connection, turn: Turn, *, used: Usage | None, at: datetime) -> Usage:
+def settle(
+    connection: Connection, turn: Turn, *, used: Usage | None, at: datetime, before: Held | None = None
+) -> Usage:
     """Charge what a turn has used since it was last settled, and free what it held.
 
+    ``before`` is what it holds and used by now, where that was just read.
     ``used`` is all that it used; None where it used no more than its row says. Returns that sum. It is charged
     to the period on which it was held back, where it was tested, else to the day of ``at``. The caller writes
     the turn's row, in the same transaction.
     """
-    before = held(connection, turn.id)
+    before = before or held(connection, turn.id)
     used = used or before.used
     spent = since(before.used, used)
     accounts = accounts_of(turn)
@@ -198,12 +205,14 @@ _FORGET_MINUTES = sa.delete(usage).where(
     usage.c.period < sa.bindparam("before"),
     sa.func.length(usage.c.period) == sa.bindparam("length"),
 )
-_HELD = sa.select(
+#: What a turn holds and used.
+HELD = (
     turns.c.reserved_tokens,
     turns.c.reserved_microusd,
     turns.c.reserved_on,
     turns.c.input_tokens,
     turns.c.output_tokens,
     turns.c.cost_usd,
-).where(turns.c.id == sa.bindparam("id"))
+)
+_HELD = sa.select(*HELD).where(turns.c.id == sa.bindparam("id"))
 _HOLD = sa.update(turns).where(turns.c.id == sa.bindparam("key"))

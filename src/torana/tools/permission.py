@@ -91,8 +91,8 @@ class Rules:
         What runs a skill's script comes under the rules of the skill that its arguments name.
         """
         named = {rule.skill for rule in self._rules if rule.skill} if call.tool == RUNS_SKILL else set[str]()
-        reaches = [call.skills, *({skill} for skill in named)]
-        return all(self.verdict(replace(call, skills=skills)).permission == "deny" for skills in reaches)
+        calls = [call, *(replace(call, skills={skill}) for skill in named)]
+        return all(self.verdict(one).permission == "deny" for one in calls)
 
     def strangers(self, tools: Iterable[str]) -> list[str]:
         """The names in rules that are no patterns and no tool's: misspelt, or of a tool that is not there."""
