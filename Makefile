@@ -28,6 +28,12 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --no-deps --editable .
 	@touch $@
 
+.venv-bench/.run: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
+	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
+	@touch $@
+
 setup: $(VENV)/.dev ## the virtual environment with all that tests and checks need
 
 run: $(VENV)/.run ## the gateway on 127.0.0.1:18789 with its builtin model: no key, no other service
@@ -45,13 +51,13 @@ chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pa
 soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
 	TORANA_SOAK_SECONDS=$${TORANA_SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_connectors.py -rA --log-level=INFO --timeout=1800
 
-bench: $(VENV)/.dev ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot"` beside a peer
+bench: $(VENV)/.dev .venv-bench/.run ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot"` beside a peer
 	$(BIN)/python -m bench $(A)
 
-bench-scale: $(VENV)/.dev ## 100,000 sessions on disk, and 1,000 event streams at once
+bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,000 event streams at once
 	$(BIN)/python -m bench.scale sessions streams
 
-soak: $(VENV)/.dev ## 20,000 messages: memory and file handles
+soak: $(VENV)/.dev .venv-bench/.run ## 20,000 messages: memory and file handles
 	$(BIN)/python -m bench.scale soak
 
 check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents

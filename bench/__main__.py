@@ -18,7 +18,8 @@ from bench.measures import run
 RESULTS = Path(__file__).with_name("results")
 PEER = Path(__file__).parents[1] / ".venv-nanobot"
 
-#: With ``--short`` a line fails only when it misses what it must reach by this factor: machines are shared.
+#: With ``--short`` only ratios count, and only where they miss what they must reach by this factor: machines
+#: are shared.
 MARGIN = 2.0
 
 
@@ -61,7 +62,7 @@ def _fail_where_far(results: report.Results) -> None:
     far = [
         goal.measure
         for goal in report.goals(results)
-        if not goal.reached(goal.must / MARGIN if goal.rising else goal.must * MARGIN)
+        if goal.unit == "×" and not goal.reached(goal.must / MARGIN if goal.rising else goal.must * MARGIN)
     ]
     if far:
         sys.exit(f"far from what must be reached: {', '.join(far)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator
@@ -15,7 +14,7 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from bench.load import Sample, Say, first_event, in_sessions, measure, to_model, to_nanobot, to_torana
-from bench.servers import Server, ask, instant_model, nanobot, started, torana, wait_for
+from bench.servers import PYTHON, Server, ask, instant_model, nanobot, started, torana, wait_for
 
 CONCURRENCY = (1, 16, 64)
 
@@ -80,7 +79,7 @@ class Loop:
 def bare_loop(model_url: str) -> Generator[Loop]:
     """Start the bare agent loop, warm."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.loop", model_url],
+        [PYTHON, "-m", "bench.loop", model_url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

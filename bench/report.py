@@ -49,6 +49,13 @@ def goals(results: Results) -> list[Goal]:
             unit="ms",
         ),
         Goal(
+            measure="one message, p50, to the bare agent loop",
+            value=results.ratio("torana c1 p50", "loop c1 p50"),
+            must=2,
+            aim=1.5,
+            unit="×",
+        ),
+        Goal(
             measure="the same session 100 times, p50, to new ones",
             value=results.ratio("same session", "new session"),
             must=1.3,

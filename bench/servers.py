@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Generator, Mapping
@@ -17,6 +16,12 @@ from typing import Any
 import psutil
 
 _PATIENCE = 60.0
+
+#: The gateway with what it needs, as users have it: what tests need beside it takes memory, and a slower start.
+PYTHON = Path(__file__).parents[1] / ".venv-bench" / "bin" / "python"
+
+
+_SERVE = [str(PYTHON.with_name("torana")), "serve"]
 
 
 class Server:
@@ -47,7 +52,7 @@ class Server:
 def instant_model() -> Generator[str]:
     """The model that answers at once; gives its base URL."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        [PYTHON, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
     )
     try:
         assert process.stdout is not None
@@ -66,8 +71,7 @@ def torana(home: Path, **settings: str) -> Generator[Server]:
         "TORANA_DATA_DIR": str(home),
         "TORANA_PORT": str(port),
     } | {f"TORANA_{name.upper()}": value for name, value in settings.items()}
-    command = [str(Path(sys.executable).with_name("torana")), "serve"]
-    with _running(command, environ, port, home) as server:
+    with _running(_SERVE, environ, port, home) as server:
         wait_for(f"{server.url}/health", '"status":"ok"')
         yield server
 
@@ -115,7 +119,7 @@ def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
     environ = {"TORANA_DATA_DIR": str(home), "TORANA_PORT": str(port)}
     environ |= {f"TORANA_{name.upper()}": value for name, value in settings.items()}
     began = time.monotonic()
-    with _running([str(Path(sys.executable).with_name("torana")), "serve"], environ, port, home) as server:
+    with _running(_SERVE, environ, port, home) as server:
         yield server.url, began
 
 
