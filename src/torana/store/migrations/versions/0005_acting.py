@@ -27,7 +27,6 @@ def _create_approvals() -> None:
         sa.Column("tool", sa.Text(), nullable=False),
         sa.Column("arguments", sa.LargeBinary(), nullable=False),
         sa.Column("said", sa.Integer(), nullable=False),
-        sa.Column("delivery", sa.Integer()),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("edited", sa.LargeBinary()),
         sa.Column("reason", sa.Text()),

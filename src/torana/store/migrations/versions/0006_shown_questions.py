@@ -1,0 +1,12 @@
+"""Questions in chats: which delivery says each of them, so that a yes answers what was shown."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    """Add the column. What is asked at this moment counts as not shown, and is answered over HTTP or expires."""
+    op.add_column("approvals", sa.Column("delivery", sa.Integer()))
