@@ -33,8 +33,11 @@ RESULTS = Path(__file__).with_name("results")
 _TEMPLATE = "template"
 _TURNS = 10
 
+#: Streams that are open together: they are opened one after the other in so many seconds, and each of them
+#: takes longer than that, a piece every few seconds.
 _STREAMS = 1_000
-_QUESTION = "stream 10 every 1"
+_OPENING = 25.0
+_QUESTION = "stream 10 every 4"
 
 Row = tuple[str, str, str, str]
 
@@ -143,7 +146,7 @@ async def _follow(server: Server) -> tuple[list[float], int]:
     late: list[float] = []
 
     async def follow(number: int) -> bool:
-        await asyncio.sleep(number / _STREAMS)  # people do not all speak in the same millisecond
+        await asyncio.sleep(number / _STREAMS * _OPENING)
         connection = await Connection.open(server.url)
         last = ""
         async for kind, data in connection.events("/message", {"content": _QUESTION}):

@@ -323,6 +323,27 @@ async def test_settings_of_a_request_reach_the_body_beside_the_messages():
     assert seen[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
+async def test_what_is_sent_is_what_the_client_itself_would_send():
+    def weather(city: str, days: int = 1) -> str:
+        """What the weather will be."""
+        return f"{city}: fine for {days} days"
+
+    def plain(server: OpenAIStandIn) -> Model:
+        return OpenAIChatModel("m", provider=OpenAIProvider(base_url=server.url, api_key="k"))
+
+    bodies: list[list[dict[str, Any]]] = []
+    for open_one in (opened, plain):
+        with OpenAIStandIn() as server:
+            agent = Agent(open_one(server), tools=[weather], instructions="Be kind.")
+            for _ in range(2):  # the second request has the tools as they were remembered
+                await agent.run("hello there")
+            bodies.append([request.model_dump(exclude={"model"}) for request in server.requests])
+
+    ours, theirs = bodies
+    assert [request["tools"][0]["function"]["name"] for request in ours] == ["weather", "weather"]
+    assert ours == theirs
+
+
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
 async def test_the_next_model_is_tried_when_the_first_fails(status: int):
     with OpenAIStandIn(faults=[Fault(status=status)]) as first, OpenAIStandIn() as second:

@@ -119,6 +119,17 @@ def test_the_file_gets_json_whatever_the_terminal_gets(tmp_path: Path) -> None:
     assert line["timestamp"] in stream.getvalue()
 
 
+def test_each_line_is_written_whole_for_the_terminal_and_the_file(tmp_path: Path) -> None:
+    stream, file = io.StringIO(), tmp_path / "log"
+    configure_logging(level="info", format="json", file=file, stream=stream)
+    for number in range(3):
+        logging.getLogger("torana.x").info("event", extra={"number": number})
+
+    written = stream.getvalue()
+    assert [json.loads(line)["number"] for line in written.splitlines()] == [0, 1, 2]
+    assert file.read_text() == written
+
+
 def test_the_file_is_set_aside_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "FILE_BYTES", 300)
     configure(file=tmp_path / "torana.log")

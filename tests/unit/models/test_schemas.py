@@ -1,0 +1,52 @@
+"""The schemas of tools, as a provider wants them."""
+
+from __future__ import annotations
+
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.tools import ToolDefinition
+
+from torana.models.schemas import write_schemas_once
+
+LOOSE = {"type": "object", "properties": {"a": {"type": "string", "format": "uri"}}, "required": ["a"]}
+
+
+def a_model() -> OpenAIChatModel:
+    return OpenAIChatModel("gpt-5", provider=OpenAIProvider(base_url="http://localhost:9/v1", api_key="k"))
+
+
+def parameters(*tools: ToolDefinition, output: tuple[ToolDefinition, ...] = ()) -> ModelRequestParameters:
+    return ModelRequestParameters(function_tools=list(tools), output_tools=list(output))
+
+
+def test_the_same_tools_are_written_once_and_as_the_model_itself_writes_them() -> None:
+    plain, model = a_model(), a_model()
+    write_schemas_once(model)
+    tool = ToolDefinition(name="open", parameters_json_schema=LOOSE)
+
+    first = model.customize_request_parameters(parameters(tool))
+    second = model.customize_request_parameters(parameters(tool))
+
+    assert first == second == plain.customize_request_parameters(parameters(tool))
+    assert second.function_tools[0] is first.function_tools[0]
+
+
+def test_other_tools_are_written_anew_although_they_look_the_same() -> None:
+    model = a_model()
+    write_schemas_once(model)
+    tools = [ToolDefinition(name=f"open_{n}", parameters_json_schema=LOOSE) for n in range(100)]
+
+    names = [model.customize_request_parameters(parameters(tool)).function_tools[0].name for tool in tools]
+
+    assert names == [tool.name for tool in tools]
+
+
+def test_tools_of_an_output_are_written_too() -> None:
+    plain, model = a_model(), a_model()
+    write_schemas_once(model)
+    tool = ToolDefinition(name="answer", parameters_json_schema=LOOSE)
+
+    written = model.customize_request_parameters(parameters(output=(tool,)))
+
+    assert written == plain.customize_request_parameters(parameters(output=(tool,)))
