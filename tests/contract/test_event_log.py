@@ -188,7 +188,7 @@ async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> 
 
 
 async def test_only_the_newest_ended_turns_are_kept(open_log: OpenLog) -> None:
-    log = open_log(1000, 1000)
+    log = open_log(1000, 5000)
     for turn_id in ("a", "b", "c"):
         fill(log, accepted(), completed(2), turn_id=turn_id)
     fill(log, accepted(), turn_id="live")

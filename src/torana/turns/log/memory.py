@@ -13,6 +13,10 @@ from torana.turns.log.base import EventLog
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
+#: Bytes that a turn without events takes, and an event without text, as they were measured.
+_CHANNEL = 1_500
+_EVENT = 400
+
 
 class _Channel:
     """The events of one turn: a bounded tail of them, and all of the text.
@@ -40,7 +44,7 @@ class _Channel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes, events and text."""
-        return self._size + sum(len(piece) for piece in self._text)
+        return _CHANNEL + self._size + sum(len(piece) for piece in self._text)
 
     def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
         event = TurnEvent(f"{self._attempt}-{self.end + 1}", type_, data)
@@ -144,5 +148,5 @@ class MemoryEventLog(EventLog):
 
 
 def _size(event: TurnEvent) -> int:
-    """About how much memory an event takes: its texts, and a little for the rest."""
-    return 200 + sum(len(str(value)) for value in event.data.values())
+    """About how much memory an event takes: its texts, and what Python takes for the rest."""
+    return _EVENT + sum(len(str(value)) for value in event.data.values())
