@@ -8,5 +8,5 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add the column. What is asked at this moment counts as not shown, and is answered over HTTP or expires."""
+    """Add the column. A question that is open at this moment counts as not shown, and is asked once more."""
     op.add_column("approvals", sa.Column("delivery", sa.Integer()))
