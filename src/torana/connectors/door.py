@@ -27,7 +27,7 @@ from torana.turns import Turns
 #: The time in which a session's turns are counted, to find out two machines that talk to each other.
 _LOOP = timedelta(minutes=10)
 
-#: How far a platform's clock may be behind ours.
+#: How long a message takes to us at most by its platform's clock and ours; one that takes longer was kept.
 _SKEW = timedelta(seconds=10)
 
 #: Seconds before a message is tried again that could not be written down; the platform waits meanwhile.
@@ -74,6 +74,8 @@ class Door:
         self._porter = Porter(account=account, settings=settings, takes=takes)
         #: Chats in which something is being taken in.
         self._chats: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: What the quickest message took.
+        self._lag = _SKEW
         self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
         #: What one sender is told by the gateway itself.
         self._notices = MessageRates(per_user=3, overall=60)
@@ -99,11 +101,12 @@ class Door:
                 await self._pause(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: Heard) -> datetime:
-        """When a message was said, at the latest."""
+        """When a message was said by our clock, going by the quickest that was heard so far."""
         now = self._clock()
-        if heard.said_at is None or heard.said_at > now - _SKEW:
+        if heard.said_at is None:
             return now
-        return heard.said_at + _SKEW
+        self._lag = max(timedelta(0), min(self._lag, now - heard.said_at))
+        return min(now, heard.said_at + self._lag)
 
     async def paired(self, most: int) -> Sequence[str]:
         """The ids of so many senders whom the operator let in, the latest first."""

@@ -97,6 +97,12 @@ def decide(connection: Connection, approval: Approval, verdict: Verdict) -> tupl
     return _closed(connection, found, verdict), True
 
 
+def lapse(connection: Connection, turn_id: str, now: datetime) -> None:
+    """Let what a turn's chat was to hear next expire too: nobody was there to answer what it had heard."""
+    connection.execute(_LAPSE, {"of_turn": turn_id, "now": now})
+    connection.execute(_GO_ON, {"of_turn": turn_id})
+
+
 def withdraw(connection: Connection, turn_id: str) -> None:
     """Close what a turn that ends still asks."""
     connection.execute(_WITHDRAW, {"of_turn": turn_id})
@@ -115,8 +121,9 @@ def to_say(connection: Connection, turn_id: str, now: datetime) -> Approval | No
 
 
 def say(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
-    """Keep which delivery says a question, and when it expires then."""
+    """Keep which delivery says a question, and when it expires then; those that wait behind it, not before."""
     connection.execute(_UPDATE, _key(approval) | {"delivery": delivery, "expires_at": expires_at})
+    connection.execute(_POSTPONE, {"of_turn": approval.turn_id, "until": expires_at})
 
 
 def get(connection: Connection, owner: str, turn_id: str, call_id: str) -> Approval | None:
@@ -256,6 +263,21 @@ _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
 _TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
     approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
+)
+_unsaid = (
+    (approvals.c.turn_id == sa.bindparam("of_turn"))
+    & (approvals.c.state == "open")
+    & approvals.c.delivery.is_(None)
+)
+_POSTPONE = (
+    sa.update(approvals)
+    .where(_unsaid, approvals.c.expires_at < sa.bindparam("until"))
+    .values(expires_at=sa.bindparam("until"))
+)
+_LAPSE = (
+    sa.update(approvals)
+    .where(_unsaid)
+    .values(state="expired", decided_by="time", decided_at=sa.bindparam("now"))
 )
 _WITHDRAW = (
     sa.update(approvals)

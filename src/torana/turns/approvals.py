@@ -244,7 +244,9 @@ def _open(
 
 def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:
     found = rows.look(connection, approval, now)
-    if found.state in ("approved", "denied"):  # where nobody answered, the others are over as well
+    if found.state == "expired" and turn.place is not None:
+        rows.lapse(connection, turn.id, now)
+    elif found.state in ("approved", "denied"):
         _say_next(connection, turn, now, expires_at=now + lasts)
     return found
 

@@ -204,6 +204,43 @@ async def test_the_time_of_a_question_begins_when_it_is_shown(open_gateway: Open
     assert (await texts(chat, 5))[3:] == ["I run calculate.", "2 and 4."]
 
 
+async def test_a_question_that_waits_for_two_others_does_not_expire_meanwhile(open_gateway: Open) -> None:
+    chat = chat_of()
+    now = utc_now()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2"), calculate("3+3", "c3")], "All.")
+    gateway = await open_gateway(chat, model, rules=ASKS, clock=lambda: now)
+    await chat.say("all three?")
+    await chat.shown(1)
+    await open_calls(gateway, 3)
+    for answered in (1, 2):
+        now += timedelta(minutes=40)
+        await chat.say("yes")
+        await chat.shown(1 + 2 * answered)
+
+    assert "3+3" in (await texts(chat, 5))[-1]
+    now += timedelta(minutes=40)
+    assert await open_calls(gateway, 1) == ["c3"]
+
+
+async def test_a_second_yes_that_was_said_before_the_next_question_is_no_answer_to_it(
+    open_gateway: Open,
+) -> None:
+    """However short before: what the platform's clock says is believed as far as it was right so far."""
+    chat = chat_of()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")])
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("both?", said_at=utc_now())
+    await chat.shown(1)
+    await open_calls(gateway, 2)
+    before = utc_now()
+    await chat.say("yes", said_at=utc_now())
+    await chat.shown(3)
+
+    await chat.until_taken(await chat.say("ok", said_at=before))
+
+    assert await open_calls(gateway, 1) == ["c2"]
+
+
 async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
     open_gateway: Open, act: Act
 ) -> None:
