@@ -60,6 +60,15 @@ def test_what_is_written_goes_where_it_was_granted(gateway: Gateway, granted: Pa
     assert not (granted / "made").exists()
 
 
+def test_what_is_declared_to_be_read_and_to_be_written_can_be_written(gateway: Gateway, granted: Path) -> None:
+    both = [str(granted)]
+    gateway.write("import sys; open(f'{sys.argv[1]}/made', 'w').close()", directories=both, writable=both)
+
+    assert gateway.call(arguments=both).text == "exit code 0"
+
+    assert (granted / "made").exists()
+
+
 def test_one_that_changes_all_the_time_is_shown_or_refused(gateway: Gateway, granted: Path) -> None:
     gateway.write(LOOK, directories=[str(granted)])
 

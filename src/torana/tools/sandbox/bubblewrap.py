@@ -137,7 +137,7 @@ class Bubblewrap:
     def _root(self, job: Job, *, room: Path, limits: Limits, directories: Mapping[str, int]) -> Iterator[str]:
         yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox", "--new-session")
         # First, so that the sandbox's own lies above them: one in another may be moved while this is done.
-        for path in job.directories:
+        for path in (path for path in job.directories if path not in job.writable):
             yield from ("--ro-bind-fd", str(directories[path]), path)
         for path in job.writable:
             yield from ("--bind-fd", str(directories[path]), path)

@@ -41,9 +41,15 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Bytes of memory, of which those that are shared count in part. Slow, and right."""
+    """Bytes of memory, of which those that are shared count in part. Slow, and right.
+
+    Where the system does not tell us, as it does not tell a root without the right to trace, all of them count.
+    """
     with suppress(OSError):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        try:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except PermissionError:
+            return resident(pid)
         return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
     return 0
 
