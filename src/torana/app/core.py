@@ -135,7 +135,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         agent=agent,
         compaction=compaction,
-        turns=_turns(settings, database, agent, sessions, budgets, ended, asks),
+        turns=_turns(settings, database, agent, budgets, ended, asks),
         ended=ended,
         asks=asks,
     )
@@ -174,7 +174,6 @@ def _turns(
     settings: Settings,
     database: Database,
     agent: TurnAgent,
-    sessions: Sessions,
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
     asks: list[ShowsQuestions],
@@ -192,7 +191,6 @@ def _turns(
         concurrency=settings.concurrency,
         max_crashes=settings.max_crashes,
         ended=tell,
-        begins=sessions.read_ahead,
         approvals=_approvals(settings, database, asks),
         queue=Queue(
             per_session=settings.queue_per_session,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,11 +17,7 @@ from torana.sessions import history
 from torana.sessions.listing import Message, Session, messages_of, session_of
 from torana.store import attachments, transcript
 from torana.store import sessions as session_rows
-from torana.store.database import Connection, Database
-from torana.store.transcript import Newest
-
-#: Turns for which something is kept that was read ahead, at most: more seldom begin at the same moment.
-_AHEAD = 100
+from torana.store.database import Database
 
 #: How far back ``Sessions.earlier`` looks, in turns.
 _REACH = 500
@@ -60,18 +55,6 @@ class Sessions:
     def __init__(self, *, database: Database, history_messages: int) -> None:
         self._database = database
         self._history_messages = history_messages
-        #: By turn: what was read of its session in the transaction that began it. The thread of the store
-        #: adds, the event loop takes.
-        self._ahead: OrderedDict[str, Newest] = OrderedDict()
-
-    def read_ahead(self, connection: Connection, turn: Turn) -> None:
-        """Read what ``window`` needs of a turn that begins in this transaction, and spare it one of its own.
-
-        Of the turns whose window nobody asks for, the oldest are forgotten.
-        """
-        self._ahead[turn.id] = self._newest(connection, turn)
-        while len(self._ahead) > _AHEAD:
-            self._ahead.popitem(last=False)
 
     async def window(self, turn: Turn) -> Window:
         """What the model is shown of the session before this turn: its newest messages, oldest first.
@@ -80,9 +63,11 @@ class Sessions:
         single turn longer than that, its question and its answer. In a shared room each question is given
         with its speaker's name. What does not fit is told in short, once it was summarised (``Summaries``).
         """
-        newest = self._ahead.pop(turn.id, None) or await self._database.run(partial(self._newest, turn=turn))
+        limit = self._history_messages // 2 + 1
+        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
+        newest = await self._database.run(work)
         chosen = self._fit(newest.history)
-        is_cut = len(chosen) < len(newest.history) or len(newest.history) == self._most_turns
+        is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
         turns_of = [history.load(body, name_speakers=newest.shared) for body in chosen]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]
@@ -160,14 +145,6 @@ class Sessions:
             if page.next is None:
                 return
             after = page.next
-
-    @property
-    def _most_turns(self) -> int:
-        """So many turns hold more messages than are shown."""
-        return self._history_messages // 2 + 1
-
-    def _newest(self, connection: Connection, turn: Turn) -> Newest:
-        return transcript.newest(connection, turn.owner, turn.session_id, turns_limit=self._most_turns)
 
     def _fit(self, newest_first: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """As many whole turns as fit, oldest first; the newest one in any case."""

@@ -84,19 +84,14 @@ class Turns:
         clock: Callable[[], datetime] = utc_now,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         ended: Callable[[Turn], None] | None = None,
-        begins: Callable[[Connection, Turn], None] | None = None,
         approvals: Approvals | None = None,
     ) -> None:
-        """``ended`` is called with every turn that has ended; it must not wait or raise.
-
-        ``begins`` is called with each that runs as soon as it is accepted, in the transaction that accepts it.
-        """
+        """``ended`` is called with every turn that has ended; it must not wait or raise."""
         self._database = database
         self._log = log
         self._budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
         self._queue = queue or Queue()
         self._max_crashes = max_crashes
-        self._begins = begins
         self._clock = clock
         self.approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
         self._runner = Runner(
@@ -320,8 +315,6 @@ class Turns:
         admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
         if also is not None:
             also(connection, accepted.turn)
-        if self._begins is not None and accepted.turn.state == "running":
-            self._begins(connection, accepted.turn)
         return accepted, admitted
 
     async def _say(self, inbound: Inbound, text: str, also: Also) -> Turn:

@@ -216,34 +216,6 @@ async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, da
     assert texts(await sessions.earlier(last, speaker="assistant", newest=False)) == ["re: 2 a", "re: 2 b"]
 
 
-async def test_what_was_read_ahead_is_what_a_turn_is_shown_and_only_once(
-    turns: Turns, say: Say, database: Database, message: Callable[..., Inbound]
-) -> None:
-    sessions = Sessions(database=database, history_messages=10)
-    await say(turns, "2 a")
-    upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
-    await database.run(partial(sessions.read_ahead, turn=upcoming))
-    await say(turns, "2 b")
-
-    ahead, anew = await sessions.window(upcoming), await sessions.window(upcoming)
-
-    assert [shown(m) for m in ahead.messages] == ["2 a", "re: 2 a"]
-    assert [shown(m) for m in anew.messages] == ["2 a", "re: 2 a", "2 b", "re: 2 b"]
-
-
-async def test_of_what_was_read_ahead_the_oldest_is_forgotten(
-    turns: Turns, say: Say, database: Database, message: Callable[..., Inbound]
-) -> None:
-    sessions = Sessions(database=database, history_messages=10)
-    upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
-    for number in range(101):
-        await database.run(partial(sessions.read_ahead, turn=replace(upcoming, id=f"t{number}")))
-    await say(turns, "2 a")
-
-    assert (await sessions.window(replace(upcoming, id="t0"))).messages != []
-    assert (await sessions.window(replace(upcoming, id="t1"))).messages == []
-
-
 async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Database) -> None:
     await say(turns, "2 a", user="ana")
     last = await say(turns, "2 b", user="bob")
