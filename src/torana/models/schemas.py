@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-#: Sets of tools that are remembered: there are as many as there are people with different permissions.
-_SETS = 32
+#: Schemas that are remembered, of tools that were lately shown to the model.
+_SCHEMAS = 1_000
 
 
 def write_schemas_once(model: Model) -> None:
-    """Make this model remember how it wrote the schemas of the tools that it was last given.
+    """Make this model remember how it wrote the schemas of tools.
 
-    pydantic-ai copies and walks each tool's schema for each request. The same definitions, object for object,
-    are written the same; ``docs/explanation/performance.md`` has what that saves.
+    pydantic-ai copies and walks each tool's schema for each request. The same schema, the very object, is
+    written the same; ``docs/explanation/performance.md`` has what that saves.
     """
     # An attribute of this one object: its class is not changed.
     vars(model)["customize_request_parameters"] = _Remembering(model.customize_request_parameters)
@@ -26,19 +27,25 @@ def write_schemas_once(model: Model) -> None:
 class _Remembering:
     def __init__(self, customize: Callable[[ModelRequestParameters], ModelRequestParameters]) -> None:
         self._customize = customize
-        #: By the identities of the tools, which are kept with them so that no other object takes their place.
-        self._written: OrderedDict[tuple[int, ...], tuple[Sequence[ToolDefinition], list[ToolDefinition]]] = (
-            OrderedDict()
-        )
+        #: By the schema's identity and what was said of strictness: the schema itself, so that no other object
+        #: takes its place, and what became of both.
+        self._written: OrderedDict[
+            tuple[int, bool | None], tuple[dict[str, Any], dict[str, Any], bool | None]
+        ] = OrderedDict()
 
     def __call__(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
         if parameters.output_tools or parameters.output_object is not None:  # not of the agent's
             return self._customize(parameters)
-        tools = tuple(parameters.function_tools)
-        key = tuple(map(id, tools))
-        if key not in self._written:
-            self._written[key] = tools, self._customize(parameters).function_tools
-            if len(self._written) > _SETS:
+        return replace(parameters, function_tools=[self._write(tool) for tool in parameters.function_tools])
+
+    def _write(self, tool: ToolDefinition) -> ToolDefinition:
+        key = id(tool.parameters_json_schema), tool.strict
+        if key in self._written:
+            self._written.move_to_end(key)
+        else:
+            (written,) = self._customize(ModelRequestParameters(function_tools=[tool])).function_tools
+            self._written[key] = tool.parameters_json_schema, written.parameters_json_schema, written.strict
+            if len(self._written) > _SCHEMAS:
                 self._written.popitem(last=False)
-        self._written.move_to_end(key)
-        return replace(parameters, function_tools=list(self._written[key][1]))
+        _, schema, strict = self._written[key]
+        return replace(tool, parameters_json_schema=schema, strict=strict)

@@ -29,17 +29,39 @@ def test_the_same_tools_are_written_once_and_as_the_model_itself_writes_them() -
     second = model.customize_request_parameters(parameters(tool))
 
     assert first == second == plain.customize_request_parameters(parameters(tool))
-    assert second.function_tools[0] is first.function_tools[0]
+    assert second.function_tools[0].parameters_json_schema is first.function_tools[0].parameters_json_schema
+
+
+def test_what_is_remembered_of_a_schema_is_not_who_has_it() -> None:
+    plain, model = a_model(), a_model()
+    write_schemas_once(model)
+    tools = [
+        ToolDefinition(name="open", description="Opens.", parameters_json_schema=LOOSE, strict=strict)
+        for strict in (None, True, False)
+    ] + [ToolDefinition(name="shut", parameters_json_schema=LOOSE)]
+
+    for tool in tools * 2:
+        assert model.customize_request_parameters(parameters(tool)) == plain.customize_request_parameters(
+            parameters(tool)
+        )
 
 
 def test_other_tools_are_written_anew_although_they_look_the_same() -> None:
     model = a_model()
     write_schemas_once(model)
-    tools = [ToolDefinition(name=f"open_{n}", parameters_json_schema=LOOSE) for n in range(100)]
+    written = [
+        model.customize_request_parameters(
+            parameters(ToolDefinition(name="open", parameters_json_schema=LOOSE | {"title": str(number)}))
+        )
+        for number in range(1_100)  # more than are remembered, and some at addresses of others that are gone
+    ]
 
-    names = [model.customize_request_parameters(parameters(tool)).function_tools[0].name for tool in tools]
-
-    assert names == [tool.name for tool in tools]
+    schemas = [one.function_tools[0].parameters_json_schema for one in written]
+    plain = a_model().customize_request_parameters(
+        parameters(ToolDefinition(name="open", parameters_json_schema=LOOSE | {"title": "7"}))
+    )
+    assert schemas[7] == plain.function_tools[0].parameters_json_schema
+    assert len({id(schema) for schema in schemas}) == 1_100
 
 
 def test_tools_of_an_output_are_written_too() -> None:

@@ -18,6 +18,7 @@ from torana.tools.mcp.offers import visible_name
 from torana.tools.mcp.servers import McpServers
 
 #: Whether arguments fit is for the server to say.
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 
 
@@ -101,7 +102,8 @@ class McpToolset(AbstractToolset[ToolContext]):
             tool_def=ToolDefinition(
                 name=name,
                 description=description,
-                parameters_json_schema=dict(schema or {"type": "object", "properties": {}}),
+                # The same object each time: what a model made of it is remembered.
+                parameters_json_schema=schema if isinstance(schema, dict) else dict(schema or _NO_ARGUMENTS),
                 metadata={"idempotent": idempotent, "permission": permission, "mcp": at},
             ),
             max_retries=1,
