@@ -55,10 +55,13 @@ class Gateway:
         *,
         loaded: Loaded,
         on_ready: Callable[[], None],
+        on_built: Callable[[], None] | None = None,
         build: _Build = _build,
         hold: float = 15.0,
     ) -> None:
+        """``on_built`` is called before anything is begun, ``on_ready`` when everything is."""
         self._loaded = loaded
+        self._on_built = on_built
         self._on_ready = on_ready
         self._build = build
         self._hold = hold
@@ -132,6 +135,8 @@ class Gateway:
     async def _bring_up(self) -> None:
         try:
             app = await self._built()
+            if self._on_built is not None:
+                self._on_built()
             await app.start()
         except Exception as error:  # noqa: BLE001 - raised again by run(), when the server has ended
             self._error = error

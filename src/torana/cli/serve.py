@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torana import __version__
-from torana.cli.collector import pause_collector, spare_what_stays
+from torana.cli.collector import paused_collector, spare_what_stays
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.gateway import Gateway, listen
 from torana.config import Loaded, Settings
@@ -37,20 +37,16 @@ def serve(
     config: ConfigFlag = None,
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM."""
-    pause_collector()
-    loaded = settings_from(
-        host=host, port=port, model=model, data_dir=data_dir, skills_dir=skills_dir, config=config
-    )
-    settings = loaded.settings
-    with DataDirLock(data_dir=settings.data_dir, address=_address(settings)):
-        _log_to(_log_file(settings), settings)
-        listener = listen(settings.host, settings.port)
-        Gateway(loaded=loaded, on_ready=lambda: _ready(loaded)).run(listener)
-
-
-def _ready(loaded: Loaded) -> None:
-    spare_what_stays()
-    _tell(loaded)
+    with paused_collector():
+        loaded = settings_from(
+            host=host, port=port, model=model, data_dir=data_dir, skills_dir=skills_dir, config=config
+        )
+        settings = loaded.settings
+        with DataDirLock(data_dir=settings.data_dir, address=_address(settings)):
+            _log_to(_log_file(settings), settings)
+            listener = listen(settings.host, settings.port)
+            gateway = Gateway(loaded=loaded, on_built=spare_what_stays, on_ready=lambda: _tell(loaded))
+            gateway.run(listener)
 
 
 def _log_file(settings: Settings) -> Path:
