@@ -28,7 +28,7 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --no-deps --editable .
 	@touch $@
 
-.venv-bench/.run: requirements.lock pyproject.toml
+.venv-bench/.run: requirements.lock pyproject.toml | $(BIN)/python
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
 	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
@@ -88,4 +88,4 @@ dist: $(VENV)/.dev ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build
 
 clean: ## remove the virtual environment and everything made
-	rm -rf $(VENV) dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,7 +11,8 @@ import logging
 import logging.handlers
 import re
 import sys
-from collections.abc import Generator, Iterable, Mapping, Set
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -212,13 +213,14 @@ def _drop_uvicorn_colours(_logger: WrappedLogger, _method: str, event: EventDict
 class _Formatter(ProcessorFormatter):
     """Writes each line once, for all who ask: a rotating file asks twice, and the other handler too."""
 
-    _last: tuple[logging.LogRecord | None, str] = (None, "")
+    #: The last line, and whose it was; that one is not kept alive, for it may hold what a traceback holds.
+    _last: tuple[Callable[[], logging.LogRecord | None], str] = (lambda: None, "")
 
     def format(self, record: logging.LogRecord) -> str:
         last, line = self._last
-        if record is not last:
+        if record is not last():
             line = super().format(record)
-            self._last = record, line
+            self._last = weakref.ref(record), line
         return line
 
 

@@ -64,7 +64,7 @@ class Compaction:
     def turn_ended(self, turn: Turn) -> None:
         """See whether the turn's session has become too long, without waiting for it."""
         session_id = turn.session_id
-        # The first turn of a session is shown whole, however long it was.
+        # The newest turn is never summarised, and of a session's first there is no other.
         if self._stopped or session_id in self._tasks or turn.seq == 1:
             return
         task = asyncio.create_task(self._compact(turn), name=f"compaction of {session_id}")

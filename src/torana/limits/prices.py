@@ -80,8 +80,6 @@ class Prices:
             return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
         if response.usage.cost is not None:  # as pydantic-ai has reckoned it
             return float(response.usage.cost)
-        if model in self._unpriced:
-            return 0.0
         try:
             return float(response.cost().total_price)
         except (LookupError, ValueError, AssertionError):

@@ -88,7 +88,7 @@ class MemoryEventLog(EventLog):
     The text of a turn that runs is kept whole: it becomes the reply.
     """
 
-    def __init__(self, *, turn_bytes: int = 1_000_000, ended_bytes: int = 16_000_000) -> None:
+    def __init__(self, *, turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
         self._turn_bytes = turn_bytes
         self._ended_bytes = ended_bytes
         self._ended_size = 0
