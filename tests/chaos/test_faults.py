@@ -150,6 +150,7 @@ async def answered(client: Client) -> None:
 async def steered(client: Client) -> None:
     """A message that joins the running turn, and one that waits behind both."""
     await client.send("work", channel="kitchen")
+    await client.held("work")
     await client.send("faster", channel="kitchen", on_busy="steer")
     await client.send("thank you", channel="kitchen")
     client.hold.let_go.set()

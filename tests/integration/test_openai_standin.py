@@ -334,9 +334,11 @@ async def test_what_is_sent_is_what_the_client_itself_would_send():
     bodies: list[list[dict[str, Any]]] = []
     for open_one in (opened, plain):
         with OpenAIStandIn() as server:
-            agent = Agent(open_one(server), tools=[weather], instructions="Be kind.")
-            for _ in range(2):  # the second request has the tools as they were remembered
-                await agent.run("hello there")
+            model = open_one(server)
+            async with model:
+                agent = Agent(model, tools=[weather], instructions="Be kind.")
+                for _ in range(2):  # the second request has the tools as they were remembered
+                    await agent.run("hello there")
             bodies.append([request.model_dump(exclude={"model"}) for request in server.requests])
 
     ours, theirs = bodies

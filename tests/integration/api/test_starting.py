@@ -60,11 +60,16 @@ def taken() -> Generator[int]:
         yield other.getsockname()[1]
 
 
+def stores() -> set[threading.Thread]:
+    """The threads of databases that are open."""
+    return {thread for thread in threading.enumerate() if thread.name == "torana-store"}
+
+
 @pytest.mark.parametrize("ends", ["skills", "turns", "subscriptions", "hooks", "cancelled"])
 async def test_a_start_that_fails_at_any_place_closes_what_was_begun(
     tmp_path: Path, taken: int, ends: str
 ) -> None:
-    tasks, processes, model = asyncio.all_tasks(), children(), Model()
+    tasks, processes, threads, model = asyncio.all_tasks(), children(), stores(), Model()
     settings: dict[str, Any] = {"hooks_port": taken} if ends == "hooks" else {}
     app = built(tmp_path, model, **settings)
     await app.database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 60000"))
@@ -84,7 +89,7 @@ async def test_a_start_that_fails_at_any_place_closes_what_was_begun(
 
     assert asyncio.all_tasks() == tasks
     assert (model.opened, children()) == (0, processes)
-    assert "torana-store" not in {thread.name for thread in threading.enumerate()}
+    assert stores() == threads
 
 
 async def test_a_gateway_that_was_built_and_never_started_can_be_closed(tmp_path: Path) -> None:
