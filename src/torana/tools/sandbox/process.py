@@ -138,14 +138,19 @@ class BoundedProcess:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill bubblewrap and its child, which is the first process of the sandbox: the others die with it."""
+        """Kill bubblewrap and its child, which is the first process of the sandbox: the others die with it.
+
+        A child that bubblewrap has just made waits for its word, for ever if need be. It may be too young to be
+        among the children, and is of bubblewrap's process group until it was told to go on.
+        """
         if self._process.poll() is None:
             for pid in usage.children(self._process.pid):
                 with suppress(OSError):
                     self._dying.append(os.pidfd_open(pid))
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _buried(self) -> None:
         """Wait until what was killed is gone; a first process goes behind all others of its namespace."""
