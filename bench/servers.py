@@ -20,7 +20,6 @@ _PATIENCE = 60.0
 #: The gateway with what it needs, as users have it: what tests need beside it takes memory, and a slower start.
 PYTHON = Path(__file__).parents[1] / ".venv-bench" / "bin" / "python"
 
-
 _SERVE = [str(PYTHON.with_name("torana")), "serve"]
 
 

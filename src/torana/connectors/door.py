@@ -103,10 +103,10 @@ class Door:
     def _said_at(self, heard: Heard) -> datetime:
         """When a message was said by our clock, going by the quickest that was heard so far."""
         now = self._clock()
-        if heard.said_at is None:
+        if heard.said_at is None or heard.said_at > now:
             return now
-        self._lag = max(timedelta(0), min(self._lag, now - heard.said_at))
-        return min(now, heard.said_at + self._lag)
+        self._lag = min(self._lag, now - heard.said_at)
+        return heard.said_at + self._lag
 
     async def paired(self, most: int) -> Sequence[str]:
         """The ids of so many senders whom the operator let in, the latest first."""

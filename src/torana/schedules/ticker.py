@@ -222,7 +222,8 @@ def _tidy(connection: Connection, now: datetime) -> None:
 
 def _come_back(schedule: Schedule, now: datetime) -> Schedule:
     """A schedule that was made, dealt with or refused by a clock that was ahead."""
-    assert schedule.due_at is not None and schedule.try_at is not None  # noqa: S101, PT018 - it is active
+    assert schedule.due_at is not None  # noqa: S101 - it is active
+    assert schedule.try_at is not None  # noqa: S101 - as above
     due = None if schedule.cron is None else following(schedule, now)
     if due is not None and due < schedule.due_at:
         return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)

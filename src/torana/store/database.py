@@ -16,8 +16,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -104,42 +103,6 @@ class _Job(Generic[T]):
             self.future.set_result(outcome)
 
 
-class _Kept:
-    """The connection, kept from one transaction to the next until one fails.
-
-    To give it back to SQLAlchemy's pool and take it again costs as much as a small transaction.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection: Connection | None = None
-
-    @contextmanager
-    def begin(self) -> Generator[Connection]:
-        """A block that is a transaction."""
-        connection = self._connection or self._engine.connect()
-        self._connection = None
-        try:
-            with connection.begin():
-                yield connection
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-
-    def driver(self) -> sqlite3.Connection:
-        """The driver's own connection, behind a transaction."""
-        connection = self._connection or self._engine.connect()
-        self._connection = connection
-        return cast("sqlite3.Connection", connection.connection.driver_connection)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._connection is not None:
-            self._connection.close()
-        self._engine.dispose()
-
-
 class Database:
     """The one connection to a SQLite file, in a thread of its own; ``monotonic`` counts seconds."""
 
@@ -204,17 +167,17 @@ class Database:
         return await job.future
 
     def _serve(self) -> None:
-        kept = _Kept(sqlite_engine(self._path))
+        engine = sqlite_engine(self._path)
         while (job := self._jobs.get()) is not None:
             batch, closing = self._take(job)
-            outcomes = self._commit(kept, batch)
+            outcomes = self._commit(engine, batch)
             if batch[-1].behind is not None and not isinstance(outcomes[-1], Exception):
-                outcomes[-1] = self._finish(kept, batch[-1].behind)
+                outcomes[-1] = self._finish(engine, batch[-1].behind)
             for member, outcome in zip(batch, outcomes, strict=True):
                 member.settle(outcome)
             if closing:
                 break
-        kept.close()
+        engine.dispose()
 
     def _take(self, first: _Job[Any]) -> tuple[list[_Job[Any]], bool]:
         """The first job and those that wait behind it, and whether the database is to be closed after them."""
@@ -229,10 +192,10 @@ class Database:
             batch.append(job)
         return batch, False
 
-    def _commit(self, kept: _Kept, batch: list[_Job[Any]]) -> list[Any]:
+    def _commit(self, engine: Engine, batch: list[_Job[Any]]) -> list[Any]:
         """Run the batch as one transaction: an outcome per job, a result or an exception."""
         try:
-            with kept.begin() as connection:
+            with engine.begin() as connection:
                 before = _changes(connection)
                 outcomes = (
                     [batch[0].work(connection)]
@@ -248,12 +211,15 @@ class Database:
             self._failed_at = None
         return outcomes
 
-    def _finish(self, kept: _Kept, work: Callable[[sqlite3.Connection], T]) -> T | StoreUnavailable:
+    def _finish(self, engine: Engine, work: Callable[[sqlite3.Connection], T]) -> T | StoreUnavailable:
         """Do what is done outside of a transaction."""
+        pooled = engine.raw_connection()
         try:
-            return work(kept.driver())
+            return work(cast("sqlite3.Connection", pooled.driver_connection))
         except sqlite3.Error as error:
             return self._unavailable(error)
+        finally:
+            pooled.close()
 
     def _unavailable(self, error: BaseException | None) -> StoreUnavailable:
         if self._failed_at is None:

@@ -444,24 +444,19 @@ def _turn(row: RowMapping) -> Turn:
 
 
 # Statements are built once: SQLAlchemy's cache then finds their SQL without walking them.
-def _taking_seq() -> Any:
-    new = insert(sessions)
-    said = new.excluded
-    is_another = sa.func.coalesce(said.speaker != sessions.c.speaker, sa.false())
-    known = new.on_conflict_do_update(
-        index_elements=["owner", "channel"],
-        set_={
-            "next_seq": sessions.c.next_seq + 1,
-            "speaker": sa.func.coalesce(sessions.c.speaker, said.speaker),
-            "shared": sessions.c.shared | is_another,
-            "title": sa.func.coalesce(sessions.c.title, said.title),
-            "updated_at": said.updated_at,
-        },
-    )
-    return known.returning(sessions.c.id, sessions.c.next_seq)
-
-
-_TAKE_SEQ = _taking_seq()
+_new_session = insert(sessions)
+_said = _new_session.excluded
+_is_another = sa.func.coalesce(_said.speaker != sessions.c.speaker, sa.false())
+_TAKE_SEQ = _new_session.on_conflict_do_update(
+    index_elements=["owner", "channel"],
+    set_={
+        "next_seq": sessions.c.next_seq + 1,
+        "speaker": sa.func.coalesce(sessions.c.speaker, _said.speaker),
+        "shared": sessions.c.shared | _is_another,
+        "title": sa.func.coalesce(sessions.c.title, _said.title),
+        "updated_at": _said.updated_at,
+    },
+).returning(sessions.c.id, sessions.c.next_seq)
 _UNFINISHED = (
     sa.select(turns.c.id, turns.c.state, turns.c.user)
     .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
@@ -542,8 +537,9 @@ _other = turns.alias("other")
 _BESIDE = sa.select(
     *usage.HELD,
     sa.exists()
-    .where(_other.c.session_id == sa.bindparam("session_id"), _other.c.id != sa.bindparam("turn_id"))
-    .where(sa.text("other.state IN ('queued', 'running', 'waiting')"))
+    .where(
+        _other.c.session_id == sa.bindparam("session_id"), _other.c.id != sa.bindparam("turn_id"), unfinished
+    )
     .label("others"),
     sa.exists().where(asked.c.turn_id == sa.bindparam("turn_id"), approvals.is_open).label("asks"),
     sa.or_(

@@ -294,8 +294,10 @@ async def test_where_nobody_answers_in_a_chat_the_next_question_is_not_shown(
     async def pause(_: float) -> None:
         await go.wait()
 
+    def clock() -> datetime:
+        return next(asking, None) or watch()
+
     def approvals(database: Database) -> Approvals:
-        clock = lambda: next(asking, None) or watch()  # noqa: E731
         return Approvals(database=database, clock=clock, pause=pause, lasts=timedelta(seconds=60))
 
     def shown(connection: Connection) -> int:

@@ -17,8 +17,8 @@ from torana.tools.mcp.entries import Server
 from torana.tools.mcp.offers import visible_name
 from torana.tools.mcp.servers import McpServers
 
-#: Whether arguments fit is for the server to say.
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+#: Whether arguments fit is for the server to say.
 _ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 
 
