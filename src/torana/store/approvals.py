@@ -160,16 +160,30 @@ def open_in(
     In a chat that is what was shown in it by then, whole; who speaks over HTTP may know what was asked there,
     too. In the order of asking.
     """
-    of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
     was_shown = _shown_at <= said_at
-    query = (
-        _open_at(now)
-        .join(turns, turns.c.id == approvals.c.turn_id)
-        .where(turns.c.owner == owner, turns.c.channel == channel, of_user)
-        .where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
-        .order_by(approvals.c.created_at, approvals.c.id)
+    query = _open_in(owner, channel, user, now).where(
+        was_shown if in_chat else turns.c.account.is_(None) | was_shown
     )
     return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def said_in(
+    connection: Connection, owner: str, channel: str, user: str | None, *, now: datetime
+) -> Approval | None:
+    """The oldest open question to a user that was given to a channel's chat to be said, shown or not."""
+    query = _open_in(owner, channel, user, now).where(
+        turns.c.account.is_not(None), approvals.c.delivery.is_not(None)
+    )
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def is_lost(connection: Connection, approval: Approval) -> bool:
+    """Whether a part of a question that was to be said may never be shown."""
+    query = sa.select(deliveries.c.number).where(
+        _says(approval.turn_id, approval.delivery), deliveries.c.state.not_in(("pending", "sending", "sent"))
+    )
+    return connection.execute(query).first() is not None
 
 
 def listed(
@@ -187,6 +201,21 @@ def listed(
 
 def _open_at(now: datetime) -> sa.Select[Any]:
     return sa.select(approvals).where(is_open, approvals.c.expires_at > now)
+
+
+def _open_in(owner: str, channel: str, user: str | None, now: datetime) -> sa.Select[Any]:
+    of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
+    return (
+        _open_at(now)
+        .join(turns, turns.c.id == approvals.c.turn_id)
+        .where(turns.c.owner == owner, turns.c.channel == channel, of_user)
+        .order_by(approvals.c.created_at, approvals.c.id)
+    )
+
+
+def _says(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
+    """Whether a row of deliveries is a part of what this one of the turn's says."""
+    return (deliveries.c.turn_id == turn_id) & ((deliveries.c.number == number) | (deliveries.c.root == number))
 
 
 def _closed(connection: Connection, approval: Approval, verdict: Verdict) -> Approval:
@@ -246,10 +275,7 @@ _is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
 #: When the last part of a question was shown in its chat; NULL where one was not, or there is none.
 _shown_at = (
     sa.select(sa.case((sa.func.min(_is_sent) == 1, sa.func.max(deliveries.c.ended_at))))
-    .where(
-        deliveries.c.turn_id == approvals.c.turn_id,
-        (deliveries.c.number == approvals.c.delivery) | (deliveries.c.root == approvals.c.delivery),
-    )
+    .where(_says(approvals.c.turn_id, approvals.c.delivery))
     .correlate(approvals)
     .scalar_subquery()
 )

@@ -17,6 +17,7 @@ from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import approvals as rows
 from torana.store import deliveries
+from torana.store import turns as turn_rows
 from torana.store.approvals import Approval, Verdict
 from torana.store.audit import Act, record
 from torana.store.database import Connection, Database, Work
@@ -231,6 +232,23 @@ def answer(
     if not asked:
         return None
     return _decide(connection, asked[0], _verdict(choice, act.at), act), asked[1:]
+
+
+def unanswered(connection: Connection, inbound: Inbound, channel: str, now: datetime) -> Approval | None:
+    """The question that is open in the chat in which this message was said, though the message does not answer
+    it: its speaker cannot have seen all of it.
+    """
+    if inbound.account is None:
+        return None
+    return rows.said_in(connection, inbound.owner, channel, inbound.user, now=now)
+
+
+def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
+    """Have a question said once more that may never be shown as it was said; it expires as before."""
+    turn = turn_rows.get(connection, approval.owner, approval.turn_id)
+    number = turn and deliveries.add_question(connection, turn, question_text(approval), at=at)
+    if number is not None:
+        rows.say(connection, approval, number, approval.expires_at)
 
 
 def _open(

@@ -12,11 +12,11 @@ from torana.messages import Inbound, Turn
 from torana.store import keys
 from torana.store import sessions as session_rows
 from torana.store import turns as rows
-from torana.store.approvals import Approval
+from torana.store.approvals import Approval, is_lost
 from torana.store.audit import Act
 from torana.store.database import Connection, Database
 from torana.store.turns import NewTurn
-from torana.turns.approvals import Approvals, Choice, answer
+from torana.turns.approvals import Approvals, Choice, answer, ask_again, unanswered
 from torana.turns.questions import read_answer
 
 #: What a message has to be, and nothing else, to be taken.
@@ -25,6 +25,9 @@ WORDS = ("/stop", "/status", "/new", "/help")
 _HELP = """\
 /new begins a new conversation, /stop ends what is running, /status tells what runs and waits. \
 Everything else is a message to the agent."""
+
+_TOO_EARLY = "You said that before my question stood here, so I do not count it. Please answer once more."
+_ONCE_MORE = "I cannot tell whether you saw my question, so I do not count that and ask once more."
 
 
 class Controls:
@@ -67,6 +70,7 @@ class Controls:
         other message.
 
         It answers one question, once: in the transaction that writes it down. Heard again it is the same turn.
+        Where its sender cannot have seen the question that is open, it counts for nothing, and they are told.
         """
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
@@ -91,8 +95,20 @@ def _answered(
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
     decided = answer(connection, inbound, new.channel, choice, act)
     if decided is None:
-        return None
+        return _not_counted(connection, inbound, new)
     approval, more = decided
     text = f"I run `{approval.tool}`." if choice.approve else f"I do not run `{approval.tool}`."
     text = " ".join([text, *(f"And `{one.tool}`?" for one in more[:1])])
     return keys.answer_at_once(connection, inbound, new, text), approval
+
+
+def _not_counted(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[Turn, None] | None:
+    """The turn of a word that may have been meant for an open question, but is not taken for its answer."""
+    approval = unanswered(connection, inbound, new.channel, new.at)
+    if approval is None:
+        return None
+    once_more = is_lost(connection, approval)
+    turn = keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else _TOO_EARLY)
+    if once_more:
+        ask_again(connection, approval, new.at)
+    return turn, None

@@ -12,7 +12,7 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Abilities, Attachment
+from torana.connectors.base import Abilities, Attachment, Refused, Unsure
 from torana.messages import GATEWAY_OWNER, Inbound, utc_now
 from torana.store.audit import Act
 from torana.testing import ScriptedModel
@@ -32,6 +32,8 @@ May I run calculate with this?
 }
 
 Answer yes or no."""
+
+TOO_EARLY = "You said that before my question stood here, so I do not count it. Please answer once more."
 
 
 def calculate(expression: str = "2+2", id_: str = "c1") -> ToolCallPart:
@@ -263,9 +265,11 @@ async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
     assert (await texts(chat, 4))[2:] == ["I run calculate.", "2 and 4."]
 
 
-async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_to_it(open_gateway: Open) -> None:
+async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_and_is_told_so(
+    open_gateway: Open,
+) -> None:
     chat = chat_of()
-    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4.", "Yes what?"), rules=ASKS)
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
     chat.gate = asyncio.Event()
     await chat.say("2+2?")
     await chat.called(1)  # the question is on its way
@@ -274,9 +278,32 @@ async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_to
 
     assert await open_calls(gateway, 1) == ["c1"]
     chat.gate.set()
-    assert await texts(chat, 1) == [QUESTION]
+    assert await texts(chat, 2) == [QUESTION, TOO_EARLY]
     await chat.say("yes")
-    assert (await texts(chat, 4))[1:] == ["I run calculate.", "It is 4.", "Yes what?"]
+    assert (await texts(chat, 4))[2:] == ["I run calculate.", "It is 4."]
+
+
+@pytest.mark.parametrize("fault", ["ambiguous", "refused"])
+async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_more(
+    open_gateway: Open, fault: str
+) -> None:
+    chat = Chat(Abilities(length=2_000, repeat="blind", pace=10_000), allow=["*"], on_ambiguous="hold")
+    chat.faults.append(Unsure("cut off") if fault == "ambiguous" else Refused("not now"))
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await open_calls(gateway, 1)
+    while [row.state for row in await gateway.rows()] != [fault]:
+        pass
+
+    await chat.say("yes")
+
+    assert await texts(chat, 2) == [
+        "I cannot tell whether you saw my question, so I do not count that and ask once more.",
+        QUESTION,
+    ]
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("yes")
+    assert (await texts(chat, 4))[2:] == ["I run calculate.", "It is 4."]
 
 
 async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_answer_to_it(
@@ -319,7 +346,7 @@ async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was
 
     assert await open_calls(gateway, 1) == ["c1"]
     await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock is not ours
-    assert (await texts(chat, 2))[1] == "I run calculate."
+    assert (await texts(chat, 3))[1:] == [TOO_EARLY, "I run calculate."]
 
 
 async def test_a_message_of_the_far_future_is_one_of_now(open_gateway: Open) -> None:
@@ -350,7 +377,7 @@ async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open)
     gates[1].set()
     await chat.shown(2)
     await chat.say("yes")
-    assert "I run calculate." in (await texts(chat, 3))[2]
+    assert (await texts(chat, 4))[2:] == [TOO_EARLY, "I run calculate."]
 
 
 async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway: Open) -> None:
