@@ -120,7 +120,8 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     run in any thread. Raises ``OperatorError`` for what the operator has to mend.
     """
     settings = loaded.settings
-    core = build_core(loaded, model)
+    with loaded.placing():
+        core = build_core(loaded, model)
     rates = rates_of(settings)
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)

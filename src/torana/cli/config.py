@@ -12,9 +12,7 @@ from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
 from torana.config import SECRETS, TABLES, Loaded
-from torana.connectors.registry import check_accounts, read_accounts
-from torana.tools.mcp.entries import read_servers
-from torana.tools.mcp.servers import check_servers
+from torana.errors import ConfigInvalid
 
 #: What stands for a secret that is set.
 HIDDEN = "********"
@@ -34,11 +32,15 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def check(config: ConfigFlag = None) -> None:
-    """Check the settings: each fault is a line on standard error, and the exit code is then 2."""
-    loaded = settings_from(config=config)
-    check_accounts(read_accounts(loaded.settings.connectors, loaded.provider_environ))
-    settings, environ = loaded.settings, loaded.provider_environ
-    check_servers(read_servers(settings.mcp, file=settings.mcp_config, environ=environ), environ)
+    """Check the settings: each fault is a line on standard error, and the exit code is then 2.
+
+    What they name is imported, such as your own tools; nothing is started, and nobody is called.
+    """
+    # Everything heavy hangs on it, and `config show` needs nothing of that.
+    from torana.app.checks import settings_faults
+
+    if faults := settings_faults(settings_from(config=config)):
+        raise ConfigInvalid("\n".join(faults))
     typer.echo("The settings are right.")
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import httpx
 import typer
 
-from torana.app.acting import open_bubblewrap, open_skills, search_key
+from torana.app.acting import open_bubblewrap, open_skills
+from torana.app.checks import (
+    check_connectors,
+    check_data_dir,
+    check_mcp,
+    check_models,
+    check_search,
+    check_tools,
+)
 from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
@@ -19,17 +26,13 @@ from torana.cli.remote import running_gateway
 from torana.cli.skills.reading import SkillsHere
 from torana.cli.terminal import printable
 from torana.config import Loaded
-from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
+from torana.connectors.registry import Account
 from torana.errors import DataDirUnusable, GatewayError, OperatorError
 from torana.models.providers import probe
 from torana.store.backup import DATABASE_NAME
 from torana.store.check import check_database
 from torana.store.lock import read_address
 from torana.store.migrate import HEAD
-from torana.tools.mcp.entries import read_servers
-from torana.tools.mcp.servers import check_servers
-from torana.tools.operator import load_tools
-from torana.web.search import lacking
 
 app = typer.Typer()
 
@@ -51,7 +54,10 @@ def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
     gateway gets on with them.
     """
     loaded = settings_from(config=config, data_dir=data_dir)
-    findings = [Finding("settings", True, "right"), *(_found(name, check, loaded) for name, check in _CHECKS)]
+    findings = [
+        Finding("settings", True, "could be read"),
+        *(_found(name, check, loaded) for name, check in _CHECKS),
+    ]
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -72,14 +78,9 @@ def _found(name: str, check: Callable[[Loaded], str], loaded: Loaded) -> Finding
 
 
 def _data(loaded: Loaded) -> str:
+    check_data_dir(loaded)
     directory = loaded.settings.data_dir
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise DataDirUnusable(
-            f"{there} is no directory that can be written; mend its permissions, or choose another with "
-            "--data-dir"
-        )
-    return str(directory) if there == directory else f"{directory} is made at the first start"
+    return str(directory) if directory.exists() else f"{directory} is made at the first start"
 
 
 def _gateway(loaded: Loaded) -> str:
@@ -133,10 +134,8 @@ def _sandbox(loaded: Loaded) -> str:
 
 
 def _tools(loaded: Loaded) -> str:
-    settings = loaded.settings
-    names = [getattr(function, "__name__", repr(function)) for function in load_tools(settings.tools)]
-    if missing := lacking(settings.search, url=settings.search_url, api_key=search_key(settings)):
-        raise OperatorError(f"web_search is left out: {missing}")
+    names = check_tools(loaded)
+    check_search(loaded)
     return ", ".join(names) or "none of your own"
 
 
@@ -154,19 +153,12 @@ def _permissions(loaded: Loaded) -> str:
 
 
 def _connectors(loaded: Loaded) -> str:
-    accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ)
-    check_accounts(accounts)
-    called = [account.name for account in accounts if is_called(account)]
-    if called and not loaded.settings.hooks_port:
-        raise OperatorError(f"platforms call the gateway for {', '.join(called)}; set TORANA_HOOKS_PORT")
-    return ", ".join(_named(account) for account in accounts) or "none"
+    return ", ".join(_named(account) for account in check_connectors(loaded)) or "none"
 
 
 def _mcp(loaded: Loaded) -> str:
-    settings = loaded.settings
-    servers = read_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
-    check_servers(servers, loaded.provider_environ)
-    gateway = running_gateway(settings)
+    servers = check_mcp(loaded)
+    gateway = running_gateway(loaded.settings)
     if gateway is None or not servers:
         return ", ".join(server.name for server in servers) or "none"
     records = gateway.ask("GET", "/v1/mcp", read=lambda document: list(document["items"]))
@@ -182,6 +174,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
+    check_models(loaded)
     model = choose_model(loaded, open_skills(loaded))
     result = asyncio.run(probe(model))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"

@@ -45,7 +45,10 @@ def approve(
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the tools of a server that are new, or changed since they were seen, and offer them."""
+    """Show the tools of a server that are new, or changed since they were seen, and offer them.
+
+    What is shown is what the model would read; a note tells what of the server's words it would not.
+    """
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     one = next((one for one in gateway.ask("GET", "/v1/mcp", read=_items) if one["server"] == server), None)
     if one is None:
@@ -55,9 +58,11 @@ def approve(
         return
     for tool in one["waiting"]:
         typer.echo(
-            printable(f"{tool['tool']}: {tool['description']}\n{json.dumps(tool['inputSchema'])}\n"),
-            err=as_json,
+            printable(f"{tool['tool']}: {tool['description']}\n{json.dumps(tool['inputSchema'])}"), err=as_json
         )
+        for note in tool["notes"]:
+            typer.echo(f"note: {note}", err=as_json)
+        typer.echo(err=as_json)
     if not yes:
         typer.confirm("Offer these to the agent?", abort=True, err=as_json)
     path, body = f"/v1/mcp/{server}/approve", {"held": one["held"]}

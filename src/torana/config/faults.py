@@ -19,6 +19,9 @@ T = TypeVar("T")
 #: More faults than this are counted, not listed.
 LISTED = 20
 
+#: How a line begins that speaks of a setting, or of what stands in a table.
+_BEGINS = re.compile(rf"(?:{PREFIX}(?P<variable>[A-Z_]+)|(?P<setting>[a-z_]+)(?P<within>\.[^:]*)?): ")
+
 _NO_RULE = "not a table"
 
 #: What Kubernetes sets in every pod for a service named ``torana``, besides ``TORANA_PORT``.
@@ -50,6 +53,22 @@ def where(name: str, *, sources: Sequence[Source]) -> str:
 def source_of(name: str, *, sources: Sequence[Source]) -> Source | None:
     """The strongest source that has the setting; None where the default stands."""
     return next((source for source in sources if name in source.values), None)
+
+
+def placed(line: str, *, sources: Sequence[Source]) -> str:
+    """A line that begins with a setting, ``TORANA_TOOLS: …`` or ``mcp.time.command: …``, with its place.
+
+    The setting is then called as it is where it was given; any other line stays as it is.
+    """
+    begins = _BEGINS.match(line)
+    name = (begins["variable"] or begins["setting"]).lower() if begins else ""
+    source = source_of(name, sources=sources)
+    if begins is None or source is None:
+        return line
+    if begins["within"]:
+        label = "" if source.label(name) == name else f"{source.label(name)}: "
+        return f"{source.place(name + begins['within'])}{label}{line}"
+    return f"{source.place(name)}{source.label(name)}: {line[begins.end() :]}"
 
 
 def _capped(items: Sequence[T], write: Callable[[T], str]) -> list[str]:

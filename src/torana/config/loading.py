@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from torana.config.sources import (
     from_environment,
     from_file,
     from_flags,
-    is_file,
+    is_there,
     read_dotenv,
 )
 from torana.errors import ConfigInvalid
@@ -42,6 +43,16 @@ class Loaded:
     provider_environ: Mapping[str, str] = field(repr=False)
     #: Reads the same places once more: what they say now. Raises ``ConfigInvalid``.
     again: Callable[[], Loaded] = field(repr=False, compare=False)
+    #: A line about a setting with the place where that was given.
+    placed: Callable[[str], str] = field(repr=False, compare=False)
+
+    @contextmanager
+    def placing(self) -> Generator[None]:
+        """What is found to be wrong within tells where it was written: each line of a ``ConfigInvalid``."""
+        try:
+            yield
+        except ConfigInvalid as error:
+            raise ConfigInvalid("\n".join(map(self.placed, error.detail.splitlines()))) from error
 
 
 def load(
@@ -85,6 +96,7 @@ def load(
         ),
         provider_environ=variables,
         again=partial(load, flags=flags, environ=environ, cwd=cwd, user_dir=user_dir),
+        placed=partial(faults.placed, sources=sources),
     )
 
 
@@ -110,7 +122,8 @@ def _settings_file(
     if variables.get("TORANA_CONFIG"):
         return [from_file(_at(cwd, variables["TORANA_CONFIG"]), cwd=cwd, named_by="TORANA_CONFIG=")]
     candidates = (cwd / FILE_NAME, (user_dir or platformdirs.user_config_path("torana")) / FILE_NAME)
-    return [from_file(path, cwd=cwd) for path in candidates if is_file(path)][:1]
+    # Whatever has the name is meant to be read: a directory of it is what a container makes of a missing file.
+    return [from_file(path, cwd=cwd) for path in candidates if is_there(path)][:1]
 
 
 def _at(cwd: Path, named: object) -> Path:

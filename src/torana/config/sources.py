@@ -24,6 +24,7 @@ FILE_LIMIT = 1_048_576
 _PATHS = frozenset(
     name for name, field in Settings.model_fields.items() if field.annotation is Path or name == "mcp_config"
 )
+_HEADER = re.compile(r"^[ \t]*\[(?P<name>[^\[\]\n]+)\]", re.MULTILINE)
 _AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
 
 
@@ -47,7 +48,8 @@ class Source:
     origin: Callable[[str], str]
     #: A setting's name as it is written in this place.
     label: Callable[[str], str]
-    #: File and line, as the beginning of a message; empty where there is no file.
+    #: File and line of a setting, or of ``mcp.time.command`` in one, as the beginning of a message; empty where
+    #: there is no file.
     place: Callable[[str], str] = _nowhere
 
 
@@ -83,7 +85,7 @@ def from_dotenv(dotenv: DotEnv, *, cwd: Path) -> Source:
         values=_rooted(_settings_in(dotenv.variables), base=cwd),
         origin=lambda _name: ".env",
         label=variable,
-        place=lambda name: f".env:{dotenv.lines[variable(name)]}: ",
+        place=lambda name: f".env:{dotenv.lines[variable(name.partition('.')[0])]}: ",
     )
 
 
@@ -98,7 +100,7 @@ def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
         values=_rooted(_parse(text, file=file), base=path.parent),
         origin=lambda _name: f"file {shown_path(path)}",
         label=lambda name: name,
-        place=lambda name: _file_place(file, line=line_of(name, text=text)),
+        place=lambda name: _file_place(file, line=line_within(name, text=text)),
     )
 
 
@@ -127,6 +129,31 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def is_there(path: Path) -> bool:
+    """True where there is anything, be it a link to nowhere; a place that cannot be looked at has nothing."""
+    try:
+        path.lstat()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def line_within(path: str, *, text: str) -> int | None:
+    """The line on which TOML ``text`` sets ``path``, such as ``port`` or ``mcp.time.command``.
+
+    Else the line of the table around it, of the setting that both belong to, or None where that hides.
+    """
+    name, _, _ = path.partition(".")
+    for header in islice(_HEADER.finditer(text), 200):
+        table = re.sub(r"\s*\.\s*", ".", header["name"].strip()).replace('"', "").replace("'", "")
+        if "." in table and f"{path}.".startswith(f"{table}.") and _is_whole(text[: header.start()]):
+            key = re.escape(path[len(table) + 1 :].partition(".")[0])
+            inside = text[header.end() :].partition("\n[")[0]
+            found = re.search(rf"^[ \t]*[\"']?{key}[\"']?[ \t]*[=.]", inside, re.MULTILINE) if key else None
+            return text.count("\n", 0, header.end() + (found.start() if found else 0)) + 1
+    return line_of(name, text=text)
 
 
 def line_of(key: str, *, text: str) -> int | None:

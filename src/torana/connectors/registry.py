@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from torana.connectors.base import Connector, ConnectorSettings
 from torana.errors import ConfigInvalid
+from torana.tools.entry_faults import entry_faults, meant
 
 #: Where other packages say which connectors they bring: a name, and the class.
 GROUP = "torana.connectors"
@@ -121,8 +122,8 @@ def load(kind: str) -> type[Connector[Any]]:
         return _builtin(kind)
     found = _brought()
     if kind not in found:
-        known = ", ".join(sorted(_kinds()))
-        raise ConfigInvalid(f'there is no connector "{kind}"; there are {known}')
+        hint = meant(kind, _kinds()) or f"; there are {', '.join(sorted(_kinds()))}"
+        raise ConfigInvalid(f'there is no connector "{kind}"{hint}')
     return cast("type[Connector[Any]]", found[kind].load())
 
 
@@ -154,10 +155,7 @@ def read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSett
     try:
         return kind.Settings.model_validate(dict(account.values))
     except ValidationError as error:
-        lines = [
-            f"connectors.{account.name}{''.join(f'.{step}' for step in fault['loc'])}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
+        lines = entry_faults(f"connectors.{account.name}", error, of=kind.Settings)
     raise ConfigInvalid("\n".join(lines))
 
 

@@ -69,7 +69,7 @@ def test_show_as_json_has_every_value_in_its_own_type(torana: Command) -> None:
 @pytest.mark.parametrize("arguments", [("show",), ("show", "--json"), ("check",)])
 def test_a_secret_is_never_printed(torana: Command, arguments: tuple[str, ...]) -> None:
     Path(".env").write_text(f"OPENAI_API_KEY={TOKEN}\n")
-    code, out, err = torana(*arguments, **{variable(name): TOKEN for name in SECRETS})
+    code, out, err = torana(*arguments, TORANA_SEARCH="brave", **{variable(name): TOKEN for name in SECRETS})
     assert code == 0
     assert TOKEN not in out + err
 
@@ -90,6 +90,69 @@ def test_a_value_with_brackets_or_line_ends_is_shown_as_it_is_on_one_line(torana
 
 def test_check_says_one_line_when_all_is_right(torana: Command) -> None:
     assert torana("check") == (0, "The settings are right.\n", "")
+
+
+def test_check_finds_what_serve_would_refuse_and_names_it_as_it_was_given(torana: Command) -> None:
+    Path("torana.toml").write_text(
+        """
+model = "opnai:gpt-5"
+tools = ["no_such_module:y"]
+search = "searxng"
+data_dir = "/dev/null/x"
+[connectors.telegrm]
+
+[mcp.a]
+args = ["comand ="]
+comand = "y"
+[mcp."b"]
+command = "no-such-program"
+env.KEY = "x"
+"""
+    )
+    code, out, err = torana("check")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        (
+            "torana.toml:5: data_dir: /dev/null is no directory that can be written; mend its permissions, or "
+            "choose another with --data-dir"
+        ),
+        'torana.toml:6: connectors.telegrm: there is no connector "telegrm"; did you mean "telegram"?',
+        'torana.toml:10: mcp.a.comand: unknown setting; did you mean "command"?',
+        "torana.toml:8: mcp.a: has to have either command, for a program, or url, for an address",
+        "torana.toml:11: mcp.b: there is no program no-such-program; install it, or give its whole path",
+        (
+            "torana.toml:3: tools: no_such_module:y: No module named 'no_such_module'; install it, or put it "
+            "on PYTHONPATH"
+        ),
+        (
+            "torana.toml:4: search: web_search is left out: searxng needs the address of your instance: "
+            "set TORANA_SEARCH_URL"
+        ),
+        'torana.toml:2: model: unknown provider "opnai"; did you mean "openai:gpt-5"?',
+    ]
+
+
+def test_check_finds_a_missing_key_and_what_stands_in_variables(
+    torana: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    mcp = '{"x": {"url": "ftp://x"}}'
+    code, _, err = torana("check", TORANA_MODEL="openai:gpt-5", TORANA_TOOLS="json:loads2", TORANA_MCP=mcp)
+    assert code == 2
+    assert err.splitlines() == [
+        "TORANA_MCP: mcp.x.url: must be an http or https URL without user and password",
+        "TORANA_TOOLS: json:loads2: json has no 'loads2'",
+        "openai:gpt-5 needs a key: set OPENAI_API_KEY",
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_settings_file_that_is_none_is_not_passed_over(torana: Command, command: str) -> None:
+    Path("torana.toml").mkdir()
+    assert torana(command) == (2, "", "torana.toml: cannot be read (Is a directory)\n")
+    Path("torana.toml").rmdir()
+    Path("torana.toml").symlink_to("nowhere.toml")
+    assert torana(command) == (2, "", "torana.toml: no such file\n")
 
 
 @pytest.mark.parametrize("command", ["check", "show"])

@@ -111,8 +111,8 @@ def test_a_data_directory_that_cannot_be_made_is_found(
     monkeypatch.setenv("TORANA_DATA_DIR", str(place / "file" / "data"))
     monkeypatch.setenv("TORANA_SKILLS_DIR", str(place / "skills"))
     assert findings() == {
-        "data": f"{place / 'file'} is no directory that can be written; mend its permissions, or choose "
-        "another with --data-dir"
+        "data": f"TORANA_DATA_DIR: {place / 'file'} is no directory that can be written; mend its "
+        "permissions, or choose another with --data-dir"
     }
 
 
@@ -194,12 +194,14 @@ def test_a_search_service_that_lacks_something_is_found(
     findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORANA_SEARCH", "brave")
-    assert findings()["tools"] == "web_search is left out: brave needs a key: set TORANA_SEARCH_API_KEY"
+    assert findings()["tools"] == (
+        "TORANA_SEARCH: web_search is left out: brave needs a key: set TORANA_SEARCH_API_KEY"
+    )
 
 
 def test_ones_own_tools_are_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORANA_TOOLS", "torana.tools.arithmetic:calculate")
-    assert "ok    tools      calculate\n" in command("doctor")[1]
+    monkeypatch.setenv("TORANA_TOOLS", "torana.tools.mcp.entries:slug")
+    assert "ok    tools      slug\n" in command("doctor")[1]
 
 
 @pytest.fixture
@@ -236,11 +238,11 @@ def test_faults_of_connectors_are_found_and_no_secret_is_told(
     connect("[connectors.webhook]", 'secrets = "hush-hush"', "[connectors.gull]", "x = 1", "[connectors.slack]")
     found = findings()
     assert found.keys() == {"connectors"}
-    assert [line.partition(": ")[0] for line in found["connectors"].splitlines()] == [
-        "connectors.webhook",
-        "connectors.gull",
-        "connectors.slack.bot_token",
-        "connectors.slack.app_token",
+    assert [line.split(": ")[:2] for line in found["connectors"].splitlines()] == [
+        ["torana.toml:1", "connectors.webhook"],
+        ["torana.toml:3", "connectors.gull"],
+        ["torana.toml:5", "connectors.slack.bot_token"],
+        ["torana.toml:5", "connectors.slack.app_token"],
     ]
     assert "hush" not in found["connectors"]
 
@@ -250,8 +252,8 @@ def test_a_variable_of_a_connector_that_is_not_set_is_found(
 ) -> None:
     connect("[connectors.webhook]", 'secrets = "$NOT_SET_ANYWHERE"')
     assert findings() == {
-        "connectors": "connectors.webhook.secrets: the environment variable NOT_SET_ANYWHERE is not set; "
-        "set it, or write it into .env"
+        "connectors": "torana.toml:2: connectors.webhook.secrets: the environment variable NOT_SET_ANYWHERE "
+        "is not set; set it, or write it into .env"
     }
 
 

@@ -70,16 +70,19 @@ def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
     faults = faults_of(
         hook("right"),
         hook("short", secrets="too-short-a-secret"),
-        hook("wrong", per_minute=0, nonsense=1),
+        hook("wrong", per_minute=0, reply_ulr=1),
         Account(name="odd", kind="pigeons", values={}),
     )
     assert [fault.partition(": ")[0] for fault in faults] == [
         "connectors.short",
         "connectors.wrong.per_minute",
-        "connectors.wrong.nonsense",
+        "connectors.wrong.reply_ulr",
         "connectors.odd",
     ]
-    assert 'there is no connector "pigeons"' in faults[-1]
+    assert faults[2].endswith('unknown setting; did you mean "reply_url"?')
+    assert 'there is no connector "pigeons"; there are dingtalk, ' in faults[-1]
+    (misspelt,) = faults_of(Account(name="telegrm", kind="telegrm", values={}))
+    assert misspelt == 'connectors.telegrm: there is no connector "telegrm"; did you mean "telegram"?'
     assert "too-short" not in "".join(faults)
 
 

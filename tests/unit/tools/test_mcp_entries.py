@@ -71,7 +71,9 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
     [
         ({"a": {}}, "mcp.a: has to have either command, for a program, or url, for an address"),
         ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: has to have either command"),
-        ({"a": {"command": "x", "kommand": "y"}}, "mcp.a.kommand: Extra inputs are not permitted"),
+        ({"a": {"comand": "x"}}, 'mcp.a.comand: unknown setting; did you mean "command"?\nmcp.a: has to have '),
+        ({"a": {"url": "http://x", "http_header": {}}}, 'did you mean "http_headers"?'),
+        ({"a": {"command": "x", "allow": "y"}}, 'mcp.a.allow: must be a list, such as ["a", "b"]'),
         ({"a": {"command": "x", "env": {"K": "$NONE"}}}, "mcp.a: the environment variable NONE is not set"),
         (
             {"a": {"command": "x", "env": {"K": "${TORANA_GATEWAY_TOKEN}"}}},
@@ -111,9 +113,18 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None
         read_servers({}, file=tmp_path / "none.json", environ={})
 
 
-def test_a_program_that_is_not_there_is_named_before_it_is_needed() -> None:
-    with pytest.raises(ConfigInvalid, match=r"mcp\.a: there is no program no-such-program"):
-        check_servers(read(a={"command": "no-such-program"}, b={"command": "sh"}), ENVIRON)
+def test_a_program_that_is_not_there_is_named_before_it_is_needed_beside_other_faults() -> None:
+    tables: dict[str, Any] = {
+        "a": {"command": "no-such-program"},
+        "b": {"command": "sh"},
+        "c": {"url": "$NONE"},
+    }
+    with pytest.raises(ConfigInvalid) as raised:
+        check_servers(tables, file=None, environ=ENVIRON)
+    assert raised.value.detail.splitlines() == [
+        "mcp.c: the environment variable NONE is not set; set it, or write it into .env",
+        "mcp.a: there is no program no-such-program; install it, or give its whole path",
+    ]
 
 
 def test_a_program_gets_nothing_that_its_entry_does_not_name() -> None:

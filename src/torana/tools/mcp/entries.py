@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from torana.errors import ConfigInvalid
+from torana.tools.entry_faults import entry_faults
 
 #: The key under which other clients keep their servers.
 USUAL = "mcpServers"
@@ -39,6 +40,8 @@ _OWN = "TORANA_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,31}")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s#]*)?(\?[^\s#]*)?")
 _TRANSPORTS = frozenset({"stdio", "http", "streamable-http", "streamablehttp", "streamable_http"})
+
+_ONE_WAY = "has to have either command, for a program, or url, for an address"
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ class Server(BaseModel):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("has to have either command, for a program, or url, for an address")
+            raise ValueError(_ONE_WAY)
         return self
 
     @property
@@ -121,6 +124,19 @@ def read_servers(
 
     Variables are filled in. Raises ``ConfigInvalid`` with a line for each fault; no value is in it.
     """
+    servers, faults = sound_servers(tables, file=file, environ=environ)
+    if faults:
+        raise ConfigInvalid("\n".join(faults))
+    return servers
+
+
+def sound_servers(
+    tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
+) -> tuple[list[Server], list[str]]:
+    """Those of the servers whose entries are right, and a line for each fault of the others.
+
+    Raises ``ConfigInvalid`` where the file cannot be read.
+    """
     faults: list[str] = []
     found: dict[str, Server] = {}
     for where, name, values, usual in _entries(tables, file):
@@ -135,9 +151,7 @@ def read_servers(
             found[server.name] = server
     if len(found) > SERVERS_LIMIT:
         faults.append(f"mcp: more than {SERVERS_LIMIT} servers")
-    if faults:
-        raise ConfigInvalid("\n".join(faults))
-    return list(found.values())
+    return list(found.values()), faults
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -209,7 +223,8 @@ def _server(
     filled = _filled(
         {key: value for key, value in values.items() if key not in unused}, environ, missing.append, own.append
     )
-    faults = [f"{where}: the environment variable {variable} is not set" for variable in missing]
+    cure = "set it, or write it into .env"
+    faults = [f"{where}: the environment variable {variable} is not set; {cure}" for variable in missing]
     faults += [f"{where}: {variable} is the gateway's own and is not handed to a server" for variable in own]
     if faults:
         raise ConfigInvalid("\n".join(faults))
@@ -220,10 +235,11 @@ def _validated(where: str, values: Mapping[str, Any]) -> Server:
     try:
         return Server.model_validate(values)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join([where, *map(str, fault['loc'])])}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
+        lines = entry_faults(where, error, of=Server)
+    # Where something else is wrong, pydantic does not come to what concerns the whole.
+    whole = f"{where}: {_ONE_WAY}"
+    if ("command" in values) == ("url" in values) and whole not in lines:
+        lines.append(whole)
     raise ConfigInvalid("\n".join(lines))
 
 

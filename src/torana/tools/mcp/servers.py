@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
-from torana.tools.mcp.entries import Server, search_path
+from torana.tools.mcp.entries import Server, search_path, sound_servers
 from torana.tools.mcp.offers import LeftOut, Offer
 from torana.tools.mcp.pins import Pins
 from torana.tools.mcp.supervisor import Opens, Status, Supervisor
@@ -123,23 +123,34 @@ class McpServers:
         }
 
 
-def check_servers(servers: Sequence[Server], environ: Mapping[str, str]) -> None:
-    """Raise ``ConfigInvalid`` where the library or a server's program is not there; nothing is started."""
-    if servers:
-        check_library()
-    faults = [
+def check_servers(
+    tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
+) -> list[Server]:
+    """The servers that the settings name, where their library and their programs are there too.
+
+    Nothing is started. Raises ``ConfigInvalid`` with the faults of all of them, a line for each.
+    """
+    servers, faults = sound_servers(tables, file=file, environ=environ)
+    if servers and not _has_library():
+        faults.append(f"mcp: {INSTALL}")
+    faults += [
         f"mcp.{server.name}: there is no program {server.command}; install it, or give its whole path"
         for server in servers
         if server.command is not None and shutil.which(server.command, path=search_path(environ)) is None
     ]
     if faults:
         raise ConfigInvalid("\n".join(faults))
+    return servers
 
 
 def check_library() -> None:
     """Raise ``ConfigInvalid`` with the line that installs the library where it is not there."""
-    if find_spec("mcp") is None or find_spec("jsonschema") is None:
+    if not _has_library():
         raise ConfigInvalid(f"mcp: {INSTALL}")
+
+
+def _has_library() -> bool:
+    return find_spec("mcp") is not None and find_spec("jsonschema") is not None
 
 
 async def _opener(*, path: str, homes: Path) -> Opens:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Literal, Protocol, cast
+from urllib.parse import urlsplit
 
 from torana.errors import ConfigInvalid
 from torana.tools.base import ToolError
@@ -32,6 +33,8 @@ _GOOD = 60.0
 _LOOK, _CALM = 60.0, 1.0
 #: Seconds that a connection gets to end in; after that it is left to itself.
 _END = 5.0
+#: What the library raises where nobody takes a connection; it is not imported here.
+_UNREACHED = ("ConnectError", "ConnectTimeout")
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +177,7 @@ class Supervisor:
         _log.debug("the connection to an MCP server failed", exc_info=error)
         if isinstance(error, ConfigInvalid):
             return "refused", error.detail
-        return "backing_off", self._server.masked(_told(error))[:500]
+        return "backing_off", self._server.masked(_told(error, self._server))[:500]
 
     async def _connected(self) -> str:
         """Connect, and keep what is offered true; why it ended."""
@@ -250,9 +253,14 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _told(error: BaseException) -> str:
+def _told(error: BaseException, server: Server) -> str:
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
+    if type(error).__name__ in _UNREACHED and server.url:
+        address = urlsplit(server.url)
+        why = str(error) or "no answer"
+        cure = "start the server there, or mend its url"
+        return f"cannot connect to {address.scheme}://{address.netloc}: {why}; {cure}"
     if isinstance(error, ConnectionError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -1,0 +1,97 @@
+"""What of the settings will not work, as far as it can be told without the network and with nothing started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from torana.app.acting import open_skills, search_key
+from torana.app.models import choose_embedder, choose_model
+from torana.config import Loaded
+from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
+from torana.errors import ConfigInvalid
+from torana.tools.mcp.entries import Server
+from torana.tools.mcp.servers import check_servers
+from torana.tools.operator import load_tools
+from torana.tools.toolset import build_toolset
+from torana.web.search import lacking
+
+
+def settings_faults(loaded: Loaded) -> list[str]:
+    """A line for each fault, with the place where it was written. Imports what the settings name."""
+    faults: list[str] = []
+    for check in _CHECKS:
+        try:
+            check(loaded)
+        except ConfigInvalid as error:
+            faults += error.detail.splitlines()
+        except OSError as error:
+            faults.append(f"{error.filename}: {error.strerror}; mend its permissions, or choose another place")
+    return faults
+
+
+# Each raises ``ConfigInvalid`` with a line for each fault.
+
+
+def check_data_dir(loaded: Loaded) -> None:
+    """Whether the data directory is there and can be written, or can be made."""
+    directory = loaded.settings.data_dir
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    # What is in /proc cannot be made, whatever its permissions say.
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
+        with loaded.placing():
+            raise ConfigInvalid(
+                f"data_dir: {there} is no directory that can be written; mend its permissions, or choose "
+                "another with --data-dir"
+            )
+
+
+def check_connectors(loaded: Loaded) -> Sequence[Account]:
+    """The accounts, whose settings are right, and for which those that call can reach the gateway."""
+    accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ)
+    with loaded.placing():
+        check_accounts(accounts)
+    called = [account.name for account in accounts if is_called(account)]
+    if called and not loaded.settings.hooks_port:
+        raise ConfigInvalid(f"platforms call the gateway for {', '.join(called)}; set TORANA_HOOKS_PORT")
+    return accounts
+
+
+def check_mcp(loaded: Loaded) -> Sequence[Server]:
+    """The MCP servers, whose entries are right and whose programs are there."""
+    settings = loaded.settings
+    with loaded.placing():
+        return check_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
+
+
+def check_tools(loaded: Loaded) -> Sequence[str]:
+    """The names of the operator's own tools, which can all be imported and called."""
+    with loaded.placing():
+        own = load_tools(loaded.settings.tools)
+        build_toolset([], own=own)
+    return [function.__name__ for function in own]
+
+
+def check_search(loaded: Loaded) -> None:
+    """Whether the search service has what it needs."""
+    settings = loaded.settings
+    with loaded.placing():
+        if missing := lacking(settings.search, url=settings.search_url, api_key=search_key(settings)):
+            raise ConfigInvalid(f"search: web_search is left out: {missing}")
+
+
+def check_models(loaded: Loaded) -> None:
+    """Whether the models have a name, a key and a library."""
+    with loaded.placing():
+        choose_model(loaded, open_skills(loaded))
+        choose_embedder(loaded)
+
+
+_CHECKS: tuple[Callable[[Loaded], object], ...] = (
+    check_data_dir,
+    check_connectors,
+    check_mcp,
+    check_tools,
+    check_search,
+    check_models,
+)
