@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -263,3 +264,22 @@ def test_the_generated_pages_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts/gen_docs.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_administrative_act_is_in_the_table_of_the_audit_record() -> None:
+    table = set(re.findall(r"`([a-z]+\.[a-z]+)`", PAGES["docs/howto/let-others-in.md"]))
+    recorded = {name for file in (ROOT / "src").rglob("*.py") for name in _acts(ast.parse(file.read_bytes()))}
+    assert len(recorded) > 25
+    assert recorded - table == set()
+
+
+def _acts(module: ast.Module) -> Iterator[str]:
+    """The names of acts that the calls of a module hand over beside the act itself."""
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
+        if any(isinstance(node, ast.Name) and node.id == "act" for node in ast.walk(call)):
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                for value in (
+                    (argument.body, argument.orelse) if isinstance(argument, ast.IfExp) else (argument,)
+                ):
+                    if isinstance(value, ast.Constant) and re.fullmatch(r"[a-z]+\.[a-z]+", str(value.value)):
+                        yield str(value.value)

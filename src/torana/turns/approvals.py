@@ -295,7 +295,7 @@ def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: A
         record(
             connection,
             act,
-            f"approval.{'approve' if verdict.state == 'approved' else 'deny'}",
+            "approval.approve" if verdict.state == "approved" else "approval.deny",
             decided.turn_id,
             callId=decided.call_id,
             tool=decided.tool,
