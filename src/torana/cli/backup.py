@@ -11,7 +11,7 @@ import typer
 from torana import __version__
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
-from torana.errors import DataDirUnusable
+from torana.errors import DataDirUnusable, OperatorError
 from torana.skills.folder import files_to_keep
 from torana.store.backup import DATABASE_NAME, INSTALLED, write_backup
 
@@ -33,6 +33,10 @@ def backup(
     file = _file(target or Path(), now)
     if not (settings.data_dir / DATABASE_NAME).exists():
         raise DataDirUnusable(f"there is no database in {settings.data_dir} yet; name another with --data-dir")
+    if file.exists():
+        raise OperatorError(f"{file} exists already; name another file, or a directory")
+    if not file.parent.is_dir():
+        raise OperatorError(f"there is no directory {file.parent}; make it, or name another file")
     with progress_bar("copying the database") as progress:
         write_backup(
             data_dir=settings.data_dir,

@@ -39,7 +39,7 @@ def restore(
     typer.echo(
         printable(
             f"restored the backup of {restored.created_at} (Torana {restored.version}, "
-            f"skill files: {restored.skill_files}) into {settings.data_dir}; "
-            "what was there is kept as *.replaced-*"
+            f"skill files: {restored.skill_files}) into {settings.data_dir}"
+            f"{'; what was there is kept as *.replaced-*' if restored.replaced else ''}"
         )
     )

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
@@ -35,6 +35,8 @@ class Restored:
     version: str
     created_at: str
     skill_files: int
+    #: Whether something was there before, which is kept.
+    replaced: bool
 
 
 def write_backup(
@@ -48,6 +50,8 @@ def write_backup(
     progress: Progress,
 ) -> None:
     """Write a backup to ``target``, which appears whole or not at all. A running gateway is not disturbed.
+
+    Its directory has to be there.
 
     ``skill_files`` come each after its path in the skills directory, with forward slashes, ``installed_files``
     after that in the directory of installed ones. Raises
@@ -69,7 +73,6 @@ def _write(
     at: datetime,
     progress: Progress,
 ) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".torana-backup-") as scratch:
         database = Path(scratch, DATABASE_NAME)
         copy_database(data_dir / DATABASE_NAME, database, progress)
@@ -100,34 +103,38 @@ def restore_backup(
     try:
         with tempfile.TemporaryDirectory(dir=data_dir, prefix=".torana-restore-") as scratch:
             restored = _unpack(source, Path(scratch), progress)
-            _put_in_place(Path(scratch), data_dir, skills_dir, f".replaced-{at:%Y%m%dT%H%M%SZ}")
+            replaced = _put_in_place(Path(scratch), data_dir, skills_dir, f".replaced-{at:%Y%m%dT%H%M%SZ}")
     except OSError as error:
         raise OperatorError(f"cannot put the backup in place: {error}") from error
-    return restored
+    return replace(restored, replaced=replaced)
 
 
-def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) -> None:
+def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) -> bool:
+    """Whether something was there before."""
     for journal in ("-wal", "-shm"):
         # Beside the old database and named after it, so that whoever opens that still finds its last writes.
         leftover = data_dir / f"{DATABASE_NAME}{journal}"
         if leftover.exists():
             leftover.replace(data_dir / f"{DATABASE_NAME}{suffix}{journal}")
-    _swap(scratch / DATABASE_NAME, data_dir / DATABASE_NAME, suffix)
+    places = [(scratch / DATABASE_NAME, data_dir / DATABASE_NAME)]
     if (scratch / _SKILLS).exists():
-        _swap(scratch / _SKILLS, skills_dir, suffix)
+        places.append((scratch / _SKILLS, skills_dir))
     # Also where the backup has none: the rows that name what is there go with the old database, and files of
     # now are not those of the users of then.
-    for folder in (INSTALLED, WORKSPACES_NAME):
-        _swap(scratch / folder, data_dir / folder, suffix)
+    places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
+    were_there = [_swap(new, old, suffix) for new, old in places]
+    return any(were_there)
 
 
-def _swap(new: Path, old: Path, suffix: str) -> None:
-    if old.exists():
+def _swap(new: Path, old: Path, suffix: str) -> bool:
+    """Whether there was an old one, which is moved aside."""
+    was_there = old.exists()
+    if was_there:
         shutil.move(old, old.with_name(old.name + suffix))
-    if not new.exists():
-        return
-    old.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(new, old)
+    if new.exists():
+        old.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(new, old)
+    return was_there
 
 
 def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
@@ -139,7 +146,12 @@ def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
             files = _below(archive, WORKSPACES_NAME)
             _extract(archive, [archive.getinfo(DATABASE_NAME), *skills, *files], scratch, progress)
         _check(scratch / DATABASE_NAME, manifest["sha256"])
-        return Restored(version=manifest["version"], created_at=manifest["createdAt"], skill_files=len(skills))
+        return Restored(
+            version=manifest["version"],
+            created_at=manifest["createdAt"],
+            skill_files=len(skills),
+            replaced=False,
+        )
     except FileNotFoundError:
         raise BackupInvalid(f"{source}: no such file") from None
     except _BROKEN as error:

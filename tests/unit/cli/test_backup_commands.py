@@ -46,8 +46,18 @@ def test_a_backup_into_a_directory_is_named_by_the_time(command: Command, data: 
 
 
 def test_a_backup_into_a_file_is_that_file(command: Command, data: Path, place: Path) -> None:
-    assert command("backup", "new/mine.zip")[1].startswith("new/mine.zip (")
-    assert (place / "new" / "mine.zip").exists()
+    assert command("backup", "mine.zip")[1].startswith("mine.zip (")
+    assert (place / "mine.zip").exists()
+
+
+def test_a_backup_overwrites_no_file_and_makes_no_directory(command: Command, data: Path, place: Path) -> None:
+    (place / "mine.zip").write_text("of yesterday")
+    line = "mine.zip exists already; name another file, or a directory\n"
+    assert command("backup", "mine.zip") == (1, "", line)
+    assert (place / "mine.zip").read_text() == "of yesterday"
+    line = "there is no directory bakcups; make it, or name another file\n"
+    assert command("backup", "bakcups/mine.zip") == (1, "", line)
+    assert not (place / "bakcups").exists()
 
 
 def test_without_a_database_there_is_nothing_to_back_up(command: Command, place: Path) -> None:
@@ -57,10 +67,11 @@ def test_without_a_database_there_is_nothing_to_back_up(command: Command, place:
 
 def test_a_backup_that_cannot_be_written_is_one_line(command: Command, data: Path, place: Path) -> None:
     (place / "file").touch()
-    code, out, err = command("backup", "file/x.zip")
-    assert (code, out) == (1, "")
-    assert err.startswith("cannot write the backup file/x.zip: ")
-    assert err.count("\n") == 1
+    assert command("backup", "file/x.zip") == (
+        1,
+        "",
+        "there is no directory file; make it, or name another file\n",
+    )
 
 
 def test_what_was_there_before_a_restore_is_kept(
@@ -72,10 +83,20 @@ def test_what_was_there_before_a_restore_is_kept(
     code, out, err = command("restore", "mine.zip")
     assert (code, err) == (0, "")
     assert "skill files: 1" in out
+    assert out.endswith("; what was there is kept as *.replaced-*\n")
     assert (folder / "SKILL.md").read_text() == TEA
     (kept,) = data.glob("skills.replaced-*/tea/SKILL.md")
     assert kept.read_text() == "spoilt"
     assert len(list(data.glob("torana.db.replaced-*Z"))) == 1
+
+
+def test_a_restore_to_where_nothing_was_speaks_of_nothing_kept(
+    command: Command, data: Path, place: Path
+) -> None:
+    command("backup", "mine.zip")
+    code, out, _ = command("restore", "mine.zip", "--data-dir", str(place / "elsewhere"))
+    assert code == 0
+    assert out.endswith(f" into {place / 'elsewhere'}\n")
 
 
 def test_a_restore_is_refused_while_a_gateway_runs(command: Command, data: Path, place: Path) -> None:

@@ -67,7 +67,7 @@ def data_dir(path: Path) -> Path:
 def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
     """``back_up()`` writes a backup of the data directory and gives its file."""
 
-    def write(target: Path = tmp_path / "backups" / "torana.zip", **changed: Any) -> Path:
+    def write(target: Path = tmp_path / "torana.zip", **changed: Any) -> Path:
         arguments: dict[str, Any] = {
             "data_dir": data_dir,
             "skill_files": files_to_keep(data_dir / "skills"),
@@ -97,7 +97,7 @@ def test_a_backup_brings_everything_back_and_keeps_what_was_there(
 
     restored = restore(backup, data_dir)
 
-    assert restored == Restored(version="1.2.3", created_at=AT.isoformat(), skill_files=2)
+    assert restored == Restored(version="1.2.3", created_at=AT.isoformat(), skill_files=2, replaced=True)
     assert owners(data_dir / DATABASE_NAME) == ["old"]
     assert (data_dir / "skills" / "tea" / "SKILL.md").read_text() == "# Tea\n"
     assert set(owners(data_dir / f"{DATABASE_NAME}{KEPT}")) == {"old", "new"}
