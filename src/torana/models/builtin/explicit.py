@@ -61,9 +61,12 @@ def _properties(tool: ToolDefinition) -> Mapping[str, Any]:
 
 
 def _usage(tool: ToolDefinition) -> str:
-    names = ", ".join(f"{name}=…" if name in required(tool) else f"[{name}=…]" for name in _properties(tool))
+    needed = ", ".join(f'"{name}": …' for name in required(tool))
+    others = ", ".join(f'"{name}"' for name in _properties(tool) if name not in required(tool))
     return (
-        f"Write it as {tool.name}({names}), each value as in JSON: a number, true, or a text in double quotes."
+        f"Write it as use {tool.name}{' {' + needed + '}' if needed else ''}"
+        f"{f', perhaps with {others}' if others else ''}; each value as in JSON: a number, true, or a text in "
+        "double quotes."
     )
 
 

@@ -34,9 +34,9 @@ def test_a_call_is_read(tools: Mapping[str, ToolDefinition], text: str, call: Ca
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("find_customer()", "find_customer(name=…)"),
-        ("use find_customer", "find_customer(name=…)"),
-        ('open_ticket("x")', "open_ticket(title=…, priority=…)"),
+        ("find_customer()", 'Write it as use find_customer {"name": …};'),
+        ("use find_customer", 'Write it as use find_customer {"name": …};'),
+        ('open_ticket("x")', 'use open_ticket {"title": …, "priority": …}'),
         ('open_ticket("x", 1, 2)', "not a list of values"),
         ('open_ticket("x", title="y", priority=1)', "not a list of values"),
         ('open_ticket(title="x", priority=1, colour="red")', "Write it as"),
