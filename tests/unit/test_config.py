@@ -332,6 +332,12 @@ def test_a_limit_of_money_needs_a_price_for_every_model(place: Place) -> None:
                 "tokens, such as openai-chat:my-model 0.15 0.60"
             ),
         ),
+        (
+            "permissions",
+            "[{bad",
+            "no valid JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+        ),
+        ("mcp", '{"a": secret}', "no valid JSON: Expecting value: line 1 column 7 (char 6)"),
         ("log_level", "loud", '"loud" is not one of debug, info, warning, error'),
         ("log_format", "xml", '"xml" is not one of auto, console, json'),
         ("persona", "x" * 20_001, f'"{"x" * 60}…" is not a text of 1 to 20,000 characters'),

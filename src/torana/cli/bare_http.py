@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -22,6 +23,8 @@ HEAD_LIMIT = 64 * 1024
 HEAD_SECONDS = 30.0
 
 _PROBLEM = "application/problem+json"
+
+_BYTES = re.compile(r": (bytearray\(|b['\"]).*", re.DOTALL)
 
 
 async def send_json(send: Any, body: Mapping[str, Any]) -> None:
@@ -89,7 +92,9 @@ class Protocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong, unless an answer is on its way already, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            error = BadRequest(f"This is not a valid HTTP/1.1 request: {sys.exception() or msg}.")
+            # Behind the fault h11 shows the bytes as Python writes them.
+            fault = _BYTES.sub("", str(sys.exception() or msg))
+            error = BadRequest(f"This is not a valid HTTP/1.1 request: {fault}.")
             body = json.dumps(problem_body(error, HTTPStatus.BAD_REQUEST, "Bad request")).encode()
             head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {_PROBLEM}\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -11,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from torana.config.settings import PREFIX, SECRETS, TABLES, Settings, variable
 from torana.config.sources import Source
-from torana.config.wording import allowed, allowed_item, nearest, shown
+from torana.config.wording import allowed, allowed_item, is_list, nearest, shown
 from torana.tools.permission import RULE_KEYS
 
 T = TypeVar("T")
@@ -116,11 +117,26 @@ def _nearest_setting(name: str) -> str | None:
     return nearest(name.lower().removeprefix(PREFIX.lower()).replace("-", "_"), Settings.model_fields)
 
 
+def _no_json(name: str, text: str) -> str:
+    """What is wrong with the JSON in which a variable has a table or a list; empty where that is not it."""
+    if name not in TABLES | {"permissions"} and not (is_list(name) and text.lstrip().startswith("[")):
+        return ""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        pass
+    return ""
+
+
 def _wrong(name: str, fault: ErrorDetails) -> str:
     value: object = fault["input"]
     if value == "":
         return f"empty; remove it, or make it {allowed(name)}"
     if name == "port" and isinstance(value, str) and value.startswith("tcp://"):
         return f"{shown(value)} was set by Kubernetes for a service; set enableServiceLinks: false in the pod"
+    if isinstance(value, str) and (fault_of_json := _no_json(name, value)):
+        return f"no valid JSON: {fault_of_json}"
     words = allowed(name) if len(fault["loc"]) == 1 else allowed_item(name)
     return f"{'the value' if name in SECRETS | TABLES else shown(value)} is not {words}"

@@ -20,9 +20,14 @@ SHOWN_CHARACTERS = 60
 def allowed(name: str) -> str:
     """What the setting may be, such as "a whole number from 1 to 65535"."""
     field = Settings.model_fields[name]
-    if get_origin(field.annotation) is tuple:
+    if is_list(name):
         return f"a list of {_length(field)}, each {allowed_item(name)}"
     return allowed_item(name)
+
+
+def is_list(name: str) -> bool:
+    """Whether the setting has several values."""
+    return get_origin(Settings.model_fields[name].annotation) is tuple
 
 
 def allowed_item(name: str) -> str:

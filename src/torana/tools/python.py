@@ -7,6 +7,7 @@ one that takes too much is ended without the gateway.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,8 @@ _POLICY: OSPolicy = {"sleep": "zero"}
 #: Seconds beyond its own limit after which a worker counts as hung.
 _GRACE = 5.0
 _WORKERS = 2
+#: How Monty begins to tell of a snippet that took too long.
+_TOO_LONG = re.compile(r"TimeoutError: \w+ time limit exceeded")
 
 
 class PythonTools:
@@ -82,7 +85,7 @@ class PythonTools:
             raise ToolError("No worker was free, or the code did not end; try it again.") from error
         # Some values cannot leave the interpreter, such as a number of 5,000 digits.
         except (MontyError, ValueError, OverflowError, RecursionError) as error:
-            raise ToolError(_fault(error, printed.output)) from error
+            raise ToolError(_fault(error, printed.output, self._seconds)) from error
         return "\n".join(filter(None, [_shown("printed", printed.output), result])) or "It printed nothing."
 
     async def _opened(self) -> AsyncMonty:
@@ -142,9 +145,13 @@ def _listed(begin: str, items: Iterable[object], end: str) -> Iterator[str]:
     yield end
 
 
-def _fault(error: Exception, printed: str) -> str:
+def _fault(error: Exception, printed: str, seconds: float) -> str:
     said = str(error).strip() or type(error).__name__
-    return "\n".join(filter(None, [f"The code failed: {said[-2000:]}", _shown("printed", printed)]))
+    if _TOO_LONG.match(said):
+        fault = f"The code ran for longer than {seconds:g} s and was ended; do less in one snippet."
+    else:
+        fault = f"The code failed: {said[-2000:]}"
+    return "\n".join(filter(None, [fault, _shown("printed", printed)]))
 
 
 def _shown(name: str, text: str) -> str:

@@ -215,6 +215,7 @@ def test_what_is_no_request_is_a_problem_too(gateway: Running, raw: bytes):
     status, headers, problem = parsed(said(gateway, raw))
     assert (status, headers["content-type"]) == (400, "application/problem+json")
     assert problem["detail"].startswith("This is not a valid HTTP/1.1 request: ")
+    assert "bytearray" not in problem["detail"]
     assert problem == body_of(BadRequest(problem["detail"]), request_id=problem["requestId"])
 
 

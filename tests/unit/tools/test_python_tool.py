@@ -42,7 +42,7 @@ async def test_what_a_snippet_prints_and_is_worth(python: PythonTools, code: str
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
-        ("while True: pass", "TimeoutError: feed time limit exceeded"),
+        ("while True: pass", " and was ended; do less in one snippet."),
         ("9**9**9", "MemoryError: memory limit exceeded"),
         ("x = []\nwhile True: x.append('x' * 1000)", "memory"),
         ("while True: print('x' * 1000)", "MemoryError"),
