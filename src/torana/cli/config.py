@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
+from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
 from torana.config import SECRETS, TABLES, Loaded
 from torana.errors import ConfigInvalid
 
@@ -39,7 +39,8 @@ def check(config: ConfigFlag = None) -> None:
     # Everything heavy hangs on it, and `config show` needs nothing of that.
     from torana.app.checks import settings_faults
 
-    if faults := settings_faults(settings_from(config=config)):
+    loaded, faults = faulty_settings_from(config=config)
+    if faults := [*faults, *settings_faults(loaded)]:
         raise ConfigInvalid("\n".join(faults))
     typer.echo("The settings are right.")
 

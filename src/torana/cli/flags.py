@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torana.config import Loaded, load
+from torana.config import Loaded, load, survey
 
 ConfigFlag = Annotated[
     Path | None,
@@ -25,7 +25,19 @@ def settings_from(**flags: Any) -> Loaded:
 
     Raises ``ConfigInvalid``.
     """
-    loaded = load(flags=flags, environ=os.environ, cwd=Path.cwd())
+    return _warned(load(flags=flags, environ=os.environ, cwd=Path.cwd()))
+
+
+def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:
+    """The same with the faults, a line for each, in whose place defaults stand; only to find more of them.
+
+    Raises ``ConfigInvalid`` for a file that cannot be read.
+    """
+    loaded, faults = survey(flags=flags, environ=os.environ, cwd=Path.cwd())
+    return _warned(loaded), faults
+
+
+def _warned(loaded: Loaded) -> Loaded:
     for line in loaded.warnings:
         typer.echo(f"warning: {line}", err=True)
     return loaded

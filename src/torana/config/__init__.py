@@ -13,7 +13,7 @@
 """
 
 from torana.config.fields import is_loopback
-from torana.config.loading import Loaded, load, models_as_read
+from torana.config.loading import Loaded, load, models_as_read, survey
 from torana.config.settings import FLAGS, PREFIX, SECRETS, TABLES, Settings, flag, variable
 from torana.config.wording import allowed
 
@@ -29,5 +29,6 @@ __all__ = [
     "is_loopback",
     "load",
     "models_as_read",
+    "survey",
     "variable",
 ]

@@ -72,6 +72,24 @@ def load(
 
     Raises ``ConfigInvalid`` with a line for each fault.
     """
+    loaded, found = survey(flags=flags, environ=environ, cwd=cwd, user_dir=user_dir)
+    if found:
+        raise ConfigInvalid("\n".join(found))
+    return loaded
+
+
+def survey(
+    *,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    cwd: Path,
+    user_dir: Path | None = None,
+) -> tuple[Loaded, list[str]]:
+    """Read them as ``load`` does: the settings, and a line for each fault.
+
+    Where there is one, the setting's default stands in the place of what is wrong, to look for more faults and
+    not to be served. Raises ``ConfigInvalid`` for a file that cannot be read.
+    """
     given = {name: value for name, value in flags.items() if value not in (None, (), [])}
     dotenv = read_dotenv(cwd / ".env")
     variables = {**dotenv.variables, **environ}
@@ -81,23 +99,25 @@ def load(
         from_dotenv(dotenv, cwd=cwd),
         *_settings_file(given.get("config"), variables=variables, cwd=cwd, user_dir=user_dir),
     ]
-    settings = _validated(sources)
+    settings, found = _validated(sources)
+    found = [*dotenv.faults, *found]
     where = partial(faults.where, sources=sources)
-    _refuse(safety.refusals(settings, where=where))
     as_read = settings.model_copy(update={"model": models_as_read(settings)})
-    _refuse(spending.unpriced(as_read, where=where))
-    return Loaded(
+    if not found:  # what follows from several settings may follow from a wrong one
+        found = safety.refusals(settings, where=where) or spending.unpriced(as_read, where=where)
+    loaded = Loaded(
         settings=as_read,
         origins={name: _origin(name, sources) for name in Settings.model_fields},
         warnings=(
             *faults.unknown_variables(variables),
-            *safety.cautions(settings, where=where),
+            *([] if found else safety.cautions(settings, where=where)),
             *_rereadings(settings, where),
         ),
         provider_environ=variables,
         again=partial(load, flags=flags, environ=environ, cwd=cwd, user_dir=user_dir),
         placed=partial(faults.placed, sources=sources),
     )
+    return loaded, found
 
 
 def models_as_read(settings: Settings) -> tuple[str, ...]:
@@ -133,18 +153,15 @@ def _at(cwd: Path, named: object) -> Path:
         return cwd / str(named)
 
 
-def _validated(sources: Sequence[Source]) -> Settings:
-    values = ChainMap(*(dict(source.values) for source in sources))
+def _validated(sources: Sequence[Source]) -> tuple[Settings, list[str]]:
+    """The settings, without those that are wrong, and a line for each of these."""
+    values = dict(ChainMap(*(dict(source.values) for source in sources)))
     try:
-        return Settings.model_validate(dict(values))
+        return Settings.model_validate(values), []
     except ValidationError as error:
-        lines = faults.fault_lines(error, sources=sources)
-    raise ConfigInvalid("\n".join(lines))
-
-
-def _refuse(lines: Sequence[str]) -> None:
-    if lines:
-        raise ConfigInvalid("\n".join(lines))
+        wrong = {fault["loc"][0] for fault in error.errors(include_url=False, include_context=False)}
+        right = {name: value for name, value in values.items() if name not in wrong}
+        return Settings.model_validate(right), faults.fault_lines(error, sources=sources)
 
 
 def _origin(name: str, sources: Sequence[Source]) -> str:

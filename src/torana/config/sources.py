@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -55,10 +55,11 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class DotEnv:
-    """The variables of a ``.env`` file, and the line of each."""
+    """The variables of a ``.env`` file, and the line of each; what is wrong with its other lines."""
 
     variables: Mapping[str, str]
     lines: Mapping[str, int]
+    faults: Sequence[str]
 
 
 def from_flags(flags: Mapping[str, Any], *, cwd: Path) -> Source:
@@ -107,8 +108,9 @@ def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
 def read_dotenv(path: Path) -> DotEnv:
     """The ``.env`` at ``path``, taken literally (``${…}`` is not expanded); empty where there is none.
 
-    Raises ``ConfigInvalid`` where it cannot be read or a line cannot be understood.
+    Raises ``ConfigInvalid`` where it cannot be read.
     """
+    faults: list[str] = []
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
     text = _read(path, called=path.name) if is_file(path) else ""
@@ -116,11 +118,11 @@ def read_dotenv(path: Path) -> DotEnv:
         # The parser counts the empty lines before a statement as its own.
         line = binding.original.line + _leading_lines(binding.original.string)
         if binding.error:
-            raise ConfigInvalid(f"{path.name}:{line}: not understood; write NAME=value")
+            faults.append(f"{path.name}:{line}: not understood; write NAME=value")
         if binding.key is not None and binding.value is not None:
             variables[binding.key] = binding.value
             lines[binding.key] = line
-    return DotEnv(variables=variables, lines=lines)
+    return DotEnv(variables=variables, lines=lines, faults=faults)
 
 
 def is_file(path: Path) -> bool:

@@ -230,8 +230,11 @@ def test_a_data_directory_in_use_is_one_line(serve: Serve, tmp_path: Path):
         assert "already running at http://127.0.0.1:1" in fails_with(serve(), 1)
 
 
-def test_a_build_that_fails_is_one_line(serve: Serve):
-    assert "no_such_module" in fails_with(serve(TORANA_TOOLS="no_such_module:tool"), 2)
+def test_a_build_that_fails_is_one_line_that_says_where_it_was_written(serve: Serve, tmp_path: Path):
+    file = tmp_path / "mine.toml"
+    file.write_text('tools = "no_such_module:tool"')
+    line = fails_with(serve(TORANA_CONFIG=str(file)), 2)
+    assert line.startswith(f"{file}:1: tools: no_such_module:tool: No module named")
 
 
 def test_a_log_that_cannot_be_written_is_one_line(serve: Serve, tmp_path: Path):

@@ -132,6 +132,35 @@ env.KEY = "x"
     ]
 
 
+def test_check_tells_in_one_run_what_is_wrong_in_several_places(torana: Command) -> None:
+    Path(".env").write_text('TORANA_PERSONA="open\n')
+    Path("torana.toml").write_text(
+        """
+port = 0
+[mcp.wiki]
+url = "https://wiki.example.org/mcp"
+headers = { Authorization = "Bearer ${WIKI_TOKEN}" }
+[mcp.b]
+command = "no-such-program"
+[[permissions]]
+tool = "x"
+permission = "perhaps"
+"""
+    )
+    code, out, err = torana("check")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        ".env:1: not understood; write NAME=value",
+        "torana.toml:2: port: 0 is not a whole number from 1 to 65535",
+        'torana.toml:8: permissions: rule 1: permission = "perhaps" is not allow, ask or deny',
+        (
+            "torana.toml:3: mcp.wiki: the environment variable WIKI_TOKEN is not set; set it, or write it "
+            "into .env"
+        ),
+        "torana.toml:6: mcp.b: there is no program no-such-program; install it, or give its whole path",
+    ]
+
+
 def test_check_finds_a_missing_key_and_what_stands_in_variables(
     torana: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
