@@ -234,7 +234,7 @@ def test_a_build_that_fails_is_one_line_that_says_where_it_was_written(serve: Se
     file = tmp_path / "mine.toml"
     file.write_text('tools = "no_such_module:tool"')
     line = fails_with(serve(TORANA_CONFIG=str(file)), 2)
-    assert line.startswith(f"{file}:1: tools: no_such_module:tool: No module named")
+    assert line.startswith(f"{file.name}:1: tools: no_such_module:tool: No module named")
 
 
 def test_a_log_that_cannot_be_written_is_one_line(serve: Serve, tmp_path: Path):

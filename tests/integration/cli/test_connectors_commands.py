@@ -49,8 +49,10 @@ def test_settings_of_a_connector_are_checked(place: Place) -> None:
 
     code, _, err = place.run("config", "check", TORANA_CONNECTORS=accounts)
     assert code == 2
-    assert err.startswith("connectors.line.access_token: the environment variable LINE_TOKEN is not set; ")
+    assert err.startswith(
+        "TORANA_CONNECTORS: connectors.line.access_token: the environment variable LINE_TOKEN is not set; "
+    )
     code, _, err = place.run("config", "check", TORANA_CONNECTORS=accounts, LINE_TOKEN="hidden")
     assert code == 2
-    assert "connectors.line.channel_secret: Field required" in err
+    assert "connectors.line.channel_secret: missing" in err
     assert "hidden" not in err

@@ -164,7 +164,7 @@ def test_an_account_whose_variable_is_missing_is_refused_alone_until_it_is_there
     assert reason in place.run("connectors", "list")[1]
     code, out, _ = place.run("doctor", "--json")
     found = {finding["check"]: finding for finding in json.loads(out)}["connectors"]
-    assert (code, found["ok"], found["detail"]) == (1, False, reason)
+    assert (code, found["ok"], found["detail"].split(": ", 1)) == (1, False, ["torana.toml:4", reason])
 
     (place.path / ".env").write_text("ROOM=$.a")
     assert place.run("connectors", "reload")[:2] == (0, "Changed: one\n")
