@@ -350,7 +350,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
 
 
 def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
-    used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at, before=held)
+    spent = ending.reply.usage if ending.reply else Usage()
+    used = usage.settle(connection, turn, spent=spent, at=ending.at, before=held)
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
     deliveries.add(connection, ended)
