@@ -184,10 +184,7 @@ class Runner:
             self._tell_end(turn)
 
     def _tell_end(self, ended: Turn) -> None:
-        self._live.pop(ended.id, None)
-        self._cancelled.discard(ended.id)
-        self._steered.discard(ended.id)
-        ending = self._endings.pop(ended.id, None)
+        ending = self._forget(ended)
         if ending is not None:
             ending.set_result(ended)
             if ended.merged_into is not None and ended.reply:  # the deltas were those of the other turn
@@ -199,13 +196,20 @@ class Runner:
         _log.info("turn ended", extra={"state": ended.state, "model": ended.model})
 
     def _give_up_on(self, turn: Turn, error: Exception) -> None:
-        """Leave a turn whose end cannot be written to the next start, and let nobody wait for it."""
-        self._live.pop(turn.id, None)
-        ending = self._endings.pop(turn.id, None)
+        """Leave a turn whose end cannot be written to the next start, and let nobody wait for it or watch."""
+        ending = self._forget(turn)
         if ending is not None:
             ending.set_exception(error)
             ending.exception()
+            self._log.append(turn.id, "turn.failed", {})
         self._note_settled(turn.id)
+
+    def _forget(self, turn: Turn) -> asyncio.Future[Turn] | None:
+        """Run it no more; returns what others may wait for."""
+        self._live.pop(turn.id, None)
+        self._cancelled.discard(turn.id)
+        self._steered.discard(turn.id)
+        return self._endings.pop(turn.id, None)
 
     async def _run(self, turn: Turn) -> None:
         with bind(turn_id=turn.id):
