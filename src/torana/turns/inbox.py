@@ -134,7 +134,7 @@ class Turns:
     async def stop(self, *, grace: float) -> None:
         """Take no more messages, give running turns ``grace`` seconds, and leave the rest to the next start."""
         self._accepting = False
-        if self._writing:
+        while self._writing:
             await asyncio.wait(self._writing)
         if self._isolating is not None:
             self._isolating.cancel()
@@ -174,6 +174,7 @@ class Turns:
         is_told = also is None and is_answer(inbound.content)
         if is_told and (answer := await self._carried_out(self._answer(inbound))):
             return answer
+        self.check_accepting()  # it may have begun to stop since
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live.values(), *arriving])
         return await self._carried_out(self._submit(inbound, rates, also), inbound)
