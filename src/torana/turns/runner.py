@@ -16,10 +16,11 @@ from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.watch import text_of
 from torana.errors import Draining, GatewayError, StoreUnavailable, TurnCancelled, TurnTimeout
-from torana.limits.budgets import Budgets, Settled, Warned
+from torana.limits.budgets import Budgets, Warned
 from torana.messages import EventType, Failure, Turn
 from torana.sessions import history
 from torana.store import turns as rows
+from torana.store.approvals import Approval
 from torana.store.database import Connection, Database, Work
 from torana.store.turns import Ending
 from torana.telemetry import bind
@@ -253,7 +254,8 @@ class Runner:
         try:
             self._places[turn.id] = place
             async with place, limit:
-                journal = await self._journal(turn, self.persist, partial(self._ask, told=told, place=place))
+                asking = partial(self._ask, turn, told, place)
+                journal = await self._journal(turn, self.persist, asking)
                 if turn.attempt > 1:
                     await journal.resume()
                 told.begin(text_of(settled_messages(journal)))
@@ -262,27 +264,15 @@ class Runner:
             del self._answering[turn.id]
             del self._places[turn.id]
 
-    async def _ask(
-        self,
-        turn: Turn,
-        question: Question,
-        /,
-        *,
-        kept: Work[Settled],
-        is_kept: Callable[[Settled], None],
-        told: _Told,
-        place: Place,
-    ) -> Decision:
+    async def _ask(self, turn: Turn, told: _Told, place: Place, question: Question, keep: Persists) -> Decision:
         """Have somebody decide about a call; meanwhile others may run in the turn's place."""
+
+        def opened(approval: Approval) -> None:
+            self._note_settled(turn.id)  # nobody is held up for as long as it waits
+            told("approval.required", asked_of(approval))
+
         return await self._approvals.ask(
-            turn,
-            question,
-            said=told.text,
-            kept=kept,
-            is_kept=is_kept,
-            run=self.persist,
-            away=place.left,
-            opened=lambda approval: told("approval.required", asked_of(approval)),
+            turn, question, said=told.text, keep=keep, run=self.persist, away=place.left, opened=opened
         )
 
     def cut_off(self, turn: Turn, text: str) -> Ending:
