@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,10 +16,8 @@ from torana.errors import (
     Draining,
     Erased,
     Expired,
-    NotFailed,
     NotFound,
     StoreUnavailable,
-    by_code,
 )
 from torana.limits.budgets import Admitted, Budgets
 from torana.limits.policies import Limits
@@ -188,22 +186,14 @@ class Turns:
         self.check_accepting()
         return await self._carried_out(self._say(inbound, text, also))
 
-    async def known(
-        self, inbound: Inbound, *, again: AbstractContextManager[object] | None = None
-    ) -> Turn | None:
-        """The turn that a message with the same key became, if there is one, running again if it may.
+    async def known(self, inbound: Inbound) -> Turn | None:
+        """The turn that a message with the same key became, if there is one.
 
-        It is run again inside of ``again``. Raises ``KeyReused`` where the key was used with another message,
-        and ``BudgetSpent`` where it may not run again yet.
+        Raises ``KeyReused`` where the key was used with another message.
         """
         if inbound.key is None:
             return None
-        found = await self._database.run(partial(keys.find, inbound=inbound, now=self._clock()))
-        if found is not None and found.failure is not None and by_code(found.failure.code).retryable:
-            with suppress(NotFailed), again or nullcontext():  # another request was quicker
-                return await self.retry(found.owner, found.id)
-            return await self.get(found.owner, found.id)
-        return found
+        return await self._database.run(partial(keys.find, inbound=inbound, now=self._clock()))
 
     async def heard(self, account: str, message: str) -> Turn | None:
         """The turn that a connector's account made of a platform's message before."""
