@@ -59,7 +59,7 @@ async def test_a_model_may_cut_a_character_of_an_argument(open_agent: Make, open
     agent = open_agent(FunctionModel(stream_function=call), toolset)
 
     assert (await say(open_turns(agent=agent))).reply == "Done."
-    assert heard == ["a\ufffd", "b\U0001f600"]
+    assert sorted(heard) == ["a\ufffd", "b\U0001f600"]
 
 
 @pytest.mark.parametrize(
