@@ -51,6 +51,7 @@ _EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"
 
 #: Every header of an answer that a caller may rely on, with an example.
 _HEADERS = {
+    "Content-Disposition": ("The name of the file.", 'attachment; filename="ana.jsonl"'),
     "Idempotency-Replayed": ("`true` where the key was known: nothing new was made.", "true"),
     "Location": ("Where it is found, relative to this path.", "v1/turns/turn_0198"),
     "Preference-Applied": ("What of `Prefer` was followed.", "respond-async"),
