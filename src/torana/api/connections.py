@@ -9,23 +9,13 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import act, needs
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound
 from torana.messages import EVERYONE
-from torana.store.deliveries import DELIVERY_STATES, Delivery, DeliveryState
+from torana.store.deliveries import DELIVERY_STATES, Delivery
 from torana.store.senders import Paired
-
-_BODY_FAULTS = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 
 _State = Annotated[
     str,
@@ -67,7 +57,10 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
     )
     async def list_deliveries(state: _State = "", limit: Limit = "50", after: After = "") -> Response:
         page = await deliveries.listed(
-            EVERYONE, state=_state(state), limit=wire.page_size(limit), after=after or None
+            EVERYONE,
+            state=wire.one_of("state", state, DELIVERY_STATES) if state else None,
+            limit=wire.page_size(limit),
+            after=after or None,
         )
         items = [delivery_body(delivery) for delivery in page.items]
         return JSONResponse({"items": items, "next": page.next}, headers=NO_STORE)
@@ -118,7 +111,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.SenderBody,
         response_description="They may talk.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound),
+        responses=documented(*COMMON, *OF_BODIES, NotFound),
         summary="Let somebody talk, by the code that they got or by their id; several ids may be one user",
         openapi_extra={"requestBody": json_body("PairingRequest", {"who": "K7M2PQ4X", "user": "alice"})},
     )
@@ -133,7 +126,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.SenderBody,
         response_description="They may not talk.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound),
+        responses=documented(*COMMON, *OF_BODIES, NotFound),
         summary="Let somebody not talk, or not any more",
         openapi_extra={"requestBody": json_body("DenialRequest", {"who": "telegram:12345"})},
     )
@@ -173,19 +166,8 @@ def sender_body(paired: Paired) -> dict[str, Any]:
     }
 
 
-def _state(text: str) -> DeliveryState | None:
-    if not text:
-        return None
-    for state in DELIVERY_STATES:
-        if text == state:
-            return state
-    fault = wire.fault("state", f"must be one of {', '.join(DELIVERY_STATES)}")
-    raise InvalidField("`state` names no state.", faults=[fault])
-
-
 def _who(document: dict[str, Any]) -> str:
     who = document.get("who")
     if not isinstance(who, str) or not 0 < len(who) <= 300:
-        fault = wire.fault("who", "must be a code, or an id such as telegram:12345")
-        raise InvalidField("`who` must be a code, or an id such as telegram:12345.", faults=[fault])
+        raise wire.wrong("who", "must be a code, or an id such as telegram:12345")
     return who

@@ -27,7 +27,16 @@ from torana.api.shapes import (
     SkillRequest,
     TokenRequest,
 )
-from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
+from torana.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    GatewayError,
+    RequestTimeout,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+)
 
 #: Bodies that FastAPI does not know because it does not parse them.
 _REQUESTS = (
@@ -79,6 +88,8 @@ _OF_PROBLEMS = {
 }
 #: What every endpoint but `/health` may answer.
 COMMON = (Unauthorized, Forbidden, GatewayError, Unavailable)
+#: What every endpoint that reads a body may answer besides.
+OF_BODIES = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 
 _EVENTS_EXAMPLE = """\
 event: turn.accepted
