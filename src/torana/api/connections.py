@@ -45,7 +45,6 @@ def add_connectors(router: APIRouter, services: Services) -> None:
 
 def add_deliveries(router: APIRouter, services: Services) -> None:
     """``/v1/deliveries``: what is to be said on chat platforms."""
-    deliveries = services and services.connections.deliveries
 
     @router.get(
         "/v1/deliveries",
@@ -56,7 +55,7 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="What was said on chat platforms, is under way, or waits for the operator",
     )
     async def list_deliveries(state: _State = "", limit: Limit = "50", after: After = "") -> Response:
-        page = await deliveries.listed(
+        page = await services.connections.deliveries.listed(
             EVERYONE,
             state=wire.one_of("state", state, DELIVERY_STATES) if state else None,
             limit=wire.page_size(limit),
@@ -74,7 +73,7 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="Try a delivery again that was refused, came too late, or may have arrived",
     )
     async def retry_delivery(request: Request, delivery_id: Id) -> Response:
-        delivery = await deliveries.retry(EVERYONE, delivery_id, act=act(request))
+        delivery = await services.connections.deliveries.retry(EVERYONE, delivery_id, act=act(request))
         return JSONResponse(delivery_body(delivery), headers=NO_STORE)
 
     @router.post(
@@ -86,13 +85,12 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="Give up a delivery that is not being sent at this moment",
     )
     async def drop_delivery(request: Request, delivery_id: Id) -> Response:
-        delivery = await deliveries.drop(EVERYONE, delivery_id, act=act(request))
+        delivery = await services.connections.deliveries.drop(EVERYONE, delivery_id, act=act(request))
         return JSONResponse(delivery_body(delivery), headers=NO_STORE)
 
 
 def add_pairing(router: APIRouter, services: Services) -> None:
     """``/v1/pairing``: who asked to talk on a platform, and the operator's word."""
-    pairing = services and services.connections.pairing
 
     @router.get(
         "/v1/pairing",
@@ -103,7 +101,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         summary="Who asked to talk on a chat platform, may, or may not",
     )
     async def list_senders() -> Response:
-        items = [sender_body(paired) for paired in await pairing.listed()]
+        items = [sender_body(paired) for paired in await services.connections.pairing.listed()]
         return JSONResponse({"items": items}, headers=NO_STORE)
 
     @router.post(
@@ -118,7 +116,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
     async def approve_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
         user = wire.identifier(document, "user")
-        paired = await pairing.approve(_who(document), user=user, act=act(request))
+        paired = await services.connections.pairing.approve(_who(document), user=user, act=act(request))
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
     @router.post(
@@ -132,7 +130,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
     )
     async def deny_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
-        paired = await pairing.deny(_who(document), act=act(request))
+        paired = await services.connections.pairing.deny(_who(document), act=act(request))
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
 
