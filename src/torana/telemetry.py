@@ -1,12 +1,13 @@
 """Logs: one event name and its fields a line, from our own loggers and from every library's alike.
 
 A module takes its logger by ``logging.getLogger(__name__)`` and logs events with fields, such as
-``log.info("turn_completed", extra={"ms": 12})``; ``bind`` adds fields to all that is logged inside it. One
-chain of processors writes every line: times are RFC 3339 in UTC, secrets are masked, long values are cut.
+``log.info("turn_completed", extra={"ms": 12})``; ``bind`` adds fields to all that is logged inside it. Every
+line is written in the same way: times are RFC 3339 in UTC, secrets are masked, long values are cut.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.handlers
 import re
@@ -14,14 +15,13 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TextIO, cast
-
-import structlog
-from structlog.stdlib import ExtraAdder, ProcessorFormatter
-from structlog.typing import EventDict, Processor, WrappedLogger
 
 #: Bytes at which the log file is set aside, and how many of those are kept.
 FILE_BYTES = 10 * 1024 * 1024
@@ -68,6 +68,18 @@ _INDISCREET = (
 _ECHOING = ("client", "mcp")
 #: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
 _TURN = re.compile(rb'"turn_id": "(\w+)"')
+#: What a record has of itself, whoever logs; anything else is a field. uvicorn adds its message in colours.
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_TRACEBACK = "exception"
+#: What stands at the beginning of a line for people, without its name.
+_HEAD = frozenset({"timestamp", "level", "logger", "event"})
+_UNQUOTED = re.compile(r"[^\s=\"'\\]+")
+#: Of the terminal (ECMA-48, SGR).
+_BOLD, _DIM = 1, 2
+_COLOURS = {"debug": 32, "info": 32, "warning": 33, "error": 31, "critical": 31}
+
+_bound: ContextVar[Mapping[str, object]] = ContextVar("torana_bound", default=MappingProxyType({}))
+
 #: By this our handlers are known again when logging is configured once more.
 _HANDLER_NAME = "torana"
 
@@ -119,9 +131,9 @@ def configure_logging(
     """
     terminal = stream.isatty()
     readable = format == "console" or (format == "auto" and terminal)
-    as_json = _formatter(structlog.processors.JSONRenderer())
+    as_json = _Formatter(json.dumps)
     handlers: list[logging.Handler] = [_Stream(stream)]
-    handlers[0].setFormatter(_formatter(_console(colours=terminal)) if readable else as_json)
+    handlers[0].setFormatter(_Formatter(partial(_readable, colours=terminal)) if readable else as_json)
     if file is not None:
         handlers.append(_rotating(file, as_json))
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -138,8 +150,16 @@ def configure_logging(
 @contextmanager
 def bind(**fields: object) -> Generator[None]:
     """Add fields such as ``request_id`` to all that this task, and those it starts, log inside the block."""
-    with structlog.contextvars.bound_contextvars(**fields):
+    before = _bound.set({**_bound.get(), **fields})
+    try:
         yield
+    finally:
+        _bound.reset(before)
+
+
+def bound() -> Mapping[str, object]:
+    """The fields that are added to all that is logged at this place."""
+    return _bound.get()
 
 
 def logged_turns() -> set[str]:
@@ -153,7 +173,7 @@ def drop_turns(turn_ids: Set[str]) -> None:
         handler.drop(turn_ids)
 
 
-def mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def mask_secrets(event: Mapping[str, object]) -> dict[str, object]:
     """Hide what stands under a telling name, and credentials inside any text; cut what is too long.
 
     Control characters, but for tabs and line ends, become escapes.
@@ -192,57 +212,61 @@ def _clean_text(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], mask_text(cut))
 
 
-def _describe(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    record: logging.LogRecord = event["_record"]
-    # From the record, so that the terminal and the file tell the same time.
-    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    return {
-        "timestamp": time.replace("+00:00", "Z"),
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "event": event.pop("event", ""),
-        **event,
-    }
-
-
-def _drop_uvicorn_colours(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    event.pop("color_message", None)
-    return event
-
-
-class _Formatter(ProcessorFormatter):
+class _Formatter(logging.Formatter):
     """Writes each line once, for all who ask: a rotating file asks twice, and the other handler too."""
 
-    #: The last line, and whose it was; that one is not kept alive, for it may hold what a traceback holds.
-    _last: tuple[Callable[[], logging.LogRecord | None], str] = (lambda: None, "")
+    def __init__(self, render: Callable[[dict[str, object]], str]) -> None:
+        super().__init__()
+        self._render = render
+        #: The last line, and whose it was; that one is not kept alive, for it may hold what a traceback holds.
+        self._last: tuple[Callable[[], logging.LogRecord | None], str] = (lambda: None, "")
 
     def format(self, record: logging.LogRecord) -> str:
         last, line = self._last
         if record is not last():
-            line = super().format(record)
+            line = self._render(mask_secrets(self._event(record)))
             self._last = weakref.ref(record), line
         return line
 
+    def _event(self, record: logging.LogRecord) -> dict[str, object]:
+        # From the record, so that the terminal and the file tell the same time.
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        event: dict[str, object] = {
+            "timestamp": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        own = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        # Before masking, because a traceback may quote a secret.
+        if record.exc_info and record.exc_info[0] is not None:
+            own[_TRACEBACK] = self.formatException(record.exc_info)
+        return event | {name: value for name, value in {**bound(), **own}.items() if name not in event}
 
-def _formatter(renderer: Processor) -> ProcessorFormatter:
-    return _Formatter(
-        foreign_pre_chain=[ExtraAdder(), _drop_uvicorn_colours],
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            _describe,
-            # Before masking, because a traceback may quote a secret.
-            structlog.processors.format_exc_info,
-            ProcessorFormatter.remove_processors_meta,
-            mask_secrets,
-            renderer,
-        ],
+
+def _readable(event: dict[str, object], *, colours: bool) -> str:
+    """A line for people, with a traceback below it."""
+
+    def coloured(text: str, colour: int) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if colours else text
+
+    level, traceback = str(event["level"]), event.pop(_TRACEBACK, None)
+    fields = [f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in _HEAD]
+    line = " ".join(
+        [
+            coloured(str(event["timestamp"]), _DIM),
+            f"[{coloured(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
+            coloured(str(event["event"]), _BOLD),
+            f"[{event['logger']}]",
+            *fields,
+        ]
     )
+    return line if traceback is None else f"{line}\n{traceback}"
 
 
-def _console(*, colours: bool) -> Processor:
-    return structlog.dev.ConsoleRenderer(
-        colors=colours, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0
-    )
+def _plain(value: object) -> str:
+    """The value as it is where that cannot be misread."""
+    return value if isinstance(value, str) and _UNQUOTED.fullmatch(value) else repr(value)
 
 
 def _rotating(file: Path, formatter: logging.Formatter) -> logging.Handler:

@@ -64,7 +64,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def masked(**fields: Any) -> dict[str, Any]:
-    return dict(mask_secrets(None, "info", fields))
+    return mask_secrets(fields)
 
 
 def test_our_events_and_a_librarys_records_come_out_alike() -> None:

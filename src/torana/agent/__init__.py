@@ -16,11 +16,11 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.files import Prompts
-from torana.agent.guard import ToolGuard
 from torana.agent.instructions import Instructions, Knowledge
-from torana.agent.journal import Journal, Journaled, Run, responses_of, settled_messages
+from torana.agent.journal import Journal, Run, responses_of, settled_messages
 from torana.agent.overview import Toolbox
 from torana.agent.permits import Permits
+from torana.agent.safeguards import Safeguards
 from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
@@ -88,7 +88,7 @@ class TurnAgent:
             name="torana",
             deps_type=Run,
             toolsets=[toolset],
-            capabilities=[Permits(rules), Journaled(), ToolGuard()],
+            capabilities=[Safeguards(Permits(rules=rules))],
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )

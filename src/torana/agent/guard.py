@@ -1,18 +1,17 @@
-"""What stands between the model and the tools."""
+"""No tool ends a turn: what goes wrong in one is a result for the model, and what it returns is bounded."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
-from pydantic_ai import RunContext, ToolFailed
-from pydantic_ai.capabilities import AbstractCapability, ValidatedToolArgs, WrapToolExecuteHandler
+from pydantic_ai import ToolFailed
+from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
 from pydantic_ai.messages import ToolCallPart, ToolReturn, ToolReturnPart
-from pydantic_ai.tools import ToolDefinition
 
-from torana.tools import ToolContext, ToolError
+from torana.tools import ToolError
 
 #: Longer results are cut, with a note that they were: a model's context is not a place for a whole file.
 RESULT_LIMIT = 20_000
@@ -20,29 +19,18 @@ RESULT_LIMIT = 20_000
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class ToolGuard(AbstractCapability[ToolContext]):
-    """Turns every failure of a tool into a result the model can read, and bounds what tools return.
+async def run_guarded(args: ValidatedToolArgs, *, call: ToolCallPart, handler: WrapToolExecuteHandler) -> Any:
+    """Run a tool; what it returns is cut where it is too long.
 
-    Without it an exception of an operator's tool would end the turn.
+    Raises ``ToolFailed``, which the model reads, for every failure: a ``ToolError`` is told as it is, any other
+    exception only by its kind. As it is, an exception of an operator's tool would end the turn.
     """
-
-    async def wrap_tool_execute(
-        self,
-        ctx: RunContext[ToolContext],
-        *,
-        call: ToolCallPart,
-        tool_def: ToolDefinition,
-        args: ValidatedToolArgs,
-        handler: WrapToolExecuteHandler,
-    ) -> Any:
-        """Run the tool; a ``ToolError`` is told as it is, any other exception only by its kind."""
-        try:
-            return _bounded(call, await handler(args))
-        except ToolFailedError:
-            raise
-        except Exception as error:
-            raise ToolFailed(_cut(_told(call, error))) from error
+    try:
+        return _bounded(call, await handler(args))
+    except ToolFailedError:
+        raise
+    except Exception as error:
+        raise ToolFailed(_cut(_told(call, error))) from error
 
 
 def _told(call: ToolCallPart, error: Exception) -> str:

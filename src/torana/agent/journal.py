@@ -16,12 +16,7 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai import RunContext, ToolFailed
-from pydantic_ai.capabilities import (
-    AbstractCapability,
-    ValidatedToolArgs,
-    WrapModelRequestHandler,
-    WrapToolExecuteHandler,
-)
+from pydantic_ai.capabilities import ValidatedToolArgs, WrapModelRequestHandler, WrapToolExecuteHandler
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -171,56 +166,45 @@ class Run(ToolContext):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-@dataclass
-class Journaled(AbstractCapability[Run]):
-    """Keeps the journal of each run."""
+class Journaled:
+    """Keeps the journal of one run."""
 
-    #: What was said with the model and is not in a step yet.
-    _said: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False)
+    def __init__(self) -> None:
+        #: What was said with the model and is not in a step yet.
+        self._said: list[ModelMessage] = []
 
-    async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
-        """One of its own for each run: it remembers what is not written yet."""
-        return Journaled()
-
-    async def before_model_request(
-        self, ctx: RunContext[Run], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
+    async def steered(self, ctx: RunContext[Run], asked: ModelRequestContext) -> None:
         """Put in front of the model what the user added while the turn ran."""
         added = await ctx.deps.journal.steers(step_number(ctx))
-        last = request_context.messages[-1]
+        last = asked.messages[-1]
         if added and isinstance(last, ModelRequest):
             prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
             request = replace(last, parts=[*last.parts, *prompts])
-            request_context.messages[-1] = request
+            asked.messages[-1] = request
             ctx.messages[-1] = request
-        return request_context
 
-    async def wrap_model_request(
-        self,
-        ctx: RunContext[Run],
-        *,
-        request_context: ModelRequestContext,
-        handler: WrapModelRequestHandler,
+    async def ask(
+        self, ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
         """Ask the model; a response that calls tools waits for the first of them to be written down."""
         if pending := ctx.deps.take_pending():
             await ctx.deps.journal.settle(pending)
         ctx.deps.journal.check_budgets()
         with ctx.deps.asking():
-            response = _storable(await handler(request_context))
-        self._said += [request_context.messages[-1], response]
+            response = _storable(await handler(asked))
+        self._said += [asked.messages[-1], response]
         if response.tool_calls:
             ctx.deps.keep_pending(Step(number=step_number(ctx), messages=self._said))
             self._said = []
         return response
 
-    async def wrap_tool_execute(
+    async def run_tool(
         self,
-        ctx: RunContext[Run],
-        *,
-        call: ToolCallPart,
-        tool_def: ToolDefinition,
         args: ValidatedToolArgs,
+        *,
+        ctx: RunContext[Run],
+        call: ToolCallPart,
+        tool: ToolDefinition,
         handler: WrapToolExecuteHandler,
     ) -> Any:
         """Run a tool between two rows, unless an earlier attempt did."""
@@ -229,7 +213,7 @@ class Journaled(AbstractCapability[Run]):
             step=step_number(ctx),
             id=call.tool_call_id,
             tool=call.tool_name,
-            idempotent=bool((tool_def.metadata or {}).get("idempotent")),
+            idempotent=bool((tool.metadata or {}).get("idempotent")),
         )
         known = journal.call(begun.step, begun.id)
         if known is not None and not known.runs_again:

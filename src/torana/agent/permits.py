@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_ai import RunContext, ToolFailed
-from pydantic_ai.capabilities import AbstractCapability, ValidatedToolArgs, WrapToolExecuteHandler
+from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturn, ToolReturnPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.approval import Question
-from torana.agent.journal import Run, settled_messages, step_number
+from torana.agent.journal import Run, step_number
 from torana.agent.watch import whole
 from torana.errors import FieldFault, InvalidField
 from torana.tools.permission import OPENS_SKILL, RUNS_SKILL, SLUG, Calling, Rules, promised_by
@@ -27,60 +27,53 @@ _NOTE = "Whoever approved this call changed its arguments to these."
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Permits(AbstractCapability[Run]):
-    """Holds every call against the rules, before the journal hears of it.
+class Permits:
+    """Holds every call of one run against the rules, before the journal hears of it.
 
     A denied tool is not shown to the model, and refused where it is called all the same. What an earlier
     attempt has run is not asked about again: the journal gives its result.
     """
 
-    rules: Rules
-    #: The skills that were opened in this turn, and those that count from the next request to the model on:
-    #: so it makes no difference which of several calls of one response is the quickest.
-    _open: set[str] = field(default_factory=set[str], init=False)
-    _opening: set[str] = field(default_factory=set[str], init=False)
+    def __init__(self, *, rules: Rules, settled: Sequence[ModelMessage] = ()) -> None:
+        """``settled`` is what earlier attempts settled: they may have opened skills."""
+        self.rules = rules
+        #: The skills that were opened in this turn, and those that count from the next request to the model
+        #: on: so it makes no difference which of several calls of one response is the quickest.
+        self._open = _opened_in(settled)
+        self._opening: set[str] = set()
 
-    async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
-        """One of its own for each run, which knows the skills that earlier attempts opened."""
-        permits = Permits(self.rules)
-        permits._open |= _opened_in(settled_messages(ctx.deps.journal))
-        return permits
-
-    async def before_model_request(
-        self, ctx: RunContext[Run], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
+    def shown(self, ctx: RunContext[Run], asked: ModelRequestContext) -> ModelRequestContext:
         """Show the model only what it may reach.
 
         The tools stay known to the run: a call of one that was allowed when it ran still gives its result.
         """
         self._open |= self._opening
-        parameters = request_context.model_request_parameters
-        shown = [
+        parameters = asked.model_request_parameters
+        tools = [
             tool
             for tool in parameters.function_tools
             if not self.rules.is_out_of_reach(self._calling(ctx, tool, {}))
         ]
-        return replace(request_context, model_request_parameters=replace(parameters, function_tools=shown))
+        return replace(asked, model_request_parameters=replace(parameters, function_tools=tools))
 
-    async def wrap_tool_execute(
+    async def run_tool(
         self,
-        ctx: RunContext[Run],
-        *,
-        call: ToolCallPart,
-        tool_def: ToolDefinition,
         args: ValidatedToolArgs,
+        *,
+        ctx: RunContext[Run],
+        call: ToolCallPart,
+        tool: ToolDefinition,
         handler: WrapToolExecuteHandler,
     ) -> Any:
         """Run what is allowed or approved; the model is told of everything else that it was not run."""
         known = ctx.deps.journal.call(step_number(ctx), call.tool_call_id)
         edited: Mapping[str, Any] | None = None
         if known is None or known.runs_again:
-            verdict = self.rules.verdict(self._calling(ctx, tool_def, args))
+            verdict = self.rules.verdict(self._calling(ctx, tool, args))
             if verdict.permission == "deny":
                 raise _refused(call, f"it is denied here ({verdict.why})")
             if verdict.permission == "ask":
-                edited = await self._approved(ctx, call, tool_def)
+                edited = await self._approved(ctx, call, tool)
         ran = args if edited is None else dict(edited)
         result = await handler(ran)
         if call.tool_name in OPENS_SKILL:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # it takes a second to import
 #: The model that runs inside the gateway.
 _FREE = "builtin"
 
+#: Models without a known price that are remembered by the names that providers gave them.
+_STRANGERS = 100
+
 _OWN_PRICE = re.compile(r"([!-~]{1,200}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,6}(?:\.\d{1,6})?)", re.ASCII)
 
 
@@ -53,6 +56,8 @@ class Prices:
         self._own |= {price.model: price for price in own}
         #: Those of the models that turned out to have no known price: to find that out again takes long.
         self._unpriced: set[str] = set()
+        #: As the providers name them.
+        self._strangers: set[str | None] = set()
 
     def unknown(self) -> list[str]:
         """The models whose price nobody knows."""
@@ -80,11 +85,16 @@ class Prices:
             return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
         if response.usage.cost is not None:  # as pydantic-ai has reckoned it
             return float(response.usage.cost)
-        try:
-            return float(response.cost().total_price)
-        except (LookupError, ValueError, AssertionError):
-            tokens = response.usage.input_tokens, response.usage.output_tokens
-            return (self._of_model(model, *tokens) if model else None) or 0.0
+        if response.model_name not in self._strangers:
+            try:
+                return float(response.cost().total_price)
+            except LookupError:
+                if len(self._strangers) < _STRANGERS:
+                    self._strangers.add(response.model_name)
+            except (ValueError, AssertionError):  # usage that cannot be priced, or no name
+                pass
+        tokens = response.usage.input_tokens, response.usage.output_tokens
+        return (self._of_model(model, *tokens) if model else None) or 0.0
 
     def _answered(self, model_name: str) -> str | None:
         """The setting's name of the model that answered: providers add a date to it, or give another."""

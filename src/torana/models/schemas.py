@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
@@ -18,20 +17,25 @@ def write_schemas_once(model: Model) -> None:
     """Make this model remember how it wrote the schemas of tools.
 
     pydantic-ai copies and walks each tool's schema for each request. The same schema, the very object, is
-    written the same; ``docs/explanation/performance.md`` has what that saves.
+    written the same, and so is the same tool; ``docs/explanation/performance.md`` has what that saves.
     """
     # An attribute of this one object: its class is not changed.
     vars(model)["customize_request_parameters"] = _Remembering(model.customize_request_parameters)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A tool, which holds its schema so that no other object takes its place, and what became of it."""
+
+    tool: ToolDefinition
+    becomes: ToolDefinition
+
+
 class _Remembering:
     def __init__(self, customize: Callable[[ModelRequestParameters], ModelRequestParameters]) -> None:
         self._customize = customize
-        #: By the schema's identity and what was said of strictness: the schema itself, so that no other object
-        #: takes its place, and what became of both.
-        self._written: OrderedDict[
-            tuple[int, bool | None], tuple[dict[str, Any], dict[str, Any], bool | None]
-        ] = OrderedDict()
+        #: By the schema's identity and what was said of strictness, the last tool that had them.
+        self._written: OrderedDict[tuple[int, bool | None], _Written] = OrderedDict()
 
     def __call__(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
         if parameters.output_tools or parameters.output_object is not None:  # not of the agent's
@@ -40,12 +44,16 @@ class _Remembering:
 
     def _write(self, tool: ToolDefinition) -> ToolDefinition:
         key = id(tool.parameters_json_schema), tool.strict
-        if key in self._written:
-            self._written.move_to_end(key)
+        known = self._written.get(key)
+        if known is None:
+            (becomes,) = self._customize(ModelRequestParameters(function_tools=[tool])).function_tools
+        elif known.tool is tool:
+            becomes = known.becomes
         else:
-            (written,) = self._customize(ModelRequestParameters(function_tools=[tool])).function_tools
-            self._written[key] = tool.parameters_json_schema, written.parameters_json_schema, written.strict
-            if len(self._written) > _SCHEMAS:
-                self._written.popitem(last=False)
-        _, schema, strict = self._written[key]
-        return replace(tool, parameters_json_schema=schema, strict=strict)
+            schema, strict = known.becomes.parameters_json_schema, known.becomes.strict
+            becomes = replace(tool, parameters_json_schema=schema, strict=strict)
+        self._written[key] = _Written(tool, becomes)
+        self._written.move_to_end(key)
+        if len(self._written) > _SCHEMAS:
+            self._written.popitem(last=False)
+        return becomes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -56,8 +57,16 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
         """The tools by name."""
         if ctx.max_retries not in self._described:
-            self._described[ctx.max_retries] = await super().get_tools(ctx)
+            tools = await super().get_tools(ctx)
+            self._described[ctx.max_retries] = {name: _unreturned(tool) for name, tool in tools.items()}
         return dict(self._described[ctx.max_retries])
+
+
+def _unreturned(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
+    """The tool without the schema of what it returns: no model is shown it, and pydantic-ai would take it out
+    before every request.
+    """
+    return replace(tool, tool_def=replace(tool.tool_def, return_schema=None))
 
 
 def build_toolset(

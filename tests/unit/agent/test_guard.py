@@ -10,13 +10,28 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, FunctionToolset, ToolFailed
+from pydantic_ai import Agent, FunctionToolset, RunContext, ToolFailed
+from pydantic_ai.capabilities import AbstractCapability, ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import BinaryContent, ModelRequest, ToolCallPart, ToolReturn, ToolReturnPart
+from pydantic_ai.tools import ToolDefinition
 
-from torana.agent.guard import RESULT_LIMIT, ToolGuard
+from torana.agent.guard import RESULT_LIMIT, run_guarded
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext, ToolError
+
+
+class Guarded(AbstractCapability[ToolContext]):
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[ToolContext],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: ValidatedToolArgs,
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        return await run_guarded(args, call=call, handler=handler)
 
 
 async def results(tool: Callable[..., Any], times: int = 1, limit: float | None = None) -> list[ToolReturnPart]:
@@ -24,7 +39,7 @@ async def results(tool: Callable[..., Any], times: int = 1, limit: float | None 
     calls = [[ToolCallPart(tool.__name__, {})] for _ in range(times)]
     model = ScriptedModel(*calls, "done")
     toolset = FunctionToolset[ToolContext]([tool], timeout=limit)
-    agent = Agent(model, deps_type=ToolContext, toolsets=[toolset], capabilities=[ToolGuard()])
+    agent = Agent(model, deps_type=ToolContext, toolsets=[toolset], capabilities=[Guarded()])
 
     async with agent.run_stream_events("go", deps=None) as events:  # pyright: ignore[reportArgumentType]
         async for _ in events:

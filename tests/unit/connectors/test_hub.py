@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import structlog
 
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
 from torana.connectors.hub import Connectors
@@ -23,7 +22,7 @@ from torana.store import deliveries
 from torana.store.audit import Act
 from torana.store.database import Database
 from torana.store.deliveries import Delivery
-from torana.telemetry import bind
+from torana.telemetry import bind, bound
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.turns import Turns
@@ -70,7 +69,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     logged_with: list[dict[str, Any]] = []
 
     def connect(account: Account) -> Connector[Any]:
-        logged_with.append(structlog.contextvars.get_contextvars())
+        logged_with.append(dict(bound()))
         kind = chats[account.name].connector
         return kind(kind.Settings.model_validate(dict(account.values)))
 
