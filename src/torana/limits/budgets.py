@@ -143,10 +143,6 @@ class Budgets:
         self._estimate = estimate or Estimate()
         self._clock = clock
 
-    def usage(self, responses: Sequence[ModelResponse]) -> Usage:
-        """What responses consumed and cost."""
-        return self._prices.usage(responses)
-
     def admit(
         self, connection: Connection, turn: Turn, *, messages: int = 1, rates: Sequence[Standing] = ()
     ) -> Admitted:
@@ -183,7 +179,8 @@ class Budgets:
         """
         at = self._now()
         before = usage.held(connection, turn.id)
-        used = usage.settle(connection, turn, spent=self.usage(responses), at=at, before=before)
+        spent = self._prices.usage(responses)
+        used = usage.settle(connection, turn, spent=spent, at=at, before=before)
         warned = self._warnings(connection, turn, before, used, at)
         if not self._limits.bound_calls:
             usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
@@ -230,7 +227,7 @@ class Budgets:
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
         """Charge model calls that were made on a turn's behalf and are not its own; nothing was held back."""
-        used = usage.since(Usage(), self.usage(responses))
+        used = usage.since(Usage(), self._prices.usage(responses))
         usage.add(connection, usage.accounts_of(turn), self._periods(self._now()), used)
 
     def held(self, connection: Connection, turn: Turn) -> Held | None:

@@ -23,12 +23,12 @@ from torana.limits.budgets import Admitted, Budgets
 from torana.limits.policies import Limits
 from torana.limits.prices import Prices
 from torana.limits.standings import Standing
-from torana.messages import GATEWAY_OWNER, Inbound, Turn, TurnEvent, new_id, utc_now
+from torana.messages import Inbound, Turn, TurnEvent, new_id, utc_now
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store import deletion, keys
 from torana.store import turns as rows
-from torana.store.audit import Act, recorded
+from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
 from torana.store.turns import Accepted, NewTurn
 from torana.turns.approvals import Approvals
@@ -326,7 +326,7 @@ class Turns:
         turn = turn or await self._missing(owner, turn_id)
         ending = self._runner.cancelled()
         work = partial(rows.cancel_queued, owner=owner, turn_id=turn.id, ending=ending)
-        noted = None if turn.ended else _on_a_users(turn, act)
+        noted = None if turn.ended else on_a_users(turn.owner, act)
         self._runner.tell_ends(await self._database.run(recorded(work, noted, "turn.cancel", turn.id)))
         self._runner.cancel(turn.id)
         return await self.get(owner, turn_id)
@@ -336,7 +336,7 @@ class Turns:
         # What it settled is read before it runs again: from then on its events belong to whoever runs it.
         settled = await self._runner.settled_text(failed)
         work = partial(self._taken_up, owner=owner, turn_id=turn_id, hold=self._runner.holding)
-        turn = await self._database.run(recorded(work, _on_a_users(failed, act), "turn.retry", turn_id))
+        turn = await self._database.run(recorded(work, on_a_users(failed.owner, act), "turn.retry", turn_id))
         turn = turn or await self._missing(owner, turn_id)
         self._begin(turn, settled=settled)
         return turn
@@ -414,11 +414,6 @@ def _interrupts(other: Turn, turn: Turn) -> bool:
     """Whether the other turn came to interrupt this one, which the process did not live to see."""
     same = (other.session_id, other.user) == (turn.session_id, turn.user)
     return same and other.on_busy == "interrupt" and other.attempt == 0 and other.seq > turn.seq
-
-
-def _on_a_users(turn: Turn, act: Act | None) -> Act | None:
-    """The act, where it reaches into what a user's own token made; the gateway's own turns are everyday."""
-    return None if turn.owner == GATEWAY_OWNER else act
 
 
 def _told_from_row(turn: Turn) -> list[TurnEvent]:
