@@ -27,7 +27,7 @@ def backup(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write database, skills and users' files into one zip file; a running gateway is not disturbed."""
+    """Write database, skills and users' files into one new zip file; a running gateway is not disturbed."""
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
     file = _file(target or Path(), now)

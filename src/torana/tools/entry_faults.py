@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,7 +13,8 @@ from pydantic_core import ErrorDetails
 _TYPES = (
     (("bool_",), "must be true or false"),
     (("string_type",), "must be a text"),
-    (("int_", "float_"), "must be a number"),
+    (("int_",), "must be a whole number"),
+    (("float_",), "must be a number"),
     (("tuple_type", "list_type", "set_type", "frozen_set_type"), 'must be a list, such as ["a", "b"]'),
     (("dict_type", "mapping_type", "model_type"), "must be a table"),
     (("missing",), "missing"),
@@ -40,15 +41,14 @@ def _told(fault: ErrorDetails, of: type[BaseModel]) -> str:
     for beginnings, words in _TYPES:
         if kind.startswith(beginnings):
             return words
-    # pydantic's own words tell bounds and choices well; what a check of ours raised is a sentence already.
-    return re.sub(r"^(Value error, |(Input|String|Value) should )", _instead, fault["msg"])
+    if kind == "value_error":  # a sentence of our own
+        return fault["msg"].removeprefix("Value error, ")
+    return re.sub(r"^\w+ should ", "must ", fault["msg"])
 
 
-def _instead(beginning: re.Match[str]) -> str:
-    return "" if beginning[0].startswith("Value error") else "must "
-
-
-def _keys(of: type[BaseModel]) -> Iterable[str]:
+def _keys(of: type[BaseModel]) -> Iterator[str]:
+    """How the keys of the table are written."""
     for name, field in of.model_fields.items():
         alias = field.validation_alias
-        yield from map(str, alias.choices) if isinstance(alias, AliasChoices) else (alias or name,)  # type: ignore[misc]
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
+        yield from (choice for choice in choices if isinstance(choice, str))
