@@ -55,9 +55,9 @@ def test_a_backup_overwrites_no_file_and_makes_no_directory(command: Command, da
     line = "mine.zip exists already; name another file, or a directory\n"
     assert command("backup", "mine.zip") == (1, "", line)
     assert (place / "mine.zip").read_text() == "of yesterday"
-    line = "there is no directory bakcups; make it, or name another file\n"
-    assert command("backup", "bakcups/mine.zip") == (1, "", line)
-    assert not (place / "bakcups").exists()
+    line = "there is no directory nowhere; make it, or name another file\n"
+    assert command("backup", "nowhere/mine.zip") == (1, "", line)
+    assert not (place / "nowhere").exists()
 
 
 def test_without_a_database_there_is_nothing_to_back_up(command: Command, place: Path) -> None:

@@ -102,8 +102,8 @@ data_dir = "/dev/null/x"
 [connectors.telegrm]
 
 [mcp.a]
-args = ["comand ="]
-comand = "y"
+args = ["kommand ="]
+kommand = "y"
 [mcp."b"]
 command = "no-such-program"
 env.KEY = "x"
@@ -117,7 +117,7 @@ env.KEY = "x"
             "choose another with --data-dir"
         ),
         'torana.toml:6: connectors.telegrm: there is no connector "telegrm"; did you mean "telegram"?',
-        'torana.toml:10: mcp.a.comand: unknown setting; did you mean "command"?',
+        'torana.toml:10: mcp.a.kommand: unknown setting; did you mean "command"?',
         "torana.toml:8: mcp.a: has to have either command, for a program, or url, for an address",
         "torana.toml:11: mcp.b: there is no program no-such-program; install it, or give its whole path",
         (

@@ -71,7 +71,10 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
     [
         ({"a": {}}, "mcp.a: has to have either command, for a program, or url, for an address"),
         ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: has to have either command"),
-        ({"a": {"comand": "x"}}, 'mcp.a.comand: unknown setting; did you mean "command"?\nmcp.a: has to have '),
+        (
+            {"a": {"kommand": "x"}},
+            'mcp.a.kommand: unknown setting; did you mean "command"?\nmcp.a: has to have ',
+        ),
         ({"a": {"url": "http://x", "http_header": {}}}, 'did you mean "http_headers"?'),
         ({"a": {"command": ""}}, "mcp.a.command: must have at least 1 character"),
         ({"a": {"command": "x", "args": ["y"] * 101}}, "mcp.a.args: must have at most 100 items"),
