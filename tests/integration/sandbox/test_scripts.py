@@ -76,6 +76,18 @@ def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gate
     assert undeclared.stdout.startswith("key: None other: None")
 
 
+def test_without_a_secret_that_it_requires_a_script_is_not_run(gateway: Gateway) -> None:
+    gateway.write("print(1)", secrets=["TRIES_KEY", "UNSET_KEY"])
+
+    result = gateway.call()
+
+    assert result.failed
+    assert result.text == (
+        "The script was not run: the secret UNSET_KEY is not set; put what is missing into .env and restart "
+        "the gateway."
+    )
+
+
 def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> None:
     gateway.write("import os; print(os.environ['TRIES_KEY'] * 8000)", secrets=["TRIES_KEY"])
 

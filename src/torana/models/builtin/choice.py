@@ -77,14 +77,22 @@ class Chooser:
         ranked = self._card_ranking.rank(message.asked, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
+            or self._not_approved(message)
             or self._without_text(text)
             or self._by_name(message)
             or self._fit(message, ranked)
         )
 
     def _triggered(self, message: Message) -> Call | None:
-        arguments = read_trigger(message, list(self._cards.values())) if SCRIPTS in self._tools else None
+        cards = [card for card in self._cards.values() if not card.refusal]
+        arguments = read_trigger(message, cards) if SCRIPTS in self._tools else None
         return Call(SCRIPTS, arguments) if arguments is not None else None
+
+    def _not_approved(self, message: Message) -> Unclear | None:
+        """Behind the rules: the phrases of a skill that nobody approved must take no message away from them."""
+        cards = [card for card in self._cards.values() if card.refusal]
+        arguments = read_trigger(message, cards)
+        return Unclear(self._cards[arguments["slug"]].refusal) if arguments is not None else None
 
     def examples(self) -> list[tuple[Card, str]]:
         """The skills of which something can be done here, each with a message that does it."""
