@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic_ai.messages import ToolReturnPart
 
 from torana.models.base import Card
+from torana.models.builtin.telling import for_people
 
 #: Skills that an introduction names.
 EXAMPLES_LIMIT = 12
@@ -48,12 +49,12 @@ def needs_language_model(card: Card) -> str:
 
 
 def results(parts: Sequence[ToolReturnPart]) -> str:
-    """What the tools returned, in their order; a failure in the tool's own words."""
+    """What the tools returned, in their order, or why they did not, in the tools' own words for people."""
     return "\n\n".join(_result(part) for part in parts)
 
 
 def _result(part: ToolReturnPart) -> str:
-    text = part.model_response_str(wrap_if_error=False).strip()
+    text = for_people(part.tool_name, part.model_response_str(wrap_if_error=False).strip())
     match part.outcome:
         case "success":
             return text or f"{part.tool_name} is done; it returned nothing."

@@ -12,12 +12,10 @@ from torana.models.base import Card
 from torana.models.builtin.explicit import Call, Unclear, read_call, required
 from torana.models.builtin.message import Message, read
 from torana.models.builtin.readers import READERS
-from torana.models.builtin.triggers import read_trigger
+from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.ranking import Match, Ranking
 from torana.store.words import words
 
-#: The tool that runs skills' scripts.
-SCRIPTS = "run_skill_script"
 #: How much better than the next a skill or tool must rank to be the one that is meant.
 CLEARLY = 1.5
 #: Telling words that a message and a skill must share.
