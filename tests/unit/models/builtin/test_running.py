@@ -86,8 +86,11 @@ def test_the_phrases_of_a_skill_that_is_not_approved_say_so_and_take_no_message_
 def test_without_the_tool_a_phrase_runs_nothing(tools: Mapping[str, ToolDefinition]) -> None:
     chooser = Chooser(cards=[WEATHER], tools=tools)
 
-    assert not isinstance(chooser.choose("forecast for Lisbon"), Call)
+    choice = chooser.choose("forecast for Lisbon")
     chooser.close()
+
+    assert isinstance(choice, Unclear)
+    assert choice.text.startswith("I cannot use the tool run_skill_script here")
 
 
 @pytest.mark.parametrize(
