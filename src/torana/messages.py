@@ -205,7 +205,7 @@ class TurnEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the agent made of a turn: the text, and what it cost."""
+    """What the agent made of a turn: the text, and what it cost behind the last step that was settled."""
 
     text: str
     model: str

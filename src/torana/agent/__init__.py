@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 import pydantic_ai
@@ -143,8 +144,9 @@ class TurnAgent:
             await run.stop_asking()
         messages = [*settled, *result.new_messages()]
         responses = responses_of(messages)
+        used = self._prices.usage(_unsettled(responses))
         return Answer(
-            reply=Reply(text=watch.text, model=_model_name(responses), usage=self._prices.usage(responses)),
+            reply=Reply(text=watch.text, model=_model_name(responses), usage=used),
             history=history.dump(messages, speaker=turn.user),
         )
 
@@ -153,6 +155,11 @@ class TurnAgent:
             return []
         found = await self._memory.recall(turn.user, turn.content, limit=_RECALLED)
         return [item.memory.text for item in found]
+
+
+def _unsettled(responses: Sequence[ModelResponse]) -> list[ModelResponse]:
+    """Those that are in no step: a step ends with a response that calls tools."""
+    return list(takewhile(lambda response: not response.tool_calls, reversed(responses)))
 
 
 def _model_name(responses: Sequence[ModelResponse]) -> str:

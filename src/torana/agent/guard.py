@@ -11,6 +11,7 @@ from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
 from pydantic_ai.messages import ToolCallPart, ToolReturn, ToolReturnPart
 
+from torana.agent.watch import whole, whole_in
 from torana.tools import ToolError
 
 #: Longer results are cut, with a note that they were: a model's context is not a place for a whole file.
@@ -30,7 +31,7 @@ async def run_guarded(args: ValidatedToolArgs, *, call: ToolCallPart, handler: W
     except ToolFailedError:
         raise
     except Exception as error:
-        raise ToolFailed(_cut(_told(call, error))) from error
+        raise ToolFailed(_cut(whole(_told(call, error)))) from error
 
 
 def _told(call: ToolCallPart, error: Exception) -> str:
@@ -51,7 +52,13 @@ def _bounded(call: ToolCallPart, result: Any) -> Any:
     """The result as it is, or as cut text where its text is too long. Raises what serialising it raises."""
     if isinstance(result, ToolReturn):
         wrapped = cast("ToolReturn[Any]", result)
-        return replace(wrapped, return_value=_bounded(call, wrapped.return_value))
+        return replace(
+            wrapped,
+            return_value=_bounded(call, wrapped.return_value),
+            content=whole_in(wrapped.content),
+            metadata=whole_in(wrapped.metadata),
+        )
+    result = whole_in(result)
     part = ToolReturnPart(tool_name=call.tool_name, content=result, tool_call_id=call.tool_call_id)
     text = part.model_response_str()
     return result if len(text) <= RESULT_LIMIT else _cut(text)

@@ -21,7 +21,9 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ModelResponsePart,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturn,
     UserContent,
@@ -31,7 +33,7 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.approval import Decision, Question
-from torana.agent.watch import whole
+from torana.agent.watch import whole, whole_in
 from torana.messages import Turn
 from torana.tools import ToolContext
 
@@ -224,11 +226,18 @@ class Journaled:
 
 def _storable(response: ModelResponse) -> ModelResponse:
     """The response with texts that can be written down: some models cut a character in two."""
-    parts = [
-        replace(part, content=whole(part.content)) if isinstance(part, TextPart) else part
-        for part in response.parts
-    ]
+    parts = [_storable_part(part) for part in response.parts]
     return replace(response, parts=parts) if parts != list(response.parts) else response
+
+
+def _storable_part(part: ModelResponsePart) -> ModelResponsePart:
+    match part:
+        case TextPart() | ThinkingPart():
+            return replace(part, content=whole(part.content))
+        case ToolCallPart():
+            return replace(part, args=whole_in(part.args))
+        case _:
+            return part
 
 
 async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, args: ValidatedToolArgs) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.messages import (
@@ -47,6 +47,20 @@ def text_of(messages: Sequence[ModelMessage]) -> str:
 def whole(text: str) -> str:
     """The text with halves of surrogate pairs joined, and lone ones replaced: UTF-8 can hold neither."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def whole_in(value: Any) -> Any:
+    """The value with all texts in it whole, also in lists and mappings; any other kind stays as it is."""
+    match value:
+        case str():
+            return whole(value)
+        case list() | tuple():
+            return [whole_in(item) for item in cast("Sequence[Any]", value)]
+        case dict():
+            pairs = cast("dict[Any, Any]", value).items()
+            return {whole_in(key) if isinstance(key, str) else key: whole_in(item) for key, item in pairs}
+        case _:
+            return value
 
 
 class Watch:

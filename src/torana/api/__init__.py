@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -62,7 +64,8 @@ def create_api(services: Services, access: Access) -> ASGIApp:
 
 def openapi(*, guarded: bool) -> dict[str, Any]:
     """The OpenAPI document of a gateway with a token or without one, for which none has to run."""
-    return openapi_document(_router(cast("Services", None), guarded=guarded), guarded=guarded)
+    uncalled = cast("Services", None)  # only handlers read them, and no request comes to these
+    return openapi_document(_router(uncalled, guarded=guarded), guarded=guarded)
 
 
 def _router(services: Services, *, guarded: bool) -> FastAPI:
@@ -70,7 +73,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
         title="Torana",
         version=__version__,
         description="A gateway in front of an LLM agent: every accepted message is answered, once, in order. "
-        "Every path answers under `/api/` too; HEAD wherever GET does; OPTIONS tells the methods in `Allow`.",
+        "Every path answers under `/api/` too; HEAD where GET does, but for event "
+        "streams and exports; OPTIONS tells the methods in `Allow`.",
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         generate_unique_id_function=lambda route: route.name,
         docs_url=None,
@@ -141,15 +145,25 @@ def _unfitting(error: RequestValidationError) -> GatewayError:
 
 
 def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
-    """A function from a path to the methods it takes."""
+    """A function from a path to the methods it takes.
+
+    There is HEAD where there is GET, unless that sends what it makes meanwhile: such a stream may have no end,
+    or be an act that is written down, and is not to be run for its headers alone.
+    """
 
     def allowed(path: str) -> list[str]:
         methods: set[str] = set()
         for route in routes:
             if isinstance(route, Route) and route.path_regex.match(path):
-                methods |= route.methods or set()
-        if "GET" in methods:
-            methods.add("HEAD")
+                own = route.methods or set()
+                methods |= own
+                if "GET" in own and not _streams(route):
+                    methods.add("HEAD")
         return sorted(methods | {"OPTIONS"}) if methods else []
 
     return allowed
+
+
+def _streams(route: Route) -> bool:
+    kind: object = route.response_class if isinstance(route, APIRoute) else None
+    return isinstance(kind, type) and issubclass(kind, StreamingResponse)

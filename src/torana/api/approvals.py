@@ -11,18 +11,10 @@ from fastapi.responses import JSONResponse
 from torana.agent.overview import Offer
 from torana.api import shapes, wire
 from torana.api.access import act, needs, who
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound
 from torana.turns.approvals import Choice
 
 _CallId = Annotated[str, Path(max_length=500, description="The call's id, as `approval.required` names it.")]
@@ -55,9 +47,7 @@ def add_approvals(router: APIRouter, services: Services) -> None:
         dependencies=[needs("message")],
         response_model=shapes.ApprovalBody,
         response_description="The approval as it was decided; the same decision again changes nothing.",
-        responses=documented(
-            *COMMON, BadRequest, NotFound, Conflict, RequestTimeout, BodyTooLarge, UnsupportedMediaType
-        ),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Approve a call of a tool, perhaps with other arguments, or deny it",
         openapi_extra={"requestBody": json_body("DecisionRequest", {"decision": "approve"})},
     )
@@ -98,15 +88,11 @@ def _tool_body(offer: Offer) -> dict[str, Any]:
 
 
 def _choice(document: dict[str, Any], *, by: str) -> Choice:
-    decision, reason = document.get("decision"), document.get("reason")
-    if decision not in ("approve", "deny"):
-        raise InvalidField(faults=[wire.fault("decision", "must be approve or deny")])
-    if reason is not None and (not isinstance(reason, str) or len(reason) > _REASON_LIMIT):
-        detail = f"must be a text of at most {_REASON_LIMIT} characters"
-        raise InvalidField(faults=[wire.fault("reason", detail)])
+    decision = wire.one_of("decision", document.get("decision"), ("approve", "deny"))
+    reason = wire.text(document, "reason", most=_REASON_LIMIT)
     arguments = _arguments(document.get("arguments"))
     if arguments is not None and decision == "deny":
-        raise InvalidField(faults=[wire.fault("arguments", "can only be changed in a call that is approved")])
+        raise wire.wrong("arguments", "can only be changed in a call that is approved")
     return Choice(approve=decision == "approve", by=by, arguments=arguments, reason=reason or None)
 
 
@@ -116,8 +102,7 @@ def _arguments(value: object) -> dict[str, Any] | None:
     try:
         plain: object = json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError) as error:
-        fault = wire.fault("arguments", "holds a number or a depth that no tool takes")
-        raise InvalidField(faults=[fault]) from error
+        raise wire.wrong("arguments", "holds a number or a depth that no tool takes") from error
     if not isinstance(plain, dict):
-        raise InvalidField(faults=[wire.fault("arguments", "must be an object")])
+        raise wire.wrong("arguments", "must be an object")
     return {str(name): item for name, item in plain.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -9,23 +9,13 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import act, needs
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound
 from torana.messages import EVERYONE
-from torana.store.deliveries import DELIVERY_STATES, Delivery, DeliveryState
+from torana.store.deliveries import DELIVERY_STATES, Delivery
 from torana.store.senders import Paired
-
-_BODY_FAULTS = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 
 _State = Annotated[
     str,
@@ -55,7 +45,6 @@ def add_connectors(router: APIRouter, services: Services) -> None:
 
 def add_deliveries(router: APIRouter, services: Services) -> None:
     """``/v1/deliveries``: what is to be said on chat platforms."""
-    deliveries = services and services.connections.deliveries
 
     @router.get(
         "/v1/deliveries",
@@ -66,8 +55,11 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="What was said on chat platforms, is under way, or waits for the operator",
     )
     async def list_deliveries(state: _State = "", limit: Limit = "50", after: After = "") -> Response:
-        page = await deliveries.listed(
-            EVERYONE, state=_state(state), limit=wire.page_size(limit), after=after or None
+        page = await services.connections.deliveries.listed(
+            EVERYONE,
+            state=wire.one_of("state", state, DELIVERY_STATES) if state else None,
+            limit=wire.page_size(limit),
+            after=after or None,
         )
         items = [delivery_body(delivery) for delivery in page.items]
         return JSONResponse({"items": items, "next": page.next}, headers=NO_STORE)
@@ -81,7 +73,7 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="Try a delivery again that was refused, came too late, or may have arrived",
     )
     async def retry_delivery(request: Request, delivery_id: Id) -> Response:
-        delivery = await deliveries.retry(EVERYONE, delivery_id, act=act(request))
+        delivery = await services.connections.deliveries.retry(EVERYONE, delivery_id, act=act(request))
         return JSONResponse(delivery_body(delivery), headers=NO_STORE)
 
     @router.post(
@@ -93,13 +85,12 @@ def add_deliveries(router: APIRouter, services: Services) -> None:
         summary="Give up a delivery that is not being sent at this moment",
     )
     async def drop_delivery(request: Request, delivery_id: Id) -> Response:
-        delivery = await deliveries.drop(EVERYONE, delivery_id, act=act(request))
+        delivery = await services.connections.deliveries.drop(EVERYONE, delivery_id, act=act(request))
         return JSONResponse(delivery_body(delivery), headers=NO_STORE)
 
 
 def add_pairing(router: APIRouter, services: Services) -> None:
     """``/v1/pairing``: who asked to talk on a platform, and the operator's word."""
-    pairing = services and services.connections.pairing
 
     @router.get(
         "/v1/pairing",
@@ -110,7 +101,7 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         summary="Who asked to talk on a chat platform, may, or may not",
     )
     async def list_senders() -> Response:
-        items = [sender_body(paired) for paired in await pairing.listed()]
+        items = [sender_body(paired) for paired in await services.connections.pairing.listed()]
         return JSONResponse({"items": items}, headers=NO_STORE)
 
     @router.post(
@@ -118,14 +109,14 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.SenderBody,
         response_description="They may talk.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound),
+        responses=documented(*COMMON, *OF_BODIES, NotFound),
         summary="Let somebody talk, by the code that they got or by their id; several ids may be one user",
         openapi_extra={"requestBody": json_body("PairingRequest", {"who": "K7M2PQ4X", "user": "alice"})},
     )
     async def approve_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
         user = wire.identifier(document, "user")
-        paired = await pairing.approve(_who(document), user=user, act=act(request))
+        paired = await services.connections.pairing.approve(_who(document), user=user, act=act(request))
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
     @router.post(
@@ -133,13 +124,13 @@ def add_pairing(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.SenderBody,
         response_description="They may not talk.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound),
+        responses=documented(*COMMON, *OF_BODIES, NotFound),
         summary="Let somebody not talk, or not any more",
         openapi_extra={"requestBody": json_body("DenialRequest", {"who": "telegram:12345"})},
     )
     async def deny_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
-        paired = await pairing.deny(_who(document), act=act(request))
+        paired = await services.connections.pairing.deny(_who(document), act=act(request))
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
 
@@ -173,19 +164,8 @@ def sender_body(paired: Paired) -> dict[str, Any]:
     }
 
 
-def _state(text: str) -> DeliveryState | None:
-    if not text:
-        return None
-    for state in DELIVERY_STATES:
-        if text == state:
-            return state
-    fault = wire.fault("state", f"must be one of {', '.join(DELIVERY_STATES)}")
-    raise InvalidField("`state` names no state.", faults=[fault])
-
-
 def _who(document: dict[str, Any]) -> str:
     who = document.get("who")
     if not isinstance(who, str) or not 0 < len(who) <= 300:
-        fault = wire.fault("who", "must be a code, or an id such as telegram:12345")
-        raise InvalidField("`who` must be a code, or an id such as telegram:12345.", faults=[fault])
+        raise wire.wrong("who", "must be a code, or an id such as telegram:12345")
     return who

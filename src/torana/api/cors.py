@@ -9,6 +9,31 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+#: What a page may send besides what browsers let every page send, and what it may read of an answer: all that
+#: the OpenAPI document names.
+_SENT_TO_US = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "If-None-Match",
+    "Last-Event-ID",
+    "Prefer",
+)
+_SENT_BY_US = (
+    "Allow",
+    "Content-Disposition",
+    "ETag",
+    "Idempotency-Replayed",
+    "Location",
+    "Preference-Applied",
+    "RateLimit",
+    "RateLimit-Policy",
+    "Retry-After",
+    "Torana-Budget-Warning",
+    "WWW-Authenticate",
+    "X-Request-Id",
+)
+
 
 class Cors(CORSMiddleware):
     """Lets the scripts of listed origins read every answer, an error's too, so it stands outside all others.
@@ -21,9 +46,9 @@ class Cors(CORSMiddleware):
         super().__init__(
             app,
             allow_origins=origins,
-            allow_methods=("DELETE", "GET", "POST"),
-            allow_headers=("Authorization", "Content-Type", "If-None-Match"),
-            expose_headers=("ETag", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id"),
+            allow_methods=("DELETE", "GET", "PATCH", "POST"),
+            allow_headers=_SENT_TO_US,
+            expose_headers=_SENT_BY_US,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

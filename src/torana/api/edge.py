@@ -142,7 +142,7 @@ class ApiPrefix:
 
 
 class Methods:
-    """HEAD wherever there is GET, and OPTIONS everywhere, which the router knows nothing of."""
+    """HEAD where it is allowed, and OPTIONS everywhere, which the router knows nothing of."""
 
     def __init__(self, app: ASGIApp, *, allowed: Callable[[str], list[str]]) -> None:
         """``allowed`` names the methods of a path, none for a path that is not there."""
@@ -157,7 +157,7 @@ class Methods:
         allowed = self._allowed(scope["path"])
         if scope["method"] == "OPTIONS" and allowed:
             await Response(status_code=204, headers={"Allow": ", ".join(allowed)})(scope, receive, send)
-        elif scope["method"] == "HEAD" and "GET" in allowed:
+        elif scope["method"] == "HEAD" and "HEAD" in allowed:
             await self._app({**scope, "method": "GET"}, receive, _without_body(send))
         else:
             await self._app(scope, receive, send)

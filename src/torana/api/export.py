@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from torana.api.openapi import with_headers
 from torana.sessions.export import Format, file_name, head, told
 from torana.sessions.listing import Message, Session
 
@@ -38,6 +39,7 @@ def export_answer() -> dict[str, Any]:
     """What the export looks like, for the OpenAPI document."""
     return {
         "description": "The messages, the oldest first.",
+        "headers": with_headers("Content-Disposition"),
         "content": {JSON_LINES: {}, "text/markdown": {}},
     }
 

@@ -9,18 +9,10 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import act, needs
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import Id
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import Conflict, NotFound
 
 
 def add_mcp(router: APIRouter, services: Services) -> None:
@@ -42,9 +34,7 @@ def add_mcp(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.McpDetailsBody,
         response_description="The server, whose tools are offered as they are now.",
-        responses=documented(
-            *COMMON, BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType, NotFound, Conflict
-        ),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Offer those tools of a server that are new, or changed, as they were seen",
         openapi_extra={"requestBody": json_body("ApprovalOfTools", {"held": "0f1e2d3c4b5a6978"})},
     )
@@ -59,5 +49,5 @@ def add_mcp(router: APIRouter, services: Services) -> None:
 def _held(document: dict[str, Any]) -> str:
     held = document.get("held")
     if not isinstance(held, str) or not 1 <= len(held) <= 64:
-        raise InvalidField("`held` must be what `GET /v1/mcp` named")
+        raise wire.wrong("held", "must be what `GET /v1/mcp` named")
     return held

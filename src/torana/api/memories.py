@@ -9,27 +9,17 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import needs, oversight
-from torana.api.openapi import COMMON, documented, json_body, with_headers
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body, with_headers
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
 from torana.api.user_ids import UserInPath
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    MemoryTooLong,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, InvalidField, MemoryTooLong, NotFound
 from torana.memory import SUBJECT_LIMIT, TEXT_LIMIT, Memory, Remembered
 from torana.messages import CONTENT_LIMIT
 from torana.paging import TIME_KEY, cut, read_cursor
 
 _PLACE = "/v1/users/{user_id}/memories"
 _EXAMPLE = {"text": "My sister is called Ana", "subject": "my sister's name"}
-_WITH_BODY = (BadRequest, NotFound, Conflict, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 
 _Query = Annotated[
     str, Query(description="Words that it shares, the best fits first.", max_length=CONTENT_LIMIT)
@@ -69,7 +59,7 @@ def add_memories(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.MemoryBody,
         response_description="It is remembered.",
-        responses=documented(*COMMON, *_WITH_BODY)
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict)
         | {
             200: {"model": shapes.MemoryBody, "description": "It stood already, word for word."},
             201: {"headers": with_headers("Location")},
@@ -121,7 +111,7 @@ def add_memory(router: APIRouter, services: Services) -> None:
         dependencies=[needs("memory")],
         response_model=shapes.MemoryBody,
         response_description="What stands now: a new memory, unless nothing was changed.",
-        responses=documented(*COMMON, *_WITH_BODY),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Change a memory: what is so instead supersedes it",
         openapi_extra={"requestBody": json_body("MemoryChange", {"text": _EXAMPLE["text"]})},
     )
@@ -180,32 +170,25 @@ def _memory_body(memory: Remembered) -> dict[str, Any]:
 
 def _parse_memory(document: dict[str, Any]) -> tuple[str, str]:
     """The text and the subject of what is to be remembered; '' is no subject. Raises ``InvalidField``."""
-    return _memory_text(document.get("text")), _subject(document.get("subject"))
+    return _memory_text(document), _subject(document)
 
 
 def _parse_change(document: dict[str, Any]) -> tuple[str | None, str | None]:
     """The text and the subject that a memory is to have; None leaves it as it is. Raises ``InvalidField``."""
     if "text" not in document and "subject" not in document:
         raise InvalidField("Nothing is to be changed: send `text`, `subject` or both.")
-    text = _memory_text(document["text"]) if "text" in document else None
-    return text, _subject(document["subject"]) if "subject" in document else None
+    text = _memory_text(document) if "text" in document else None
+    return text, _subject(document) if "subject" in document else None
 
 
-def _memory_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidField(faults=[wire.fault("text", "must be a string")])
+def _memory_text(document: dict[str, Any]) -> str:
+    value = wire.text(document, "text") or ""
     if len(value) > TEXT_LIMIT:
         raise MemoryTooLong(faults=[wire.fault("text", f"has {len(value)} characters, more than {TEXT_LIMIT}")])
     if not value.strip():
-        raise InvalidField(faults=[wire.fault("text", "must not be blank")])
+        raise wire.wrong("text", "must be a string that is not blank")
     return value.strip()
 
 
-def _subject(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > SUBJECT_LIMIT:
-        raise InvalidField(
-            faults=[wire.fault("subject", f"must be a string of at most {SUBJECT_LIMIT} characters")]
-        )
-    return value
+def _subject(document: dict[str, Any]) -> str:
+    return wire.text(document, "subject", most=SUBJECT_LIMIT) or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from torana.api.prefer import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
 from torana.api.services import NO_STORE, Services
 from torana.api.sse import EventStream
-from torana.errors import Draining, WaitExpired
+from torana.errors import Draining, NotFailed, WaitExpired, by_code
 from torana.limits.standings import headers
 from torana.messages import Inbound, Principal, Turn
 
@@ -28,8 +29,7 @@ async def answer_message(request: Request, services: Services) -> Response:
     as_events = wants_events(", ".join(request.headers.getlist("accept")))
     preferences = read_preferences(request.headers.getlist("prefer"))
     inbound = await _inbound(request, services)
-    again = services.rates.counted(inbound.user, inbound.token)
-    turn = await services.turns.known(inbound, again=again)
+    turn = await _known(services, inbound)
     told: Mapping[str, str] = _REPLAYED
     if turn is None:
         services.turns.check_accepting()
@@ -51,6 +51,19 @@ async def _inbound(request: Request, services: Services) -> Inbound:
     document = await wire.read_object(request, within=services.body_timeout)
     key = read_key(request.headers.getlist("idempotency-key"))
     return replace(wire.parse_message(document, principal), key=key)
+
+
+async def _known(services: Services, inbound: Inbound) -> Turn | None:
+    """The turn that a message with the same key became, if there is one.
+
+    One that failed and may succeed by now runs again, which counts as a message.
+    """
+    found = await services.turns.known(inbound)
+    if found is None or found.failure is None or not by_code(found.failure.code).retryable:
+        return found
+    with suppress(NotFailed), services.rates.counted(inbound.user, inbound.token):
+        return await services.turns.retry(found.owner, found.id)
+    return await services.turns.get(found.owner, found.id)  # another request was quicker
 
 
 async def _taken_in(services: Services, inbound: Inbound) -> tuple[Turn, Mapping[str, str]]:

@@ -27,7 +27,16 @@ from torana.api.shapes import (
     SkillRequest,
     TokenRequest,
 )
-from torana.errors import Forbidden, GatewayError, Unauthorized, Unavailable
+from torana.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    GatewayError,
+    RequestTimeout,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+)
 
 #: Bodies that FastAPI does not know because it does not parse them.
 _REQUESTS = (
@@ -51,6 +60,7 @@ _EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"
 
 #: Every header of an answer that a caller may rely on, with an example.
 _HEADERS = {
+    "Content-Disposition": ("The name of the file.", 'attachment; filename="ana.jsonl"'),
     "Idempotency-Replayed": ("`true` where the key was known: nothing new was made.", "true"),
     "Location": ("Where it is found, relative to this path.", "v1/turns/turn_0198"),
     "Preference-Applied": ("What of `Prefer` was followed.", "respond-async"),
@@ -78,6 +88,8 @@ _OF_PROBLEMS = {
 }
 #: What every endpoint but `/health` may answer.
 COMMON = (Unauthorized, Forbidden, GatewayError, Unavailable)
+#: What every endpoint that reads a body may answer besides.
+OF_BODIES = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 
 _EVENTS_EXAMPLE = """\
 event: turn.accepted

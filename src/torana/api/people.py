@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from torana.api import shapes
 from torana.api.access import act, needs
-from torana.api.openapi import COMMON, documented
+from torana.api.openapi import COMMON, documented, with_headers
 from torana.api.services import NO_STORE, Services
 from torana.api.user_ids import UserInPath
 from torana.errors import Conflict, NotFound
@@ -69,6 +69,7 @@ def _export_answer() -> dict[str, Any]:
         "description": "The zip file: `manifest.json`, `sessions/<id>.jsonl`, `files.jsonl` and what it lists, "
         "`workspace/`, `memories.jsonl`, `schedules.jsonl`, `tokens.jsonl`, `approvals.jsonl`, "
         "`accounts.jsonl` and `usage.csv`.",
+        "headers": with_headers("Content-Disposition"),
         "content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -114,9 +114,3 @@ def error_from(failure: Failure, *, headers: Mapping[str, str] | None = None) ->
 
 def _entry(kind: type[GatewayError]) -> tuple[HTTPStatus, str]:
     return next(TABLE[base] for base in kind.__mro__ if base in TABLE)
-
-
-def _tree(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from _tree(child)

@@ -12,6 +12,7 @@ from torana.api.access import needs
 from torana.api.message import answer_message
 from torana.api.openapi import (
     COMMON,
+    OF_BODIES,
     documented,
     message_answer,
     message_body,
@@ -21,8 +22,6 @@ from torana.api.openapi import (
 )
 from torana.api.services import NO_STORE, Services
 from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
     Conflict,
     Erased,
     GatewayError,
@@ -30,9 +29,7 @@ from torana.errors import (
     ModelFailed,
     NotAcceptable,
     RateLimited,
-    RequestTimeout,
     TimedOut,
-    UnsupportedMediaType,
 )
 
 
@@ -92,14 +89,11 @@ def _add_message(router: APIRouter, services: Services) -> None:
         responses={200: message_answer(), 202: message_later()}
         | documented(
             *COMMON,
-            BadRequest,
+            *OF_BODIES,
             NotAcceptable,
             Conflict,
             KeyReused,
             Erased,
-            RequestTimeout,
-            BodyTooLarge,
-            UnsupportedMediaType,
             RateLimited,
             ModelFailed,
             TimedOut,

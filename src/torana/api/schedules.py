@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import needs, oversight, who
-from torana.api.openapi import COMMON, documented, json_body, with_headers
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body, with_headers
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound
 from torana.messages import ID_LIMIT, Principal
 from torana.schedules import NewSchedule
 from torana.store.schedules import MISSED_POLICIES, SCHEDULE_KINDS, SCHEDULE_STATES, Schedule
-
-T = TypeVar("T", bound=str)
 
 _PLACE = "/v1/schedules"
 _EXAMPLE = {"text": "call Ana", "at": "tomorrow at 9", "channelId": "ana"}
@@ -58,7 +47,7 @@ def add_schedules(router: APIRouter, services: Services) -> None:
     ) -> Response:
         page = await services.schedules.listed(
             who(request).view,
-            state=_one_of("state", state, SCHEDULE_STATES) if state else None,
+            state=wire.one_of("state", state, SCHEDULE_STATES) if state else None,
             user=user_id or None,
             limit=wire.page_size(limit),
             after=after or None,
@@ -72,8 +61,7 @@ def add_schedules(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.ScheduleBody,
         response_description="It is scheduled.",
-        responses=documented(*COMMON, BadRequest, Conflict, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
-        | {201: {"headers": with_headers("Location")}},
+        responses=documented(*COMMON, *OF_BODIES, Conflict) | {201: {"headers": with_headers("Location")}},
         summary="Say something at a time, or have the agent do it, once or by a rule",
         openapi_extra={"requestBody": json_body("ScheduleRequest", _EXAMPLE)},
     )
@@ -160,32 +148,18 @@ def schedule_body(schedule: Schedule) -> dict[str, Any]:
 
 def _parse(document: dict[str, Any], principal: Principal) -> NewSchedule:
     """What is to be scheduled. Raises ``InvalidField``, and ``WrongUser`` or ``ScopeMissing`` as a message."""
-    text = _text(document, "text")
+    text = wire.text(document, "text")
     if text is None:
-        raise InvalidField(faults=[wire.fault("text", "must be a string")])
+        raise wire.wrong("text", "must be a string")
     return NewSchedule(
         owner=principal.owner,
         user=wire.named_user(document, principal),
         token=principal.token,
         channel=wire.identifier(document, "channelId"),
         text=text,
-        kind=_one_of("kind", document.get("kind") or "remind", SCHEDULE_KINDS),
-        at=_text(document, "at"),
-        rule=_text(document, "rule"),
-        timezone=_text(document, "timezone"),
-        missed=_one_of("missed", document.get("missed") or "run_once", MISSED_POLICIES),
+        kind=wire.one_of("kind", document.get("kind") or "remind", SCHEDULE_KINDS),
+        at=wire.text(document, "at"),
+        rule=wire.text(document, "rule"),
+        timezone=wire.text(document, "timezone"),
+        missed=wire.one_of("missed", document.get("missed") or "run_once", MISSED_POLICIES),
     )
-
-
-def _text(document: dict[str, Any], name: str) -> str | None:
-    value = document.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidField(faults=[wire.fault(name, "must be a string")])
-    return value
-
-
-def _one_of(name: str, value: object, allowed: Sequence[T]) -> T:
-    for one in allowed:
-        if value == one:
-            return one
-    raise InvalidField(faults=[wire.fault(name, f"must be one of {', '.join(allowed)}")])

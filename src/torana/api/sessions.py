@@ -10,19 +10,10 @@ from fastapi.responses import JSONResponse
 from torana.api import shapes, wire
 from torana.api.access import needs, oversight, who
 from torana.api.export import ExportStream, export_answer
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RateLimited,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound, RateLimited
 from torana.sessions.export import Format, record
 from torana.sessions.listing import Session
 from torana.store.deletion import Deleted
@@ -118,28 +109,16 @@ def _add_changing(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.SessionBody,
         response_description="The new session.",
-        responses=documented(
-            *COMMON,
-            BadRequest,
-            NotFound,
-            Conflict,
-            RequestTimeout,
-            BodyTooLarge,
-            UnsupportedMediaType,
-            RateLimited,
-        ),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict, RateLimited),
         summary="A new session that begins as a copy of this one",
         description="The ended turns up to and with `turnId` (the last ended one) are copied under new ids; "
         "from there the two go on separately. The agent remembers in the copy what it did in the original. "
         "Counts as a message of its minute.",
-        openapi_extra={
-            "requestBody": json_body(
-                "ForkBody", {"turnId": "turn_0198", "channelId": "another-try"}, required=False
-            )
-        },
+        openapi_extra={"requestBody": json_body("ForkBody", _FORK, required=False)},
     )
     async def fork_session(request: Request, session_id: Id) -> Response:
-        turn_id, channel = _parse_fork(await _options(request, services))
+        document = await wire.optional_object(request, within=services.body_timeout)
+        turn_id, channel = wire.text(document, "turnId"), wire.identifier(document, "channelId")
         principal = who(request)
         with services.rates.counted(principal.user, principal.token):
             made = await services.changes.fork(
@@ -174,14 +153,6 @@ def _add_changing(router: APIRouter, services: Services) -> None:
         return JSONResponse(_deleted_body(session_id, deleted), headers=NO_STORE)
 
 
-async def _options(request: Request, services: Services) -> dict[str, Any]:
-    """The request's JSON object; none where there is no body at all."""
-    length = request.headers.get("content-length", "0")
-    if length == "0" and "transfer-encoding" not in request.headers:
-        return {}
-    return await wire.read_object(request, within=services.body_timeout)
-
-
 def session_body(session: Session) -> dict[str, Any]:
     """A session as a resource."""
     return {
@@ -198,11 +169,3 @@ def session_body(session: Session) -> dict[str, Any]:
 def _deleted_body(session_id: str, deleted: Deleted) -> dict[str, Any]:
     """What was deleted of a session."""
     return {"id": session_id, "turns": len(deleted.turns), "idempotencyKeys": deleted.keys}
-
-
-def _parse_fork(document: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Up to which turn a session is copied, and into which channel; both may be left open."""
-    turn_id = document.get("turnId")
-    if turn_id is not None and not isinstance(turn_id, str):
-        raise InvalidField(faults=[wire.fault("turnId", "must be a string")])
-    return turn_id, wire.identifier(document, "channelId")

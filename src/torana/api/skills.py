@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -11,20 +10,11 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import act, needs, who
-from torana.api.openapi import COMMON, archive_body, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, archive_body, documented, json_body
 from torana.api.parameters import Id
 from torana.api.services import NO_STORE, Services
 from torana.api.shapes.skills import DIGEST_LIMIT, PATH_LIMIT
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    ScopeMissing,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound, ScopeMissing
 from torana.skills.archive import PACKED_LIMIT
 from torana.skills.changes import UPLOAD, SkillChanges
 from torana.skills.sources import ADDRESS_LIMIT
@@ -32,7 +22,6 @@ from torana.skills.telling import shown_body, standing_body
 
 ARCHIVES = ("application/zip", "application/gzip", "application/octet-stream")
 
-_BODY_FAULTS = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 #: How often longer than a message an archive may take to arrive.
 _PATIENCE = 4
 
@@ -81,7 +70,7 @@ def add_skills(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.SkillDetailBody,
         response_description="The skill, in quarantine.",
-        responses=documented(*COMMON, *_BODY_FAULTS, Conflict),
+        responses=documented(*COMMON, *OF_BODIES, Conflict),
         summary="Install a skill from an address, or from an archive that is sent; it waits for approval",
         openapi_extra={
             "requestBody": archive_body(
@@ -92,13 +81,13 @@ def add_skills(router: APIRouter, services: Services) -> None:
     async def install_skill(request: Request, path: _PathQuery = "", origin: _OriginQuery = "") -> Response:
         _check_unbound(request)
         changes = services.skills.changes
-        if _is_archive(request):
+        if wire.media_type(request.headers) in ARCHIVES:
             archive = await _archive(request, services)
             origin = origin if origin and "admin" in who(request).scopes else UPLOAD
             made = await changes.take_in(archive, origin=origin, path=path or None, act=act(request))
         else:
-            source, path = _source(await wire.read_object(request, within=services.body_timeout))
-            made = await changes.install(source, path=path or None, act=act(request))
+            source, folder = _source(await wire.read_object(request, within=services.body_timeout))
+            made = await changes.install(source, path=folder or None, act=act(request))
         return await _told(services, made.slug, status_code=201)
 
     @router.post(
@@ -106,13 +95,13 @@ def add_skills(router: APIRouter, services: Services) -> None:
         dependencies=[needs("skills")],
         response_model=shapes.SkillDetailBody,
         response_description="The skill; a newer version of it is in quarantine.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound, Conflict),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Fetch an installed skill again, or take a newer version of it that is sent",
         openapi_extra={"requestBody": archive_body(None, {}, archives=ARCHIVES)},
     )
     async def update_skill(request: Request, slug: Id) -> Response:
         _check_unbound(request)
-        if _is_archive(request):
+        if wire.media_type(request.headers) in ARCHIVES:
             archive = await _archive(request, services)
             await services.skills.changes.renew(slug, archive, act=act(request))
         else:
@@ -141,7 +130,7 @@ def add_skill_decisions(router: APIRouter, services: Services) -> None:
         dependencies=[needs("admin")],
         response_model=shapes.SkillDetailBody,
         response_description="The skill, which is loaded.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound, Conflict),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Let a skill be loaded, and its scripts be run",
         openapi_extra={"requestBody": json_body("SkillApproval", {"digest": "sha256:9f86d081…"})},
     )
@@ -192,33 +181,23 @@ def _check_unbound(request: Request) -> None:
         )
 
 
-def _is_archive(request: Request) -> bool:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return media_type in ARCHIVES
-
-
 async def _archive(request: Request, services: Services) -> bytes:
     return await wire.read_bytes(request, limit=PACKED_LIMIT, within=_PATIENCE * services.body_timeout)
 
 
-def _source(document: Mapping[str, Any]) -> tuple[str, str]:
-    return _text(document, "source", ADDRESS_LIMIT), _text(document, "path", PATH_LIMIT, required=False)
+def _source(document: dict[str, Any]) -> tuple[str, str | None]:
+    return _required(document, "source", ADDRESS_LIMIT), wire.text(document, "path", most=PATH_LIMIT)
 
 
-def _approval(document: Mapping[str, Any]) -> tuple[str, bool]:
+def _approval(document: dict[str, Any]) -> tuple[str, bool]:
     scripts = document.get("scripts")
     if not isinstance(scripts, bool | None):
-        raise InvalidField(
-            "`scripts` must be true or false.", faults=[wire.fault("scripts", "must be a boolean")]
-        )
-    return _text(document, "digest", DIGEST_LIMIT), scripts is not False
+        raise wire.wrong("scripts", "must be true or false")
+    return _required(document, "digest", DIGEST_LIMIT), scripts is not False
 
 
-def _text(document: Mapping[str, Any], name: str, limit: int, *, required: bool = True) -> str:
-    value = document.get(name)
-    if value is None and not required:
-        return ""
-    if not isinstance(value, str) or len(value) > limit or (required and not value.strip()):
-        detail = f"must be a text of at most {limit} characters"
-        raise InvalidField(f"`{name}` {detail}.", faults=[wire.fault(name, detail)])
+def _required(document: dict[str, Any], name: str, most: int) -> str:
+    value = wire.text(document, name, most=most)
+    if value is None or not value.strip():
+        raise wire.wrong(name, "must be a string that is not blank")
     return value

@@ -11,25 +11,15 @@ from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
 from torana.api.access import act, needs
-from torana.api.openapi import COMMON, documented, json_body
+from torana.api.openapi import COMMON, OF_BODIES, documented, json_body
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Conflict,
-    FieldFault,
-    InvalidField,
-    NotFound,
-    RequestTimeout,
-    UnsupportedMediaType,
-)
+from torana.errors import BadRequest, Conflict, NotFound
 from torana.messages import SCOPES, Scope, utc_now
 from torana.people.tokens import DEFAULT_OVERLAP, DEFAULT_SCOPES, Issued, NewToken
 from torana.store.audit import Entry
 from torana.store.tokens import Token
 
-_BODY_FAULTS = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
 #: Seconds beyond which no time is reckoned; what is too long for its field is so long before that.
 _LONGEST = 10**12
 
@@ -56,7 +46,7 @@ def add_tokens(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.IssuedTokenBody,
         response_description="The token, with its secret: it is shown this once.",
-        responses=documented(*COMMON, *_BODY_FAULTS),
+        responses=documented(*COMMON, *OF_BODIES),
         summary="Make a token",
         openapi_extra={
             "requestBody": json_body("TokenRequest", {"user": "alice", "scopes": ["message", "read"]})
@@ -73,13 +63,12 @@ def add_tokens(router: APIRouter, services: Services) -> None:
         status_code=201,
         response_model=shapes.IssuedTokenBody,
         response_description="The new token, with its secret: it is shown this once.",
-        responses=documented(*COMMON, *_BODY_FAULTS, NotFound, Conflict),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
         summary="Make a token in the place of another one; for a while both are taken",
         openapi_extra={"requestBody": json_body("RotationRequest", {"overlap": 3600}, required=False)},
     )
     async def rotate_token(request: Request, token_id: Id) -> Response:
-        within = services.body_timeout
-        document = await wire.read_object(request, within=within) if _has_body(request) else {}
+        document = await wire.optional_object(request, within=services.body_timeout)
         issued = await services.people.tokens.rotate(token_id, overlap=_overlap(document), act=act(request))
         return JSONResponse(issued_body(issued, utc_now()), status_code=201, headers=NO_STORE)
 
@@ -150,13 +139,10 @@ def audit_item(entry: Entry) -> dict[str, Any]:
 def _new_token(document: dict[str, Any]) -> NewToken:
     """The token that a body asks for; whether it can be is the tokens' to say."""
     seconds = document.get("expiresIn")
-    label = document.get("label")
-    if not isinstance(label, str | None):
-        raise _at_fault("label", "must be a string")
     return NewToken(
         user=_user(document.get("user")),
         scopes=_scopes(document.get("scopes")),
-        label=label or "",
+        label=wire.text(document, "label") or "",
         lifetime=None if seconds is None else _seconds("expiresIn", seconds),
     )
 
@@ -165,7 +151,7 @@ def _user(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise _at_fault("user", "must be a string or an integer")
+        raise wire.wrong("user", "must be a string or an integer")
     return str(value)
 
 
@@ -174,7 +160,7 @@ def _scopes(value: object) -> frozenset[Scope]:
         return DEFAULT_SCOPES
     known = sorted(SCOPES)
     if not isinstance(value, list) or not all(name in known for name in cast("list[object]", value)):
-        raise _at_fault("scopes", f"must be a list of some of {', '.join(known)}")
+        raise wire.wrong("scopes", f"must be a list of some of {', '.join(known)}")
     return frozenset(cast("list[Scope]", value))
 
 
@@ -187,13 +173,5 @@ def _seconds(name: str, value: object) -> timedelta:
     # 60.0 is an integer too (JSON Schema, 6.1.1).
     is_whole = isinstance(value, int | Decimal) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not is_whole:
-        raise _at_fault(name, "must be a whole number of seconds")
+        raise wire.wrong(name, "must be a whole number of seconds")
     return timedelta(seconds=int(max(-_LONGEST, min(cast("int", value), _LONGEST))))
-
-
-def _has_body(request: Request) -> bool:
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
-
-
-def _at_fault(name: str, detail: str) -> InvalidField:
-    return InvalidField(f"`{name}` {detail}.", faults=[FieldFault(f"/{name}", detail)])

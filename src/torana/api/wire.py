@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +31,10 @@ from torana.store.approvals import Approval
 
 #: So that 10,000 characters fit however they are escaped.
 BODY_LIMIT = 256 * 1024
+
+_ON_BUSY: tuple[OnBusy, ...] = get_args(OnBusy)
+
+T = TypeVar("T", bound=str)
 
 
 def answer(turn: Turn) -> dict[str, Any]:
@@ -97,14 +101,22 @@ async def read_object(request: Request, *, within: float) -> dict[str, Any]:
     Raises ``UnsupportedMediaType``, ``BodyTooLarge`` (before reading all of it), ``RequestTimeout``,
     ``InvalidJson``, or ``InvalidText`` for a text that no UTF-8 can hold.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
+    kind = media_type(request.headers)
+    if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMediaType
     document = _parsed(await read_bytes(request, limit=BODY_LIMIT, within=within))
     for name, value in document.items():
         if not all(map(_is_clean, _texts(value))):
             raise InvalidText(faults=[fault(name, "holds U+0000 or half of a surrogate pair")])
     return document
+
+
+async def optional_object(request: Request, *, within: float) -> dict[str, Any]:
+    """The same of a request that may have no body at all: then nothing is in it."""
+    headers = request.headers
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return {}
+    return await read_object(request, within=within)
 
 
 async def read_bytes(request: Request, *, limit: int, within: float) -> bytes:
@@ -115,6 +127,11 @@ async def read_bytes(request: Request, *, limit: int, within: float) -> bytes:
     except TimeoutError:
         # The rest of the body is still to come: nothing else can be asked on this connection.
         raise RequestTimeout(headers={"Connection": "close"}) from None
+
+
+def media_type(headers: Headers) -> str:
+    """What the headers say that the body is, without its parameters; '' where they do not."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_too_large(headers: Headers, limit: int = BODY_LIMIT) -> bool:
@@ -129,6 +146,7 @@ def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
 
     Raises ``WrongUser`` or ``ScopeMissing`` for a user whom the principal may not name.
     """
+    on_busy = document.get("onBusy")
     return Inbound(
         owner=principal.owner,
         principal=principal.name,
@@ -136,7 +154,7 @@ def parse_message(document: dict[str, Any], principal: Principal) -> Inbound:
         content=_content(document.get("content")),
         channel=identifier(document, "channelId"),
         user=named_user(document, principal),
-        on_busy=_on_busy(document.get("onBusy")),
+        on_busy="queue" if on_busy is None else one_of("onBusy", on_busy, _ON_BUSY),
     )
 
 
@@ -159,10 +177,10 @@ def identifier(document: dict[str, Any], name: str) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise InvalidField(faults=[fault(name, "must be a string or an integer")])
+        raise wrong(name, "must be a string or an integer")
     text = str(value)
     if len(text) > ID_LIMIT:
-        raise InvalidField(faults=[fault(name, f"must have at most {ID_LIMIT} characters")])
+        raise wrong(name, f"must have at most {ID_LIMIT} characters")
     return text
 
 
@@ -181,12 +199,27 @@ def named_user(document: dict[str, Any], principal: Principal) -> str | None:
     return named
 
 
-def _on_busy(value: object) -> OnBusy:
-    if value is None:
-        return "queue"
-    if value not in get_args(OnBusy):
-        raise InvalidField(faults=[fault("onBusy", f"must be one of {', '.join(get_args(OnBusy))}")])
-    return cast("OnBusy", value)
+def text(document: dict[str, Any], name: str, *, most: int | None = None) -> str | None:
+    """A text in a body, of at most so many characters; None where there is none. Raises ``InvalidField``."""
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise wrong(name, "must be a string")
+    if value is not None and most is not None and len(value) > most:
+        raise wrong(name, f"must have at most {most:,} characters")
+    return value
+
+
+def one_of(name: str, value: object, allowed: Sequence[T]) -> T:
+    """The value, which must be one of these. Raises ``InvalidField``."""
+    for one in allowed:
+        if value == one:
+            return one
+    raise wrong(name, f"must be one of {', '.join(allowed)}")
+
+
+def wrong(name: str, detail: str) -> InvalidField:
+    """The error of a field that has a fault."""
+    return InvalidField(f"`{name}` {detail}.", faults=[fault(name, detail)])
 
 
 def fault(name: str, detail: str) -> FieldFault:

@@ -21,9 +21,10 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.gateway import Gateway, listen
+from torana.cli.remote import RunningGateway, gateway_at, running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
-from torana.store.lock import DataDirLock, read_address
+from torana.store.lock import DataDirLock
 from torana.telemetry import configure_logging
 
 app = typer.Typer()
@@ -210,18 +211,18 @@ def _login() -> str:
 @contextmanager
 def _gateway(loaded: Loaded) -> Generator[httpx.Client]:
     """A client of the gateway that runs on this data directory, or of one that runs only here."""
-    address = read_address(loaded.settings.data_dir) or ""
-    if address.startswith("http"):
-        with _client(address, loaded) as client:
+    running = running_gateway(loaded.settings)
+    if running is not None and running.address.startswith("http"):
+        with running.client(timeout=_TIMEOUT) as client:
             yield client
     else:
-        with _own_gateway(loaded) as address, _client(address, loaded) as client:
+        with _own_gateway(loaded) as own, own.client(timeout=_TIMEOUT) as client:
             yield client
 
 
 @contextmanager
-def _own_gateway(loaded: Loaded) -> Generator[str]:
-    """A whole gateway in a thread, on a free port of this machine; gives its address.
+def _own_gateway(loaded: Loaded) -> Generator[RunningGateway]:
+    """A whole gateway in a thread, on a free port of this machine.
 
     It takes the token of the settings, so that a second ``torana chat`` can use it as well.
     """
@@ -237,16 +238,10 @@ def _own_gateway(loaded: Loaded) -> Generator[str]:
             try:
                 up_or_failed.wait()
                 if not running.done():
-                    yield address
+                    yield gateway_at(address, loaded.settings)
             finally:
                 gateway.stop()
                 running.result()  # raises what made it fail
-
-
-def _client(address: str, loaded: Loaded) -> httpx.Client:
-    token = loaded.settings.gateway_token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-    return httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT, trust_env=False)
 
 
 def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:

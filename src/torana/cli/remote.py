@@ -38,49 +38,58 @@ class RunningGateway:
         """
         # ASCII throughout: what is no Unicode in an argument is for the gateway to refuse.
         content = None if body is None else json.dumps(body)
-        return self._asked(method, path, read, content, "application/json", timeout=60)
+        with self.stream(method, path, timeout=60, content=content) as answer:
+            return read(json.loads(answer.read()))
 
     def send(self, method: str, path: str, *, read: Callable[[Any], T], archive: bytes, timeout: float) -> T:
         """The same of an archive that is sent, which may take so many seconds to be looked at."""
-        return self._asked(method, path, read, archive, "application/octet-stream", timeout=timeout)
+        kind = "application/octet-stream"
+        with self.stream(method, path, timeout=timeout, content=archive, media_type=kind) as answer:
+            return read(json.loads(answer.read()))
 
-    def _asked(
+    @contextmanager
+    def stream(
         self,
         method: str,
         path: str,
-        read: Callable[[Any], T],
-        content: str | bytes | None,
-        media_type: str,
         *,
         timeout: float,
-    ) -> T:
-        headers = self.headers if content is None else {**self.headers, "Content-Type": media_type}
+        content: str | bytes | None = None,
+        media_type: str = "application/json",
+    ) -> Generator[httpx.Response]:
+        """The answer, not yet read.
+
+        Raises ``OperatorError`` as ``ask`` does, also for what breaks off or is no answer while it is read.
+        """
+        headers = {} if content is None else {"Content-Type": media_type}
         try:
-            answer = httpx.request(
-                method,
-                f"{self.address}{path}",
-                headers=headers,
-                content=content,
-                timeout=timeout,
-                trust_env=False,
-            )
-            document = answer.json()
-            if not answer.is_error:
-                return read(document)
-            refusal = str(document["detail"])
+            with (
+                self.client(timeout=timeout) as client,
+                client.stream(method, path, content=content, headers=headers) as answer,
+            ):
+                if answer.is_error:
+                    answer.read()
+                    raise OperatorError(str(answer.json()["detail"]))
+                yield answer
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(f"the gateway at {self.address} did not answer as one: {error!r}") from error
-        raise OperatorError(refusal)
+
+    def client(self, *, timeout: float | httpx.Timeout) -> httpx.Client:
+        """What asks it anything else, with its token and through no proxy."""
+        return httpx.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
+
+
+def gateway_at(address: str, settings: Settings) -> RunningGateway:
+    """The gateway at an address, which has the token of the settings."""
+    token = settings.gateway_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    return RunningGateway(address=address, headers=headers)
 
 
 def running_gateway(settings: Settings) -> RunningGateway | None:
     """The gateway that runs on the data directory of the settings; None where none does."""
     address = read_address(settings.data_dir)
-    if address is None:
-        return None
-    token = settings.gateway_token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-    return RunningGateway(address=address, headers=headers)
+    return None if address is None else gateway_at(address, settings)
 
 
 def the_gateway(settings: Settings) -> RunningGateway:

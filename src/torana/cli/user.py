@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 from zipfile import ZipFile
@@ -17,7 +15,6 @@ from torana.api.user_ids import write_user_id
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import printable
-from torana.config import Settings
 from torana.errors import OperatorError
 
 app = typer.Typer(help="Export or erase everything that is kept of a user.", no_args_is_help=True)
@@ -40,7 +37,8 @@ def export(
     settings = settings_from(config=config, data_dir=data_dir).settings
     partial = output.with_name(f"{output.name}.part")
     try:
-        with _asked(settings, "GET", f"/v1/users/{write_user_id(user_id)}/export") as answer:
+        place = f"/v1/users/{write_user_id(user_id)}/export"
+        with the_gateway(settings).stream("GET", place, timeout=_PATIENCE) as answer:
             _save(answer, partial)
         partial.replace(output)
     finally:
@@ -62,7 +60,8 @@ def erase(
     settings = settings_from(config=config, data_dir=data_dir).settings
     if not yes:
         typer.confirm(f"Erase everything that is kept of {printable(user_id)!r} for ever?", abort=True)
-    with _asked(settings, "DELETE", f"/v1/users/{write_user_id(user_id)}") as answer:
+    place = f"/v1/users/{write_user_id(user_id)}"
+    with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
         typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
 
 
@@ -70,19 +69,3 @@ def _save(answer: httpx.Response, file: Path) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         for chunk in answer.iter_bytes():
             out.write(chunk)
-
-
-@contextmanager
-def _asked(settings: Settings, method: str, path: str) -> Generator[httpx.Response]:
-    """The running gateway's answer, not yet read. Raises ``OperatorError`` where none runs or it refuses."""
-    gateway = the_gateway(settings)
-    try:
-        with httpx.stream(
-            method, f"{gateway.address}{path}", headers=gateway.headers, timeout=_PATIENCE, trust_env=False
-        ) as answer:
-            if answer.is_error:
-                answer.read()
-                raise OperatorError(answer.json()["detail"])
-            yield answer
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
-        raise OperatorError(f"the gateway at {gateway.address} did not answer as one: {error!r}") from error

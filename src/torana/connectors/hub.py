@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -17,7 +18,6 @@ from torana.connectors.door import Door
 from torana.connectors.outbox import Outbox
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
-from torana.errors import StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
@@ -27,6 +27,8 @@ from torana.turns import Turns
 
 #: Seconds after which deliveries are looked at that nobody sends.
 _SWEEP = 3600.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +139,10 @@ class Connectors:
 
     async def _sweep(self) -> None:
         names = [account.name for account in self._accounts]
-        with suppress(StoreUnavailable):  # another time
+        try:
             await self._database.run(partial(deliveries.sweep, accounts=names, now=self._clock()))
+        except Exception as error:  # noqa: BLE001 - nobody else would, and another time it may succeed
+            _log.warning("deliveries could not be looked through", exc_info=error)
 
     async def _sweep_again_and_again(self) -> None:
         while True:

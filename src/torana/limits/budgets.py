@@ -143,10 +143,6 @@ class Budgets:
         self._estimate = estimate or Estimate()
         self._clock = clock
 
-    def usage(self, responses: Sequence[ModelResponse]) -> Usage:
-        """What responses consumed and cost."""
-        return self._prices.usage(responses)
-
     def admit(
         self, connection: Connection, turn: Turn, *, messages: int = 1, rates: Sequence[Standing] = ()
     ) -> Admitted:
@@ -183,9 +179,8 @@ class Budgets:
         """
         at = self._now()
         before = usage.held(connection, turn.id)
-        step = self.usage(responses)
-        used = _sum(before.used, step)
-        usage.settle(connection, turn, used=used, at=at)
+        spent = self._prices.usage(responses)
+        used = usage.settle(connection, turn, spent=spent, at=at, before=before)
         warned = self._warnings(connection, turn, before, used, at)
         if not self._limits.bound_calls:
             usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
@@ -212,7 +207,7 @@ class Budgets:
         held = usage.held(connection, turn.id)
         if held.on is None:  # it was refused already
             return Settled()
-        usage.settle(connection, turn, used=None, at=at)
+        usage.settle(connection, turn, spent=Usage(), at=at, before=held)
         request = held.tokens - self._estimate.output + _tokens(len(result))
         return Settled(refusal=self._claim(connection, turn, request, held.used, at))
 
@@ -227,13 +222,12 @@ class Budgets:
         request, output = held.tokens - self._estimate.output, _tokens(len(said.encode()))
         cost = self._prices.most(request, output) / MICRO
         call = Usage(input_tokens=request, output_tokens=output, cost_usd=cost)
-        used = _sum(held.used, call)
-        usage.settle(connection, turn, used=used, at=self._now())
+        used = usage.settle(connection, turn, spent=call, at=self._now(), before=held)
         usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
         """Charge model calls that were made on a turn's behalf and are not its own; nothing was held back."""
-        used = usage.since(Usage(), self.usage(responses))
+        used = usage.since(Usage(), self._prices.usage(responses))
         usage.add(connection, usage.accounts_of(turn), self._periods(self._now()), used)
 
     def held(self, connection: Connection, turn: Turn) -> Held | None:
@@ -373,14 +367,6 @@ def reserved_of(limit: Limit, amount: Amount) -> int:
             return amount.reserved_microusd
         case "messages" | "turns":
             return 0
-
-
-def _sum(first: Usage, second: Usage) -> Usage:
-    return Usage(
-        input_tokens=first.input_tokens + second.input_tokens,
-        output_tokens=first.output_tokens + second.output_tokens,
-        cost_usd=first.cost_usd + second.cost_usd,
-    )
 
 
 def _most_tokens(text: str) -> int:

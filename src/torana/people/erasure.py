@@ -10,12 +10,12 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from torana.errors import Conflict, NotFound, StoreUnavailable
+from torana.errors import Conflict, Erased, NotFound, StoreUnavailable
 from torana.store import erasure
 from torana.store.audit import Act
 from torana.store.copies import delete_copies
 from torana.store.database import Database
-from torana.store.erasure import Counts, Erased
+from torana.store.erasure import Counts, ErasedUser
 from torana.store.workspaces import Workspaces
 from torana.telemetry import drop_turns, logged_turns
 from torana.turns import Turns
@@ -90,11 +90,11 @@ class Erasure:
         files, copies = await self._clean_up(user)
         return Receipt(user=user, erased_at=act.at, counts=deleted.counts, files=files, copies=copies)
 
-    async def _delete(self, user: str, act: Act) -> Erased:
+    async def _delete(self, user: str, act: Act) -> ErasedUser:
         revoked = await self._database.run(partial(erasure.revoke_tokens, user=user, act=act))
         for _ in range(_ROUNDS):
             for owner, turn_id in await self._database.run(partial(erasure.unfinished, user=user)):
-                with suppress(NotFound):  # its session was deleted meanwhile
+                with suppress(NotFound, Erased):  # its session was deleted meanwhile
                     await self._turns.cancel(owner, turn_id)
             deleted = await self._database.run(
                 partial(erasure.erase, user=user, act=act, tokens_revoked=revoked)

@@ -9,12 +9,12 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from torana.errors import NotFound, ScheduleEnded, ScheduleInvalid, SchedulesFull
-from torana.messages import GATEWAY_OWNER, new_id, utc_now
+from torana.messages import new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.schedules.rules import next_due, smallest_gap
 from torana.schedules.words import read_instant, read_rule
 from torana.store import schedules as rows
-from torana.store.audit import Act, record
+from torana.store.audit import Act, on_a_users, record
 from torana.store.database import Connection, Database
 from torana.store.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
 from torana.turns.controls import WORDS
@@ -113,7 +113,7 @@ class Schedules:
 
         def work(connection: Connection) -> Schedule:
             found = _found(connection, owner, schedule_id)
-            rows.delete(connection, found.owner, found.id)
+            rows.delete(connection, found)
             _note(connection, found, act, "schedule.remove")
             return found
 
@@ -227,8 +227,8 @@ def _going(schedule: Schedule) -> Schedule:
 
 def _note(connection: Connection, schedule: Schedule, act: Act | None, action: str) -> None:
     """Write down the act, where it reaches into what a user's own token made."""
-    if act is not None and schedule.owner != GATEWAY_OWNER:
-        record(connection, act, action, schedule.id)
+    if noted := on_a_users(schedule.owner, act):
+        record(connection, noted, action, schedule.id)
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -51,8 +50,7 @@ class Expiry:
         """End; a deletion that has begun is finished by the database or not at all."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def sweep(self) -> int:
         """Delete what has expired, in small transactions; how many turns are gone."""
@@ -76,4 +74,6 @@ class Expiry:
                     _log.info("idle sessions were deleted", extra={"turns": gone})
             except StoreUnavailable as error:
                 _log.warning("idle sessions could not be deleted", extra={"reason": error.detail})
+            except Exception:  # noqa: BLE001 - nobody else would delete them
+                _log.exception("idle sessions could not be deleted")
             await self._pause(_PAUSE)

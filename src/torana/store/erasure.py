@@ -36,7 +36,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erased:
+class ErasedUser:
     """What was deleted, and the ids of the turns among it."""
 
     counts: Counts
@@ -65,7 +65,7 @@ def revoke_tokens(connection: Connection, user: str, act: Act) -> int:
     return len(ids)
 
 
-def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -> Erased | None:
+def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -> ErasedUser | None:
     """Delete everything of a user, and record the act; None where a turn has not ended, and nothing is done.
 
     Turns leave tombstones, and keys that stood for them lose what they knew of the message; bound tokens lose
@@ -94,7 +94,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     told = asdict(counts)
     told["tokensRevoked"] = told.pop("tokens_revoked")
     audit.record(connection, act, "user.erase", user, **told)
-    return Erased(counts=counts, turn_ids=deleted.turns)
+    return ErasedUser(counts=counts, turn_ids=deleted.turns)
 
 
 def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:

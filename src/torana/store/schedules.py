@@ -150,12 +150,9 @@ def of_speaker(connection: Connection, owner: str, user: str | None, channel: st
     return [_schedule(row) for row in rows.mappings()]
 
 
-def delete(connection: Connection, owner: str, schedule_id: str) -> Schedule | None:
-    """Delete the owner's schedule, and return it as it was."""
-    found = get(connection, owner, schedule_id)
-    if found is not None:
-        connection.execute(sa.delete(schedules).where(schedules.c.id == schedule_id))
-    return found
+def delete(connection: Connection, schedule: Schedule) -> None:
+    """Delete a schedule that was read in this transaction."""
+    connection.execute(sa.delete(schedules).where(schedules.c.id == schedule.id))
 
 
 def put(connection: Connection, schedule: Schedule) -> None:

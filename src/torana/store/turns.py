@@ -64,31 +64,20 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
     of the running turn's own speaker steers or interrupts it; another's is queued. Raises ``SessionBusy`` for
     one that asked to be rejected then.
     """
-    session_id, seq = _open_session(connection, inbound, new)
+    queued = _in_session(connection, inbound, new)
+    session = {"session_id": queued.session_id}
     # A new session has no turns yet.
-    found = connection.execute(_UNFINISHED, {"session_id": session_id}).mappings() if seq > 1 else ()
+    found = connection.execute(_UNFINISHED, session).mappings() if queued.seq > 1 else ()
     unfinished_turns = list(found)
     if unfinished_turns and inbound.on_busy == "reject":
         raise SessionBusy
     free = not unfinished_turns and not hold
     own = next((row["id"] for row in unfinished_turns if _is_own(row, inbound)), None)
-    turn = Turn(
-        id=new.turn_id,
-        owner=inbound.owner,
-        session_id=session_id,
-        channel=new.channel,
-        seq=seq,
-        principal=inbound.principal,
-        token=inbound.token,
-        user=inbound.user,
-        content=inbound.content,
+    turn = replace(
+        queued,
         state="running" if free else "queued",
         attempt=1 if free else 0,
         on_busy=inbound.on_busy if own else "queue",
-        created_at=new.at,
-        account=inbound.account,
-        message=inbound.message,
-        place=inbound.place,
         files=len(inbound.files),
     )
     connection.execute(_INSERT, _values(turn))
@@ -110,27 +99,8 @@ def answer_at_once(
     history: tuple[bytes, int] | None = None,
 ) -> Turn:
     """Write a message down together with its answer, which took no agent; ``history`` is as in ``Ending``."""
-    session_id, seq = _open_session(connection, inbound, new)
-    turn = Turn(
-        id=new.turn_id,
-        owner=inbound.owner,
-        session_id=session_id,
-        channel=new.channel,
-        seq=seq,
-        principal=inbound.principal,
-        token=inbound.token,
-        user=inbound.user,
-        content=inbound.content,
-        state="completed",
-        attempt=1,
-        reply=text,
-        model="torana",
-        created_at=new.at,
-        ended_at=new.at,
-        account=inbound.account,
-        message=inbound.message,
-        place=inbound.place,
-    )
+    queued = _in_session(connection, inbound, new)
+    turn = replace(queued, state="completed", attempt=1, reply=text, model="torana", ended_at=new.at)
     connection.execute(_INSERT, _values(turn))
     if history is not None:
         _keep(connection, turn, *history)
@@ -287,8 +257,8 @@ def claim_all(connection: Connection) -> list[Turn]:
     return [turn for turn in claimed if turn is not None]
 
 
-def _open_session(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[str, int]:
-    """The id of the session of the message's channel, made where there is none, and the seq that this takes."""
+def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
+    """The message as the next turn of its channel's session, which is made where there is none; no row yet."""
     row = connection.execute(
         _TAKE_SEQ,
         {
@@ -303,7 +273,23 @@ def _open_session(connection: Connection, inbound: Inbound, new: NewTurn) -> tup
             "updated_at": new.at,
         },
     ).one()
-    return row.id, row.next_seq - 1
+    return Turn(
+        id=new.turn_id,
+        owner=inbound.owner,
+        session_id=row.id,
+        channel=new.channel,
+        seq=row.next_seq - 1,
+        principal=inbound.principal,
+        token=inbound.token,
+        user=inbound.user,
+        content=inbound.content,
+        state="queued",
+        attempt=0,
+        created_at=new.at,
+        account=inbound.account,
+        message=inbound.message,
+        place=inbound.place,
+    )
 
 
 def _is_own(row: RowMapping, inbound: Inbound) -> bool:
@@ -350,7 +336,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
 
 
 def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
-    used = usage.settle(connection, turn, used=ending.reply and ending.reply.usage, at=ending.at, before=held)
+    spent = ending.reply.usage if ending.reply else Usage()
+    used = usage.settle(connection, turn, spent=spent, at=ending.at, before=held)
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
     deliveries.add(connection, ended)

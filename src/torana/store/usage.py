@@ -125,27 +125,26 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
 
 
 def settle(
-    connection: Connection, turn: Turn, *, used: Usage | None, at: datetime, before: Held | None = None
+    connection: Connection, turn: Turn, *, spent: Usage, at: datetime, before: Held | None = None
 ) -> Usage:
-    """Charge what a turn has used since it was last settled, and free what it held.
+    """Charge what a turn has ``spent`` since it was last settled, and free what it held.
 
-    ``before`` is what it holds and used by now, where that was just read.
-    ``used`` is all that it used; None where it used no more than its row says. Returns that sum. It is charged
-    to the period on which it was held back, where it was tested, else to the day of ``at``. The caller writes
-    the turn's row, in the same transaction.
+    ``before`` is what it holds and used by now, where that was just read. Returns all that it used. It is
+    charged to the period on which it was held back, where it was tested, else to the day of ``at``. The caller
+    writes the turn's row, in the same transaction.
     """
     before = before or held(connection, turn.id)
-    used = used or before.used
-    spent = since(before.used, used)
+    used = _sum(before.used, spent)
+    charged = since(before.used, used)
     accounts = accounts_of(turn)
     if before.on is not None:
         # Only rows that are still there: one of a minute may be forgotten meanwhile.
-        freed = asdict(spent) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
+        freed = asdict(charged) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
         periods = dict.fromkeys((before.on[:10], before.on))
         keys = [{"key": account, "at": period} for account in accounts for period in periods]
         connection.execute(_SETTLE, [freed | key for key in keys])
-    elif spent != Amount():
-        add(connection, accounts, [f"{at:%Y-%m-%d}"], spent)
+    elif charged != Amount():
+        add(connection, accounts, [f"{at:%Y-%m-%d}"], charged)
     return used
 
 
@@ -165,6 +164,14 @@ def since(before: Usage, now: Usage) -> Amount:
         input_tokens=max(0, now.input_tokens - before.input_tokens),
         output_tokens=max(0, now.output_tokens - before.output_tokens),
         microusd=max(0, round(now.cost_usd * _MICRO) - round(before.cost_usd * _MICRO)),
+    )
+
+
+def _sum(first: Usage, second: Usage) -> Usage:
+    return Usage(
+        input_tokens=first.input_tokens + second.input_tokens,
+        output_tokens=first.output_tokens + second.output_tokens,
+        cost_usd=first.cost_usd + second.cost_usd,
     )
 
 

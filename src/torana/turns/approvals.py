@@ -12,7 +12,6 @@ from typing import Any
 
 from torana.agent.approval import Decision, Question
 from torana.errors import AlreadyDecided, NotFound, NotWaiting
-from torana.limits.budgets import Settled
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import approvals as rows
@@ -84,26 +83,25 @@ class Approvals:
         question: Question,
         *,
         said: str,
-        kept: Work[Settled],
-        is_kept: Callable[[Settled], None],
+        keep: Persists,
         run: Persists,
         away: Callable[[], AbstractAsyncContextManager[None]],
         opened: Callable[[Approval], None],
     ) -> Decision:
         """Have somebody decide about a call, and wait for it inside of ``away``.
 
-        ``said`` is what the reply is so far. ``kept`` is done in the transaction that keeps the question, if it
-        comes to that: where nobody is there to ask, the answer is no at once. After the commit ``is_kept`` is
-        told what that gave, and ``opened`` of the question where it is open.
+        ``said`` is what the reply is so far. ``keep`` keeps the step that called it together with the question;
+        where nobody is there to ask, the answer is no at once, and it keeps the step alone. After that
+        ``opened`` is told of a question that is open.
         """
         if not self._is_there(turn):
+            await keep(lambda _: None)
             return Decision(approved=False, reason=_NOBODY)
         key = (turn.id, question.step, question.call_id)
         waiting = self._waiting[key] = _Waiting(question)
         try:
             new = self._new(turn, question, said)
-            approval, settled = await run(partial(_open, turn=turn, new=new, said=said, kept=kept))
-            is_kept(settled)
+            approval = await keep(partial(_open, turn=turn, new=new, said=said))
             self._asked(turn)
             if approval.state == "open":
                 opened(approval)
@@ -251,13 +249,10 @@ def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
         rows.say(connection, approval, number, approval.expires_at)
 
 
-def _open(
-    connection: Connection, turn: Turn, new: Approval, said: str, kept: Work[Settled]
-) -> tuple[Approval, Settled]:
-    settled = kept(connection)
+def _open(connection: Connection, turn: Turn, new: Approval, said: str) -> Approval:
     approval = rows.ask(connection, new)
     _say_next(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
-    return approval, settled
+    return approval
 
 
 def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:

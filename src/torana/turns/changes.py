@@ -8,14 +8,14 @@ from datetime import datetime
 from functools import partial
 
 from torana.errors import Erased, NotFound, SessionBusy
-from torana.messages import GATEWAY_OWNER, new_id, utc_now
+from torana.messages import new_id, utc_now
 from torana.sessions import Sessions
 from torana.sessions.listing import Session, session_of
 from torana.sessions.titles import title_of
 from torana.store import deletion, forks
 from torana.store import sessions as session_rows
 from torana.store import turns as rows
-from torana.store.audit import Act, recorded
+from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Database
 from torana.store.deletion import Deleted
 from torana.store.forks import NewSession
@@ -69,14 +69,16 @@ class SessionChanges:
             title_of=title_of,
         )
         work = partial(forks.fork, owner=source.owner, session_id=source.id, last=turn_id, new=new)
-        noted = recorded(work, _on_a_users(source, act), "session.fork", source.id)
+        noted = recorded(work, on_a_users(source.owner, act), "session.fork", source.id)
         return session_of(await self._database.run(noted))
 
     async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
         """Show the model nothing any more of what was said so far, as ``/new`` does; it stays written."""
         session = await self._session(owner, session_id)
         work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
-        row = await self._database.run(recorded(work, _on_a_users(session, act), "session.reset", session.id))
+        row = await self._database.run(
+            recorded(work, on_a_users(session.owner, act), "session.reset", session.id)
+        )
         if row is None:
             raise _unknown(session_id)
         return session_of(row)
@@ -90,7 +92,7 @@ class SessionChanges:
         """
         session = await self._session(owner, session_id)
         delete = partial(deletion.delete, owner=session.owner, session_id=session.id, at=self._clock())
-        work = recorded(delete, _on_a_users(session, act), "session.delete", session.id)
+        work = recorded(delete, on_a_users(session.owner, act), "session.delete", session.id)
         for _ in range(_ROUNDS):
             await self._cancel_all(session)
             with suppress(SessionBusy):
@@ -111,11 +113,6 @@ class SessionChanges:
         for turn in reversed(await self._database.run(work)):
             with suppress(NotFound, Erased):  # somebody else was quicker
                 await self._turns.cancel(turn.owner, turn.id)
-
-
-def _on_a_users(session: Session, act: Act | None) -> Act | None:
-    """The act, where it reaches into what a user's own token made."""
-    return None if session.owner == GATEWAY_OWNER else act
 
 
 def _unknown(session_id: str) -> NotFound:

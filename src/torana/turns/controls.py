@@ -6,8 +6,10 @@ They are the commands, and while somebody is asked whether a tool may run, their
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
+from torana.errors import Erased, NotFound
 from torana.messages import Inbound, Turn
 from torana.store import keys
 from torana.store import sessions as session_rows
@@ -53,7 +55,8 @@ class Controls:
         match word:
             case "/stop":
                 for turn in running:
-                    await self._cancel(owner, turn.id)
+                    with suppress(NotFound, Erased):  # its session was deleted meanwhile
+                        await self._cancel(owner, turn.id)
                 return "Stopped." if running else "Nothing is running here."
             case "/new":
                 await self._database.run(partial(session_rows.start_afresh, owner=owner, channel=channel))

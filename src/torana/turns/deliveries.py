@@ -40,19 +40,12 @@ class Deliveries:
         owner: str,
         *,
         state: DeliveryState | None = None,
-        account: str | None = None,
         limit: int,
         after: str | None = None,
     ) -> Page[Delivery]:
         """The owner's deliveries, the newest first. Raises ``InvalidField`` for a cursor that no page gave."""
-        work = partial(
-            rows.listed,
-            owner=owner,
-            state=state,
-            account=account,
-            before=read_cursor(after, _KEY),
-            limit=limit + 1,
-        )
+        before = read_cursor(after, _KEY)
+        work = partial(rows.listed, owner=owner, state=state, before=before, limit=limit + 1)
         return cut(await self._database.run(work), limit, lambda delivery: delivery.number, _KEY)
 
     async def retry(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,21 +16,19 @@ from torana.errors import (
     Draining,
     Erased,
     Expired,
-    NotFailed,
     NotFound,
     StoreUnavailable,
-    by_code,
 )
 from torana.limits.budgets import Admitted, Budgets
 from torana.limits.policies import Limits
 from torana.limits.prices import Prices
 from torana.limits.standings import Standing
-from torana.messages import GATEWAY_OWNER, Inbound, Turn, TurnEvent, new_id, utc_now
+from torana.messages import Inbound, Turn, TurnEvent, new_id, utc_now
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store import deletion, keys
 from torana.store import turns as rows
-from torana.store.audit import Act, recorded
+from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
 from torana.store.turns import Accepted, NewTurn
 from torana.turns.approvals import Approvals
@@ -134,7 +132,7 @@ class Turns:
     async def stop(self, *, grace: float) -> None:
         """Take no more messages, give running turns ``grace`` seconds, and leave the rest to the next start."""
         self._accepting = False
-        if self._writing:
+        while self._writing:
             await asyncio.wait(self._writing)
         if self._isolating is not None:
             self._isolating.cancel()
@@ -174,6 +172,7 @@ class Turns:
         is_told = also is None and is_answer(inbound.content)
         if is_told and (answer := await self._carried_out(self._answer(inbound))):
             return answer
+        self.check_accepting()  # it may have begun to stop since
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live.values(), *arriving])
         return await self._carried_out(self._submit(inbound, rates, also), inbound)
@@ -187,22 +186,14 @@ class Turns:
         self.check_accepting()
         return await self._carried_out(self._say(inbound, text, also))
 
-    async def known(
-        self, inbound: Inbound, *, again: AbstractContextManager[object] | None = None
-    ) -> Turn | None:
-        """The turn that a message with the same key became, if there is one, running again if it may.
+    async def known(self, inbound: Inbound) -> Turn | None:
+        """The turn that a message with the same key became, if there is one.
 
-        It is run again inside of ``again``. Raises ``KeyReused`` where the key was used with another message,
-        and ``BudgetSpent`` where it may not run again yet.
+        Raises ``KeyReused`` where the key was used with another message.
         """
         if inbound.key is None:
             return None
-        found = await self._database.run(partial(keys.find, inbound=inbound, now=self._clock()))
-        if found is not None and found.failure is not None and by_code(found.failure.code).retryable:
-            with suppress(NotFailed), again or nullcontext():  # another request was quicker
-                return await self.retry(found.owner, found.id)
-            return await self.get(found.owner, found.id)
-        return found
+        return await self._database.run(partial(keys.find, inbound=inbound, now=self._clock()))
 
     async def heard(self, account: str, message: str) -> Turn | None:
         """The turn that a connector's account made of a platform's message before."""
@@ -335,7 +326,7 @@ class Turns:
         turn = turn or await self._missing(owner, turn_id)
         ending = self._runner.cancelled()
         work = partial(rows.cancel_queued, owner=owner, turn_id=turn.id, ending=ending)
-        noted = None if turn.ended else _on_a_users(turn, act)
+        noted = None if turn.ended else on_a_users(turn.owner, act)
         self._runner.tell_ends(await self._database.run(recorded(work, noted, "turn.cancel", turn.id)))
         self._runner.cancel(turn.id)
         return await self.get(owner, turn_id)
@@ -345,7 +336,7 @@ class Turns:
         # What it settled is read before it runs again: from then on its events belong to whoever runs it.
         settled = await self._runner.settled_text(failed)
         work = partial(self._taken_up, owner=owner, turn_id=turn_id, hold=self._runner.holding)
-        turn = await self._database.run(recorded(work, _on_a_users(failed, act), "turn.retry", turn_id))
+        turn = await self._database.run(recorded(work, on_a_users(failed.owner, act), "turn.retry", turn_id))
         turn = turn or await self._missing(owner, turn_id)
         self._begin(turn, settled=settled)
         return turn
@@ -423,11 +414,6 @@ def _interrupts(other: Turn, turn: Turn) -> bool:
     """Whether the other turn came to interrupt this one, which the process did not live to see."""
     same = (other.session_id, other.user) == (turn.session_id, turn.user)
     return same and other.on_busy == "interrupt" and other.attempt == 0 and other.seq > turn.seq
-
-
-def _on_a_users(turn: Turn, act: Act | None) -> Act | None:
-    """The act, where it reaches into what a user's own token made; the gateway's own turns are everyday."""
-    return None if turn.owner == GATEWAY_OWNER else act
 
 
 def _told_from_row(turn: Turn) -> list[TurnEvent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
@@ -27,16 +27,9 @@ class Persists(Protocol):
         ...
 
 
-class Asking(Protocol):
-    """Has somebody decide about a call of a turn's; see ``Approvals.ask``."""
-
-    def __call__(
-        self, turn: Turn, question: Question, /, *, kept: Work[Settled], is_kept: Callable[[Settled], None]
-    ) -> Awaitable[Decision]:
-        """Wait for the decision; ``is_kept`` is told after the commit what ``kept`` did in the transaction that
-        keeps the question, if it comes to that.
-        """
-        ...
+#: Has somebody decide about a call of a turn's, and waits for it; what the second one executes is kept
+#: together with the step that called.
+Asking: TypeAlias = Callable[[Question, Persists], Awaitable[Decision]]
 
 
 class TurnJournal:
@@ -111,8 +104,7 @@ class TurnJournal:
 
     async def settle(self, step: Step) -> None:
         """See ``Journal``."""
-        self._note(await self._run(partial(self._settle, step=step)))
-        self._on_settled()
+        await self._keep(step, lambda _: None)
 
     async def start(self, call: Call, step: Step | None) -> None:
         """See ``Journal``."""
@@ -126,21 +118,7 @@ class TurnJournal:
     async def ask(self, question: Question, step: Step | None) -> Decision:
         """See ``Journal``."""
         assert self._asking is not None  # noqa: S101 - it was opened to run the turn
-        unkept = step
-
-        def kept(connection: Connection) -> Settled:
-            return Settled() if step is None else self._settle(connection, step)
-
-        def is_kept(settled: Settled) -> None:
-            nonlocal unkept
-            unkept = None
-            self._note(settled)
-            self._on_settled()
-
-        decision = await self._asking(self._turn, question, kept=kept, is_kept=is_kept)
-        if unkept is not None:
-            await self.settle(unkept)
-        return decision
+        return await self._asking(question, partial(self._keep, step))
 
     async def resume(self) -> None:
         """Have something held back for the next model call of a turn that goes on after a crash."""
@@ -150,6 +128,19 @@ class TurnJournal:
         """See ``Journal``."""
         if self._refusal is not None:
             raise self._refusal
+
+    async def _keep(self, step: Step | None, work: Work[T]) -> T:
+        """Settle a step, where there is one, and do ``work`` in the same transaction."""
+        if step is None:
+            return await self._run(work)
+
+        def both(connection: Connection) -> tuple[Settled, T]:
+            return self._settle(connection, step), work(connection)
+
+        settled, result = await self._run(both)
+        self._note(settled)
+        self._on_settled()
+        return result
 
     def _settle(self, connection: Connection, step: Step) -> Settled:
         rows.settle(connection, self._step(step))

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 
 class Place:
-    """Held while a turn runs, and given to others while it waits for somebody; its time stands still then.
+    """Held while a turn runs, and given to others while all it does is to wait for somebody; its time stands
+    still then.
 
     ``limit`` is entered inside of the place, as in ``async with place, limit``.
     """
@@ -17,9 +18,21 @@ class Place:
         self._slots = slots
         self._limit = limit
         self._held = False
+        self._coming_back = asyncio.Lock()
         self._left = 0.0
-        #: How many of the turn's calls wait for somebody.
+        #: How many of the turn's calls have begun and not ended, and how many of these wait for somebody.
+        self.calls = 0
         self.away = 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that the turn does is to wait."""
+        return 0 < self.calls <= self.away
+
+    def count(self, calls: int) -> None:
+        """Note that so many more calls have begun, or fewer."""
+        self.calls += calls
+        self._leave_if_at_rest()
 
     async def __aenter__(self) -> None:
         await self._slots.acquire()
@@ -30,23 +43,24 @@ class Place:
 
     @asynccontextmanager
     async def left(self) -> AsyncGenerator[None]:
-        """Out of its place, with the others that are; the last of them comes back when there is room."""
+        """In here one of the calls waits; behind it the turn has its place, as soon as there is room."""
         self.away += 1
-        if self.away == 1:
-            self._stop_time()
-            self._give()
+        self._leave_if_at_rest()
         try:
             yield
         finally:
             self.away -= 1
-        if self.away == 0:
-            await self._come_back()
+        async with self._coming_back:  # of several calls one takes the turn's only place
+            if not self._held:
+                await self._come_back()
+
+    def _leave_if_at_rest(self) -> None:
+        if self._held and self.rests:
+            self._stop_time()
+            self._give()
 
     async def _come_back(self) -> None:
         await self._slots.acquire()
-        if self._held or self.away:  # another call came back, or began to wait, meanwhile
-            self._slots.release()
-            return
         self._held = True
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time() + self._left)

@@ -16,10 +16,11 @@ from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.watch import text_of
 from torana.errors import Draining, GatewayError, StoreUnavailable, TurnCancelled, TurnTimeout
-from torana.limits.budgets import Budgets, Settled, Warned
+from torana.limits.budgets import Budgets, Warned
 from torana.messages import EventType, Failure, Turn
 from torana.sessions import history
 from torana.store import turns as rows
+from torana.store.approvals import Approval
 from torana.store.database import Connection, Database, Work
 from torana.store.turns import Ending
 from torana.telemetry import bind
@@ -77,8 +78,8 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: Those of the tasks that wait for the agent, and may be cancelled without losing an end.
         self._answering: dict[str, asyncio.Task[Any]] = {}
-        #: What those of them say and where they are that have begun.
-        self._begun: dict[str, tuple[_Told, Place]] = {}
+        #: Where those of them are.
+        self._places: dict[str, Place] = {}
         self._cancelled: set[str] = set()
         self._steered: set[str] = set()
         self._live: dict[str, Turn] = {}
@@ -100,7 +101,7 @@ class Runner:
     @property
     def waiting(self) -> int:
         """How many of them wait for somebody's approval."""
-        return sum(place.away > 0 for _, place in self._begun.values())
+        return sum(place.away > 0 for place in self._places.values())
 
     def ending(self, turn_id: str) -> asyncio.Future[Turn] | None:
         """The end of a turn that has not ended; do not cancel it."""
@@ -156,7 +157,8 @@ class Runner:
         Those that only wait for somebody's approval do so after the next start.
         """
         self._stopping = True
-        busy = [task for turn_id, task in self._tasks.items() if not self._rests(turn_id)]
+        at_rest = {turn_id for turn_id, place in self._places.items() if place.rests}
+        busy = [task for turn_id, task in self._tasks.items() if turn_id not in at_rest]
         if busy:
             await asyncio.wait(busy, timeout=grace)
         left = list(self._tasks.values())
@@ -169,11 +171,6 @@ class Runner:
             ending.exception()  # so that nobody has to have waited for it
         self._endings.clear()
 
-    def _rests(self, turn_id: str) -> bool:
-        """Whether all that a turn does is to wait for somebody's approval."""
-        told, place = self._begun.get(turn_id, (None, None))
-        return told is not None and place is not None and 0 < told.calls <= place.away
-
     async def settled_text(self, turn: Turn) -> str:
         """The text of what earlier attempts of the turn settled."""
         return text_of(settled_messages(await self._journal(turn, self._database.run)))
@@ -184,10 +181,7 @@ class Runner:
             self._tell_end(turn)
 
     def _tell_end(self, ended: Turn) -> None:
-        self._live.pop(ended.id, None)
-        self._cancelled.discard(ended.id)
-        self._steered.discard(ended.id)
-        ending = self._endings.pop(ended.id, None)
+        ending = self._forget(ended)
         if ending is not None:
             ending.set_result(ended)
             if ended.merged_into is not None and ended.reply:  # the deltas were those of the other turn
@@ -199,13 +193,20 @@ class Runner:
         _log.info("turn ended", extra={"state": ended.state, "model": ended.model})
 
     def _give_up_on(self, turn: Turn, error: Exception) -> None:
-        """Leave a turn whose end cannot be written to the next start, and let nobody wait for it."""
-        self._live.pop(turn.id, None)
-        ending = self._endings.pop(turn.id, None)
+        """Leave a turn whose end cannot be written to the next start, and let nobody wait for it or watch."""
+        ending = self._forget(turn)
         if ending is not None:
             ending.set_exception(error)
             ending.exception()
+            self._log.append(turn.id, "turn.failed", {})
         self._note_settled(turn.id)
+
+    def _forget(self, turn: Turn) -> asyncio.Future[Turn] | None:
+        """Run it no more; returns what others may wait for."""
+        self._live.pop(turn.id, None)
+        self._cancelled.discard(turn.id)
+        self._steered.discard(turn.id)
+        return self._endings.pop(turn.id, None)
 
     async def _run(self, turn: Turn) -> None:
         with bind(turn_id=turn.id):
@@ -223,11 +224,12 @@ class Runner:
     async def _answer(self, turn: Turn) -> Ending:
         """Ask the agent; whatever goes wrong becomes the turn's failure."""
         limit = asyncio.timeout(self._turn_timeout)
-        told = _Told(self._log, turn.id)
+        place = Place(slots=self._slots, limit=limit)
+        told = _Told(self._log, turn.id, place)
         if turn.id in self._cancelled:  # before its task had taken a step
             return self.cut_off(turn, told.text)
         try:
-            answer = await self._asked(turn, told, limit)
+            answer = await self._asked(turn, told, place, limit)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
@@ -244,45 +246,33 @@ class Runner:
             return self.failed(error)
         return Ending(at=self._clock(), reply=answer.reply, history=answer.history)
 
-    async def _asked(self, turn: Turn, told: _Told, limit: asyncio.Timeout) -> Answer:
+    async def _asked(self, turn: Turn, told: _Told, place: Place, limit: asyncio.Timeout) -> Answer:
         """What the agent answers, once there is room; only here the turn's task may be cancelled."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this runs in one
         self._answering[turn.id] = task
         try:
-            place = Place(slots=self._slots, limit=limit)
-            self._begun[turn.id] = told, place
+            self._places[turn.id] = place
             async with place, limit:
-                journal = await self._journal(turn, self.persist, partial(self._ask, told=told, place=place))
+                asking = partial(self._ask, turn, told, place)
+                journal = await self._journal(turn, self.persist, asking)
                 if turn.attempt > 1:
                     await journal.resume()
                 told.begin(text_of(settled_messages(journal)))
                 return await self._agent.run(turn, told, journal)
         finally:
             del self._answering[turn.id]
-            self._begun.pop(turn.id, None)
+            del self._places[turn.id]
 
-    async def _ask(
-        self,
-        turn: Turn,
-        question: Question,
-        /,
-        *,
-        kept: Work[Settled],
-        is_kept: Callable[[Settled], None],
-        told: _Told,
-        place: Place,
-    ) -> Decision:
+    async def _ask(self, turn: Turn, told: _Told, place: Place, question: Question, keep: Persists) -> Decision:
         """Have somebody decide about a call; meanwhile others may run in the turn's place."""
+
+        def opened(approval: Approval) -> None:
+            self._note_settled(turn.id)  # nobody is held up for as long as it waits
+            told("approval.required", asked_of(approval))
+
         return await self._approvals.ask(
-            turn,
-            question,
-            said=told.text,
-            kept=kept,
-            is_kept=is_kept,
-            run=self.persist,
-            away=place.left,
-            opened=lambda approval: told("approval.required", asked_of(approval)),
+            turn, question, said=told.text, keep=keep, run=self.persist, away=place.left, opened=opened
         )
 
     def cut_off(self, turn: Turn, text: str) -> Ending:
@@ -365,16 +355,15 @@ class Runner:
 
 
 class _Told:
-    """Passes the agent's events on, and keeps the text for a turn that is cut off."""
+    """Passes the agent's events on, keeps the text for a turn that is cut off, and counts the calls."""
 
-    def __init__(self, log: EventLog, turn_id: str) -> None:
+    def __init__(self, log: EventLog, turn_id: str, place: Place) -> None:
         self._log = log
         self._turn_id = turn_id
+        self._place = place
         self._pieces: list[str] = []
         #: Where among them the model began that is being asked; None while tools run.
         self._asked_at: int | None = None
-        #: How many calls have begun and not ended.
-        self.calls = 0
 
     def begin(self, settled: str) -> None:
         """Begin behind the text that earlier attempts settled."""
@@ -394,8 +383,8 @@ class _Told:
         if type_ == "message.delta":
             self._pieces.append(data["text"])
         elif type_ in ("tool.started", "tool.finished"):
-            self.calls += 1 if type_ == "tool.started" else -1
-            self._asked_at = None if self.calls else len(self._pieces)
+            self._place.count(1 if type_ == "tool.started" else -1)
+            self._asked_at = None if self._place.calls else len(self._pieces)
         self._log.append(self._turn_id, type_, data)
 
 

@@ -248,6 +248,9 @@ async def test_an_encoded_slash_is_a_slash(client: httpx.AsyncClient):
         ("/message", "OPTIONS, POST"),
         ("/v1/turns/turn_x", "GET, HEAD, OPTIONS"),
         ("/openapi.json", "GET, HEAD, OPTIONS"),
+        ("/v1/turns/turn_x/events", "GET, OPTIONS"),
+        ("/v1/sessions/ses_x/export", "GET, OPTIONS"),
+        ("/v1/users/ana/export", "GET, OPTIONS"),
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
@@ -259,6 +262,14 @@ async def test_another_method_is_405_and_told_which_there_are(
     assert (problem["status"], problem["code"], answer.headers["allow"]) == (405, "method_not_allowed", allow)
     options = await client.options(path)
     assert (options.status_code, options.headers["allow"], options.content) == (204, allow, b"")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/turns/turn_x/events", "/v1/sessions/ses_x/export", "/api/v1/users/ana/export"]
+)
+async def test_head_of_what_is_sent_as_it_is_made_is_405(client: httpx.AsyncClient, path: str):
+    answer = await client.head(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
 
 
 async def test_get_and_head_of_message_are_405(client: httpx.AsyncClient):

@@ -103,10 +103,3 @@ async def test_there_is_no_export_of_an_unknown_session(client: httpx.AsyncClien
     answer = await client.get("/v1/sessions/ses_unknown/export")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
-
-
-async def test_head_tells_of_an_export_without_sending_it(client: httpx.AsyncClient):
-    first = await say(client, "a")
-    answer = await client.head(f"/v1/sessions/{first['sessionId']}/export")
-    assert (answer.status_code, answer.content) == (200, b"")
-    assert "attachment" in answer.headers["content-disposition"]

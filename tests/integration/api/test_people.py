@@ -415,6 +415,12 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
     assert json.loads(files["manifest.json"])["user"] == "🍈"
 
 
+async def test_head_of_an_export_makes_none_and_is_no_act(start: Start):
+    app, client = await start()
+    assert (await client.head("/v1/users/ana/export")).status_code == 405
+    assert await rows(app, audit) == []
+
+
 async def test_an_export_is_offered_as_a_file_and_leaves_none_behind(start: Start, tmp_path: Path):
     _, client = await start()
     before = {file.name for file in (tmp_path / "data").iterdir()}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torana.models.builtin import BuiltinModel
 from torana.models.providers import without_builtin
 from torana.sessions import Sessions
 from torana.store import deletion
+from torana.store import turns as turn_queries
 from torana.store.database import Database, T, sqlite_engine
 from torana.store.tables import calls, history, keys, sessions, steps
 from torana.store.tables import turns as turn_rows
@@ -379,6 +381,36 @@ async def test_messages_that_come_in_the_last_moment_go_with_the_session_unless_
 
     left = await database.run(lambda c: c.execute(sa.select(turn_rows.c.state)).scalars().all())
     assert sorted(set(left)) == states
+    await turns.stop(grace=0)
+    database.close()
+
+
+class Doomed(Database):
+    """Does something once, right before it is looked which turn is to be cancelled."""
+
+    before_cancel: Callable[[], Awaitable[object]] | None = None
+
+    async def run(self, work: Callable[[sa.Connection], T]) -> T:
+        if self.before_cancel is not None and getattr(work, "func", None) is turn_queries.target:
+            event, self.before_cancel = self.before_cancel, None
+            await event()
+        return await super().run(work)
+
+
+async def test_a_stop_in_a_session_that_is_being_deleted_is_obeyed(path: Path):
+    database = Doomed(path=path)
+    turns = Turns(database=database, agent=Silent(), log=MemoryEventLog(), turn_timeout=60)
+    changes = SessionChanges(
+        database=database, sessions=Sessions(database=database, history_messages=40), turns=turns
+    )
+    running, stop = (
+        Inbound(owner="gateway", principal="local", content=c, channel="home") for c in ("a", "/stop")
+    )
+    turn = await turns.accept(running)
+    database.before_cancel = partial(changes.delete, "gateway", turn.session_id)
+
+    assert (await turns.accept(stop)).reply == "Stopped."
+
     await turns.stop(grace=0)
     database.close()
 

@@ -54,6 +54,15 @@ async def test_the_events_of_a_turn_are_those_that_its_sender_got(start: Start):
     assert watched.headers["cache-control"] == "no-store"
 
 
+async def test_head_of_the_events_does_not_wait_for_the_turns_end(start: Start):
+    gate = asyncio.Event()
+    app, client = await start(ScriptedModel([gate, "late"]))
+    turn_id = await later(client)
+    assert (await client.head(f"/v1/turns/{turn_id}/events")).status_code == 405
+    assert (await app.turns.get("gateway", turn_id)).state == "running"
+    gate.set()
+
+
 async def test_the_events_go_on_behind_the_last_one_seen(client: httpx.AsyncClient):
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"

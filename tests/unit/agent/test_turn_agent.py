@@ -172,13 +172,13 @@ class Metered(FunctionModel):
             yield "It is 2."
 
 
-async def test_usage_is_the_sum_of_all_requests(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
-    answer = await open_agent(Metered("nobody-knows-it")).run(turn, watcher, Unwritten())
+async def test_usage_is_the_sum_of_all_requests(open_turns: Callable[..., Turns], say: Say) -> None:
+    ended = await say(open_turns(Metered("nobody-knows-it")))
 
-    assert answer.reply.usage.input_tokens > 50
-    assert answer.reply.usage.output_tokens > 5
-    assert answer.reply.usage.cost_usd == 0.0
-    assert answer.reply.model == "nobody-knows-it"
+    assert ended.usage.input_tokens > 50
+    assert ended.usage.output_tokens > 5
+    assert ended.usage.cost_usd == 0.0
+    assert ended.model == "nobody-knows-it"
 
 
 async def test_a_model_that_fails_is_told_with_its_reason(

@@ -11,7 +11,15 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message
 
-from torana.api.wire import BODY_LIMIT, answer, is_too_large, parse_message, read_object, turn_body
+from torana.api.wire import (
+    BODY_LIMIT,
+    answer,
+    is_too_large,
+    optional_object,
+    parse_message,
+    read_object,
+    turn_body,
+)
 from torana.errors import BadRequest, BodyTooLarge, ContentTooLong, GatewayError, InvalidField, RequestTimeout
 from torana.messages import Failure, Principal, Turn, Usage
 
@@ -58,6 +66,34 @@ async def test_a_body_may_come_in_pieces():
 )
 async def test_every_json_type_is_read(media_type: str):
     assert await read_object(request([b"{}"], content_type=media_type), within=5) == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent"),
+    [
+        ({}, {}),
+        ({"content-length": "0"}, {}),
+        ({"content-length": "7"}, {"a": 1}),
+        ({"transfer-encoding": "chunked"}, {"a": 1}),
+    ],
+)
+async def test_a_body_that_may_be_missing_is_read_where_one_is_announced(
+    headers: dict[str, str], sent: dict[str, Any]
+):
+    there = request([b'{"a":1}'] if sent else [], content_type="application/json" if sent else "text/plain")
+    there.scope["headers"] += [(name.encode(), value.encode()) for name, value in headers.items()]
+    assert await optional_object(there, within=5) == sent
+
+
+@pytest.mark.parametrize("given", [None, "queue", "steer", "interrupt", "reject"])
+def test_what_is_to_be_done_where_it_is_busy_may_be_left_open(given: str | None):
+    assert parse_message({"content": "hi", "onBusy": given}, LOCAL).on_busy == (given or "queue")
+
+
+@pytest.mark.parametrize("given", ["", "Queue", 1, [], False])
+def test_what_else_is_asked_for_where_it_is_busy_is_refused(given: object):
+    with pytest.raises(InvalidField, match="must be one of queue, steer, interrupt, reject"):
+        parse_message({"content": "hi", "onBusy": given}, LOCAL)
 
 
 async def test_a_body_without_a_declared_length_is_read_no_further_than_the_limit():
@@ -130,7 +166,7 @@ async def test_an_integer_of_any_size_is_an_id_or_refused_as_one(digits: int):
     if digits <= 256:
         assert parse_message(document, LOCAL).user == "1" * digits
     else:
-        with pytest.raises(InvalidField, match="errors"):
+        with pytest.raises(InvalidField, match="`userId` must have at most 256"):
             parse_message(document, LOCAL)
 
 

@@ -22,6 +22,8 @@ from torana.messages import Inbound, Reply, Turn, Usage, utc_now
 from torana.people.erasure import Erasure
 from torana.people.pairing import Pairing
 from torana.people.tokens import NewToken, Tokens
+from torana.sessions import Sessions
+from torana.store import turns as turn_rows
 from torana.store.audit import Act, listed
 from torana.store.database import Database
 from torana.store.erasure import erase
@@ -29,7 +31,7 @@ from torana.store.senders import Asker
 from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
-from torana.turns import Turns
+from torana.turns import SessionChanges, Turns
 
 T = TypeVar("T")
 
@@ -64,15 +66,22 @@ def counted(connection: Connection) -> dict[str, int]:
 
 
 class Interrupted(Database):
-    """A database before whose erasing transactions something else happens."""
+    """A database before whose erasing transactions, or others, something else happens."""
 
-    def __init__(self, *, path: Path, events: Iterator[Callable[[], Awaitable[object]]]) -> None:
+    def __init__(
+        self,
+        *,
+        path: Path,
+        events: Iterator[Callable[[], Awaitable[object]]],
+        before: Callable[..., object] = erase,
+    ) -> None:
         super().__init__(path=path)
         self._events = events
+        self._before = before
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         function = getattr(work, "func", None)
-        if function is erase and (event := next(self._events, None)):
+        if function is self._before and (event := next(self._events, None)):
             await event()
         return await super().run(work)
 
@@ -152,6 +161,33 @@ async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_
         "token.revoke",
     }
     await turns.stop(grace=0)
+    database.close()
+
+
+async def test_a_turn_whose_session_is_deleted_meanwhile_does_not_stop_the_erasing(
+    path: Path,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    message: Callable[..., Inbound],
+    say: Callable[..., Awaitable[Any]],
+):
+    running: list[Turn] = []
+    database = Interrupted(path=path, events=iter([lambda: delete(running[0])]), before=turn_rows.target)
+    turns = open_turns(agent=Slow(), database=database)
+    sessions = Sessions(database=database, history_messages=40)
+    changes = SessionChanges(database=database, sessions=sessions, turns=turns)
+
+    async def delete(turn: Turn) -> None:
+        await changes.delete("gateway", turn.session_id)
+
+    await say(turns, "early", channel="other", user="ana")
+    running.append(await turns.accept(message("hello", channel="c", user="ana")))
+
+    receipt = await erasure(database, turns).erase("ana", ACT)
+
+    assert (receipt.counts.turns, receipt.counts.sessions) == (1, 1)
+    left = await database.run(counted)
+    assert (left["turns"], left["sessions"], left["tombstones"]) == (0, 0, 2)
     database.close()
 
 

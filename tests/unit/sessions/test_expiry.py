@@ -195,5 +195,28 @@ async def test_it_looks_at_its_start_and_every_hour_also_after_a_failure(
     await expiry.stop()
 
 
+async def test_a_bug_ends_neither_the_looking_nor_the_gateways_stop(
+    turns: Turns, say: Say, database: Database, moving: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(_seconds: float) -> None:
+        reached.set()
+        await go_on.wait()
+
+    def forget(_ids: Sequence[str]) -> None:
+        raise KeyError("a bug")
+
+    await say(turns, channel="a")
+    moving.now += timedelta(days=31)
+    expiry = Expiry(database=database, after=timedelta(days=30), forget=forget, clock=moving, pause=pause)
+    expiry.start()
+    await reached.wait()
+    await expiry.stop()
+    [record] = [record for record in caplog.records if record.name == "torana.sessions.expiry"]
+    assert (record.levelname, record.message) == ("ERROR", "idle sessions could not be deleted")
+    assert "a bug" in caplog.text
+
+
 async def test_one_that_was_never_started_can_be_stopped(database: Database, moving: Clock) -> None:
     await expiry_of(database, moving, lambda _: None).stop()

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 from pydantic_ai import FunctionToolset
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import ModelResponse, ToolCallPart
 
+from torana.agent.journal import responses_of
 from torana.api.problems import error_from
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.limits.spending import Report, Subject, report
-from torana.messages import Inbound, TurnState
-from torana.store.database import Database
+from torana.messages import Inbound, Turn, TurnState
+from torana.sessions import history
+from torana.store import transcript
+from torana.store.database import Connection, Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 
@@ -198,3 +201,40 @@ async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
 
     assert (await level(database)).limits[0].reserved == 0
     assert (await level(database)).today.messages == 2
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_a_turn_that_runs_again_after_its_time_was_over_pays_for_both_calls(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    steps: int,
+) -> None:
+    model = ScriptedModel(*[reading()] * steps, ["Let me", asyncio.Event()], "Done.")
+    agent = open_agent(model, Reader(10).toolset)
+    hasty = open_turns(agent=agent, budgets=budgets(DAY), turn_timeout=0.5)
+    stopped = await hasty.ended(await hasty.accept(message(user="ana")))
+    assert stopped.failure is not None
+    assert stopped.failure.code == "turn_timeout"
+
+    turns = open_turns(agent=agent, budgets=budgets(DAY))
+    ended = await turns.ended(await turns.retry(stopped.owner, stopped.id))
+
+    *settled, last = await database.run(partial(responses, turn=ended))
+    assert len(settled) == steps
+    assert stopped.usage.input_tokens > sum(response.usage.input_tokens for response in settled)
+    assert ended.usage.input_tokens == stopped.usage.input_tokens + last.usage.input_tokens
+    assert ended.usage.output_tokens == stopped.usage.output_tokens + last.usage.output_tokens
+    spent = await level(database)
+    assert spent.today.input_tokens == ended.usage.input_tokens
+    assert spent.limits[0].used == ended.usage.input_tokens + ended.usage.output_tokens
+
+
+def responses(connection: Connection, turn: Turn) -> list[ModelResponse]:
+    """What the model said in a turn, as its history has it."""
+    newest = transcript.newest(connection, turn.owner, turn.session_id, turns_limit=1)
+    [(body, _)] = newest.history
+    return responses_of(history.load(body))

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import GatewayError, StoreUnavailable
-from torana.messages import Inbound, Reply, Turn, Usage
+from torana.messages import Inbound, Reply, Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.turns import Turns
@@ -95,6 +96,36 @@ async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTur
 
     assert failure_of(await say(turns, "break")) == ("internal_error", GatewayError().detail)
     assert (await say(turns)).reply == "fine"
+
+
+async def test_nobody_waits_for_an_end_that_cannot_be_written(
+    open_turns: OpenTurns, say: Say, message: Message, database: Database
+) -> None:
+    gate = asyncio.Event()
+    turns = open_turns(ScriptedModel(["It is ", gate, "lost."]))
+    turn = await turns.accept(message())
+    watcher = asyncio.create_task(seen(turns, turn))
+    await database.run(refuse_ends)
+    gate.set()
+
+    with pytest.raises(IntegrityError):
+        await turns.ended(turn)
+    async with asyncio.timeout(10):
+        assert [event.type for event in await watcher if event.terminal] == ["turn.failed"]
+    assert turns.live == []
+
+
+async def seen(turns: Turns, turn: Turn) -> list[TurnEvent]:
+    """What who follows a turn sees of it."""
+    return [event async for event in turns.events(turn)]
+
+
+def refuse_ends(connection: Connection) -> None:
+    """Have the database take no end of a turn any more."""
+    connection.exec_driver_sql(
+        "CREATE TRIGGER no_end BEFORE UPDATE ON turns WHEN NEW.state IN ('completed', 'failed') "
+        "BEGIN SELECT RAISE(ABORT, 'no end'); END"
+    )
 
 
 async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while(

@@ -418,11 +418,13 @@ async def test_a_tool_that_was_cut_off_by_a_failure_is_not_run_again_by_a_retry(
 ) -> None:
     shop.hangs.add("a")
     model = ScriptedModel([call("write", "a")], "done")
-    turns = open_turns(agent=open_agent(model, shop.toolset()), turn_timeout=0.2)
-    failed = await turns.ended(await turns.accept(message()))
+    agent = open_agent(model, shop.toolset())
+    hasty = open_turns(agent=agent, turn_timeout=0.5)
+    failed = await hasty.ended(await hasty.accept(message()))
     assert failed.failure is not None
     assert failed.failure.code == "turn_timeout"
 
+    turns = open_turns(agent=agent)
     ended = await turns.ended(await turns.retry("gateway", failed.id))
 
     assert (ended.reply, shop.done) == ("done", ["a"])

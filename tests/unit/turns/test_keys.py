@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torana.errors import KeyReused, ModelFailed, SessionBusy
+from torana.errors import KeyReused, SessionBusy
 from torana.messages import Inbound
 
 Boot = Callable[..., Awaitable[Any]]
@@ -93,25 +93,6 @@ async def test_owners_have_keys_of_their_own(boot: Boot, message: Message) -> No
 
     assert hers.id != his.id
     assert (await gateway.turns.known(message("a", key="k", owner="ana"))).id == hers.id
-
-
-async def test_a_turn_that_failed_and_may_succeed_later_is_run_again_by_its_key_once(
-    boot: Boot, message: Message
-) -> None:
-    gateway = await boot(obedient=True)
-    once = message("a", key="k")
-    turn = await gateway.turns.accept(once)
-    await gateway.agent.until("a")
-    gateway.agent.end("a", ModelFailed())
-    await gateway.turns.ended(turn)
-
-    again = await asyncio.gather(*(gateway.turns.known(once) for _ in range(3)))
-    await gateway.agent.until("a")
-    gateway.agent.end("a", "at last")
-
-    assert {(found.id, found.state) for found in again} == {(turn.id, "running")}
-    ended = await gateway.turns.ended(again[0])
-    assert (ended.reply, ended.attempt) == ("at last", 2)
 
 
 async def test_a_turn_that_failed_for_good_is_told_again(boot: Boot, message: Message) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from torana.errors import Draining
-from torana.messages import Inbound, Turn
+from torana.messages import GATEWAY_OWNER, Inbound, Turn
+from torana.store import turns as rows
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.turns import Turns
@@ -219,6 +222,25 @@ async def test_a_message_that_is_being_written_at_the_stop_runs_after_the_next_s
     await after.start()
 
     assert (await after.ended(accepted)).reply == "done"
+
+
+async def test_a_yes_to_nothing_that_is_looked_up_at_the_stop_is_not_accepted(
+    open_turns: OpenTurns, message: Message, database: Database
+) -> None:
+    turns = open_turns(ScriptedModel("never"))
+    gate = threading.Event()
+    held = asyncio.ensure_future(database.run(lambda _: gate.wait(30)))
+    said = asyncio.ensure_future(turns.submit(message("yes")))
+    await asyncio.sleep(0)  # it asks whether there is a question
+    await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(turns.stop(grace=0))
+    await asyncio.sleep(0)
+    gate.set()
+
+    with pytest.raises(Draining):
+        await said
+    await asyncio.gather(held, stopping)
+    assert await database.run(partial(rows.newest, owner=GATEWAY_OWNER, state=None, limit=9)) == []
 
 
 async def collect(turns: Turns, turn: Turn) -> list[str]:

@@ -1,0 +1,138 @@
+"""Of the turns that run at once only those give their place away that do nothing but wait for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ToolCallPart
+
+from torana.messages import Inbound, Turn
+from torana.store.audit import Act
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
+from torana.turns.approvals import Choice
+
+Boot = Callable[..., Awaitable[Any]]
+Message = Callable[..., Inbound]
+
+
+@dataclass
+class Works:
+    """A tool that may run and one that needs a yes; both run until they are let go."""
+
+    begun: list[str] = field(default_factory=list[str])
+    gates: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+
+    async def run(self, name: str) -> str:
+        """Run."""
+        self.begun.append(name)
+        await self.gates[name].wait()
+        return "ran"
+
+    async def ask(self, name: str) -> str:
+        """Run, if somebody says so."""
+        return await self.run(name)
+
+    def toolset(self) -> FunctionToolset[ToolContext]:
+        tools = FunctionToolset[ToolContext]()
+        tools.add_function(self.run, metadata={"permission": "allow"})
+        tools.add_function(self.ask, metadata={"permission": "ask"})
+        return tools
+
+
+@pytest.fixture
+def works() -> Works:
+    return Works()
+
+
+def call(tool: str, name: str) -> ToolCallPart:
+    return ToolCallPart(tool, {"name": name}, tool_call_id=name)
+
+
+async def until_asked(gateway: Any, turn: Turn, times: int) -> None:
+    while len(await gateway.turns.approvals.open_of(turn.owner, turn.id)) < times:
+        await gateway.look()
+
+
+async def approve(gateway: Any, turn: Turn, name: str) -> None:
+    act = Act(principal="operator", source="test", at=turn.created_at)
+    choice = Choice(approve=True, by="operator")
+    await gateway.turns.approvals.decide(turn.owner, turn.id, name, choice, act)
+
+
+async def nothing_new(gateway: Any) -> None:
+    """Give everything that could go on the time to do so."""
+    for _ in range(20):
+        await gateway.look()
+
+
+async def test_a_turn_stays_in_its_place_while_another_of_its_calls_runs(
+    boot: Boot, works: Works, message: Message
+) -> None:
+    model = ScriptedModel([call("ask", "a"), call("run", "b")], "elsewhere", "Done.")
+    gateway = await boot(model, works.toolset(), concurrency=1)
+    turn = await gateway.turns.accept(message())
+    await until_asked(gateway, turn, 1)
+    other = await gateway.turns.accept(message(channel="other"))
+    await nothing_new(gateway)
+    assert (works.begun, len(model.requests)) == (["b"], 1)
+
+    works.gates["b"].set()
+
+    assert (await gateway.turns.ended(other)).reply == "elsewhere"
+    works.gates["a"].set()
+    await approve(gateway, turn, "a")
+    assert (await gateway.turns.ended(turn)).reply == "Done."
+
+
+async def test_what_is_approved_runs_in_a_place_although_another_question_is_open(
+    boot: Boot, works: Works, message: Message
+) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        [call("ask", "a"), call("ask", "b"), call("ask", "c")], [gate, "other"], "third", "Done."
+    )
+    gateway = await boot(model, works.toolset(), concurrency=1)
+    turn = await gateway.turns.accept(message())
+    await until_asked(gateway, turn, 3)
+    other = await gateway.turns.accept(message(channel="other"))
+    await model.asked(2)
+    await approve(gateway, turn, "a")
+    await approve(gateway, turn, "b")
+    await nothing_new(gateway)
+    assert works.begun == []  # there is no room
+
+    gate.set()
+    await gateway.turns.ended(other)
+    while len(works.begun) < 2:
+        await gateway.look()
+    third = await gateway.turns.accept(message(channel="third"))
+    works.gates["a"].set()
+    await nothing_new(gateway)
+    assert len(model.requests) == 2
+
+    works.gates["b"].set()
+    assert (await gateway.turns.ended(third)).reply == "third"
+    works.gates["c"].set()
+    await approve(gateway, turn, "c")
+    assert (await gateway.turns.ended(turn)).reply == "Done."
+
+
+async def test_a_turns_time_runs_while_one_of_its_calls_runs(
+    boot: Boot, works: Works, message: Message
+) -> None:
+    model = ScriptedModel([call("ask", "a"), call("run", "b")])
+    gateway = await boot(model, works.toolset(), turn_timeout=1)
+    turn = await gateway.turns.accept(message())
+
+    async with asyncio.timeout(30):
+        ended = await gateway.turns.ended(turn)
+
+    assert ended.failure is not None
+    assert (ended.failure.code, works.begun) == ("turn_timeout", ["b"])
