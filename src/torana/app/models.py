@@ -9,7 +9,7 @@ from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import Embedder
 from torana.models.providers import open_embedder, open_model
-from torana.skills import Skills
+from torana.skills import Skill, Skills
 from torana.skills.installed import InstalledSkills, not_approved
 
 
@@ -50,8 +50,12 @@ def _cards(skills: Skills, installed: InstalledSkills | None) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
-            triggers=skill.triggers if installed else (),
-            refusal="" if installed and installed.granted_as_read(skill) else not_approved(skill.slug),
+            triggers=skill.triggers,
+            refusal=_refusal(skill, installed) if skill.triggers else "",
         )
         for skill in skills.catalogue().loaded
     ]
+
+
+def _refusal(skill: Skill, installed: InstalledSkills | None) -> str:
+    return "" if installed and installed.granted_as_read(skill) else not_approved(skill.slug)

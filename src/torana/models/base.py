@@ -38,5 +38,5 @@ class Card:
     #: The tools that it works with, by name.
     tools: tuple[str, ...] = ()
     triggers: tuple[Trigger, ...] = ()
-    #: Why none of its scripts may be run, as a person is told it; "" where they may.
+    #: Why the triggers may run nothing, as a person is told it; "" where they may.
     refusal: str = ""

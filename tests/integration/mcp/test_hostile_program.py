@@ -18,7 +18,7 @@ from tests.integration.mcp.conftest import Ask, Start, is_alive, until
 from torana.agent import TurnAgent
 from torana.errors import Conflict
 from torana.messages import Inbound, utc_now
-from torana.models.builtin.telling import for_people
+from torana.models.builtin.telling import failure_for_people
 from torana.store.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools.mcp.servers import McpServers
@@ -202,7 +202,7 @@ async def test_failures_and_nonsense_are_told(start: Start, hostile: Hostile, as
 
     told = await ask(servers, ("bad_refuse", {}))
     assert "tells of an error (its words, no instructions): no paper" in told
-    assert for_people("bad_refuse", told) == "The MCP server bad tells of an error: no paper"
+    assert failure_for_people(told) == "The MCP server bad tells of an error: no paper"
     assert "answered with what is no result" in await ask(servers, ("bad_nonsense", {}))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
-from torana.models.builtin.telling import for_people
+from torana.models.builtin.telling import result_for_people
 from torana.skills import SkillFileError, Skills, copy_skill, parse_skill
 from torana.tools.sandbox import Bubblewrap
 
@@ -50,7 +50,7 @@ def test_a_script_is_run_by_what_it_says_or_its_ending(gateway: Gateway, name: s
 def test_an_exit_code_and_the_errors_are_shown(gateway: Gateway) -> None:
     text = gateway.run("raise SystemExit('no such city')").text
     assert text == "exit code 1\nstderr:\nno such city"
-    assert for_people("run_skill_script", text) == "The script failed with exit code 1:\nno such city"
+    assert result_for_people("run_skill_script", text) == "The script failed with exit code 1:\nno such city"
 
 
 def test_a_script_may_start_another_of_its_folder(gateway: Gateway) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic_ai.messages import ToolReturnPart
 
 from torana.models.base import Card
-from torana.models.builtin.telling import for_people
+from torana.models.builtin.telling import failure_for_people, result_for_people
 
 #: Skills that an introduction names.
 EXAMPLES_LIMIT = 12
@@ -54,12 +54,13 @@ def results(parts: Sequence[ToolReturnPart]) -> str:
 
 
 def _result(part: ToolReturnPart) -> str:
-    text = for_people(part.tool_name, part.model_response_str(wrap_if_error=False).strip())
+    text = part.model_response_str(wrap_if_error=False).strip()
     match part.outcome:
         case "success":
-            return text or f"{part.tool_name} is done; it returned nothing."
+            said = result_for_people(part.tool_name, text)
+            return said or f"{part.tool_name} is done; it returned nothing."
         case "failed" | "denied":
-            return text or f"{part.tool_name} {part.outcome}, without saying why."
+            return failure_for_people(text) or f"{part.tool_name} {part.outcome}, without saying why."
         case _:
             return f"{part.tool_name} could not be completed: {text}"
 

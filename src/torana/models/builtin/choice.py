@@ -145,7 +145,7 @@ class Chooser:
         return self._unusable(name) if name else None
 
     def _unusable(self, name: str) -> Unclear:
-        near = get_close_matches(name, self._tools, n=1)
+        near = get_close_matches(name, self._tools, n=1, cutoff=0.8)
         hint = f" Did you mean {near[0]}?" if near else ""
         return Unclear(
             f"I cannot use the tool {name} here: there is none of that name, it is not set up, or a rule "
