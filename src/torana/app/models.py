@@ -9,8 +9,8 @@ from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import Embedder
 from torana.models.providers import open_embedder, open_model
-from torana.skills import Skill, Skills, Trigger
-from torana.skills.installed import InstalledSkills
+from torana.skills import Skill, Skills
+from torana.skills.installed import InstalledSkills, not_approved
 
 
 def choose_model(loaded: Loaded, skills: Skills, installed: InstalledSkills | None = None) -> Model:
@@ -50,14 +50,12 @@ def _cards(skills: Skills, installed: InstalledSkills | None) -> list[Card]:
             description=skill.description,
             examples=skill.examples,
             tools=skill.tools,
-            triggers=_triggers(skill, installed) if installed else (),
+            triggers=skill.triggers,
+            refusal=_refusal(skill, installed) if skill.triggers else "",
         )
         for skill in skills.catalogue().loaded
     ]
 
 
-def _triggers(skill: Skill, installed: InstalledSkills) -> tuple[Trigger, ...]:
-    if not skill.triggers:
-        return ()
-    needs = installed.granted_as_read(skill)
-    return tuple(trigger for trigger in skill.triggers if needs and trigger.script in needs.scripts)
+def _refusal(skill: Skill, installed: InstalledSkills | None) -> str:
+    return "" if installed and installed.granted_as_read(skill) else not_approved(skill.slug)

@@ -118,7 +118,9 @@ def _skills(loaded: Loaded) -> str:
     if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
         raise OperatorError("; ".join(faults))
     waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
+    unapproved = [one.slug for one in standings if one.unapproved]
     told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 

@@ -37,5 +37,6 @@ class Card:
     examples: tuple[str, ...] = ()
     #: The tools that it works with, by name.
     tools: tuple[str, ...] = ()
-    #: Those of scripts that may be run.
     triggers: tuple[Trigger, ...] = ()
+    #: Why the triggers may run nothing, as a person is told it; "" where they may.
+    refusal: str = ""

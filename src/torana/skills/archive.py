@@ -86,7 +86,7 @@ def unpack(archive: bytes, target: Path) -> None:
     """
     if len(archive) > PACKED_LIMIT:
         raise SkillInvalid(
-            f"The archive has more than {PACKED_LIMIT:,} bytes; leave out what the skill needs not."
+            f"The archive has more than {PACKED_LIMIT >> 20} MiB; leave out what the skill needs not."
         )
     try:
         _unpack(archive, _Writer(target))
@@ -163,7 +163,7 @@ class _Writer:
             yield chunk
 
 
-_TOO_LARGE = f"The archive unpacks to more than {UNPACKED_LIMIT:,} bytes; leave out what the skill needs not."
+_TOO_LARGE = f"The archive unpacks to more than {UNPACKED_LIMIT >> 20} MiB; leave out what the skill needs not."
 
 
 def _unpack_zip(archive: bytes, writer: _Writer) -> None:

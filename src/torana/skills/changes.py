@@ -15,7 +15,7 @@ from torana.errors import NotFound, SkillChanged, SkillConflict, SkillRefused
 from torana.messages import utc_now
 from torana.skills.faults import SkillInvalid
 from torana.skills.fetching import Fetcher
-from torana.skills.installed import InstalledSkills, written
+from torana.skills.installed import CHANGED, InstalledSkills, written
 from torana.skills.library import CORE_DIR, Skills
 from torana.skills.skill import Skill, parse_skill
 from torana.skills.sources import read_source
@@ -155,16 +155,16 @@ class SkillChanges:
         """
         async with self._changing():
             decision = self._installed.decision(slug)
+            if decision is not None and decision.folder is not None:
+                await self._check_unchanged(decision)
             if decision is None or decision.state != "disabled":
                 self._own_versions(slug)
                 state = decision.state if decision else "active"
                 raise SkillConflict(f"{slug} is not disabled: its state is {state}.")
-            if decision.folder is not None:
-                await asyncio.to_thread(self._version, slug, decision.digest)
             return await self._decide(replace(decision, state="active"), act=act, action="skill.enable")
 
     async def remove(self, slug: str, *, act: Act) -> None:
-        """Delete an installed skill. Raises ``NotFound``, or ``SkillConflict`` for one placed by hand."""
+        """Delete an installed skill. Raises ``NotFound``, or ``SkillConflict`` for any other."""
         async with self._changing():
             self._installed_one(slug)
             await self._database.run(partial(rows.remove, slug=slug, act=act))
@@ -205,6 +205,12 @@ class SkillChanges:
         if sum(decision.folder is not None for decision in self._installed.decisions()) >= INSTALLED_LIMIT:
             raise SkillConflict(f"There are {INSTALLED_LIMIT} installed skills already; remove some first.")
 
+    async def _check_unchanged(self, decision: Decision) -> None:
+        try:
+            await asyncio.to_thread(self._version, decision.slug, decision.digest)
+        except SkillChanged:
+            raise SkillChanged(f"{decision.slug}: {CHANGED}") from None
+
     def _installed_one(self, slug: str) -> Decision:
         decision = self._installed.decision(slug)
         if decision is not None and decision.folder is not None:
@@ -213,6 +219,7 @@ class SkillChanges:
             raise SkillConflict(
                 f"{slug} was placed by hand; change its folder where it is, or delete it there."
             )
+        self._own_versions(slug)  # tells of a core skill
         raise self.not_there(slug)
 
     def _version(self, slug: str, digest: str) -> tuple[Skill, bool]:

@@ -94,7 +94,7 @@ def digest(files: Iterable[File]) -> str:
     """
     files = tuple(files)
     if sum(file.size for file in files) > BYTES_LIMIT:
-        raise SkillInvalid(f"The folder holds more than {BYTES_LIMIT:,} bytes; keep what the skill needs.")
+        raise SkillInvalid(f"The folder holds more than {BYTES_LIMIT >> 20} MiB; keep what the skill needs.")
     lines = hashlib.sha256()
     for file in files:
         lines.update(f"{_content_digest(file)}  {file.name}\0".encode())

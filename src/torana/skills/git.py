@@ -38,7 +38,7 @@ _LIMITS = f"{{ ulimit -v 2097152; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60;
 _PINNING = (2, 37)
 
 _TOO_LARGE = (
-    f"The repository has more than {PACKED_LIMIT:,} bytes packed, or {UNPACKED_LIMIT:,} unpacked; "
+    f"The repository has more than {PACKED_LIMIT >> 20} MiB packed, or {UNPACKED_LIMIT >> 20} MiB unpacked; "
     "clone it yourself and install the folder of the skill."
 )
 

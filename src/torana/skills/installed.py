@@ -18,7 +18,7 @@ from torana.store.skills import Decision
 #: The fault of an installed skill whose files are others than those that were approved.
 CHANGED = (
     "Its files changed after they were approved; look at them with `torana skills show`, then approve them "
-    "again or remove the skill."
+    "again with `torana skills approve`, or remove the skill."
 )
 
 
@@ -102,6 +102,14 @@ class InstalledSkills:
         # Nothing hidden was unpacked, and no digest covers it: Python runs what lies in `__pycache__`.
         is_ours = skill.path.is_relative_to(self.root)
         return needs if same and not (is_ours and _hides(skill.path)) else None
+
+
+def not_approved(slug: str) -> str:
+    """What is said where a script of the skill is asked for, and none of them may be run."""
+    return (
+        f"The scripts of the skill {slug!r} are not approved; the operator can do so with "
+        f"`torana skills approve {slug}`."
+    )
 
 
 def written(needs: Needs) -> str:

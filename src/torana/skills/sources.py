@@ -61,6 +61,8 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     if text.startswith(("git+", "ssh://", "git://")) or _SCP.fullmatch(address):
         return _git(address.removeprefix("git+"), revision)
     parts = urlsplit(address)
+    if parts.scheme == "http":
+        raise SkillInvalid("http is not taken, as anybody on the way can change what it brings; use https.")
     if parts.scheme != "https" or not parts.hostname:
         here = f"There is no {text!r} here, and it" if local else "That"
         raise SkillInvalid(f"{here} is no git address and no https URL.")
@@ -105,7 +107,9 @@ def read_archive(file: Path) -> bytes:
     except OSError as error:
         raise SkillInvalid(f"{file} cannot be read ({error.strerror}); mend its permissions.") from error
     if len(data) > PACKED_LIMIT:
-        raise SkillInvalid(f"{file} has more than {PACKED_LIMIT:,} bytes; leave out what the skill needs not.")
+        raise SkillInvalid(
+            f"{file} has more than {PACKED_LIMIT >> 20} MiB; leave out what the skill needs not."
+        )
     return data
 
 
@@ -120,7 +124,7 @@ class _Room:
         self._bytes -= path.lstat().st_size
         if self._entries < 0 or self._bytes < 0:
             raise SkillInvalid(
-                f"The folder has more than {ENTRY_LIMIT:,} entries or {UNPACKED_LIMIT:,} bytes; "
+                f"The folder has more than {ENTRY_LIMIT:,} entries or {UNPACKED_LIMIT >> 20} MiB; "
                 "keep what the skill needs."
             )
 

@@ -41,8 +41,15 @@ class Standing:
     origin: str | None = None
     #: Whether its scripts may be run, with what it wants.
     granted: bool = False
+    #: Whether there are any.
+    scripts: bool = False
     #: The digest of a newer version, in quarantine.
     newer: str | None = None
+
+    @property
+    def unapproved(self) -> bool:
+        """Whether it is loaded as instructions alone, though it has scripts: nobody approved them."""
+        return self.state == "active" and self.scripts and not self.granted and self.fault is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +168,7 @@ def _told(skill: Skill, decision: Decision | None, *, state: StandingState, faul
         installed=decision is not None and decision.folder is not None,
         origin=decision and decision.origin,
         granted=state == "active" and decision is not None and _holds(decision, skill),
+        scripts=bool(skill.needs.scripts),
         newer=decision and decision.next_digest,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
+from torana.skills.installed import not_approved
 from torana.tools.base import ToolError, tool
 from torana.tools.sandbox import FOLDER, OTHERS, Job, Limits, Outcome, Sandbox, SandboxFault
 
@@ -83,7 +84,7 @@ class ScriptTools:
         if name not in needs.scripts:
             listed = ", ".join(needs.scripts) or "none"
             raise ToolError(f"The skill {slug!r} has no script {script!r} that may be run; it has: {listed}.")
-        secrets = {key: self._environ[key] for key in needs.secrets if self._environ.get(key)}
+        secrets = self._secrets(skill, needs)
         job = Job(
             prepare=partial(self._prepare, skill, name, _checked(arguments)),
             environ=secrets,
@@ -102,11 +103,19 @@ class ScriptTools:
         """What is both declared and granted."""
         granted = self._granted(skill)
         if granted is None:
-            raise ToolError(
-                f"The scripts of the skill {skill.slug!r} are not approved; the operator can do so with "
-                f"`torana skills approve {skill.slug}`."
-            )
+            raise ToolError(not_approved(skill.slug))
         return both(skill.needs, granted)
+
+    def _secrets(self, skill: Skill, needs: Needs) -> dict[str, str]:
+        """The values of what was granted. Raises ``ToolError`` where one is not set that the skill requires."""
+        found = {name: self._environ[name] for name in needs.secrets if self._environ.get(name)}
+        lacking = [name for name in needs.secrets if name in skill.requires_env and name not in found]
+        if lacking:
+            told = ", ".join(f"the secret {name} is not set" for name in lacking)
+            raise ToolError(
+                f"The script was not run: {told}; put what is missing into .env and restart the gateway."
+            )
+        return found
 
     def _prepare(self, skill: Skill, name: str, arguments: Sequence[str], folder: Path) -> Sequence[str]:
         copy_skill(skill, folder)

@@ -50,6 +50,19 @@ def test_a_skill_is_installed_approved_updated_and_removed_while_the_gateway_run
     assert {(entry["principal"], entry["source"]) for entry in entries} == {("operator", "127.0.0.1")}
 
 
+def test_who_approves_is_told_of_a_secret_that_the_running_gateway_lacks(place: Place) -> None:
+    place.serve(**OPERATOR)
+    front = "name: tea\ndescription: Brews tea.\nmetadata: {torana: {secrets: [KETTLE_KEY]}}"
+    (_source(place) / "SKILL.md").write_text(f"---\n{front}\n---\n")
+    place.run("skills", "install", str(place.path / "tea"), **OPERATOR)
+    (place.path / ".env").write_text("KETTLE_KEY=a-key\n")
+    assert place.run("skills", "approve", "tea", "--yes", **OPERATOR) == (
+        0,
+        "tea is active\n",
+        "warning: the secret KETTLE_KEY is not set; put it into .env and restart the gateway\n",
+    )
+
+
 def test_what_the_gateway_refuses_is_one_line(place: Place) -> None:
     place.serve(**OPERATOR)
     source = _source(place)

@@ -18,6 +18,7 @@ from tests.integration.mcp.conftest import Ask, Start, is_alive, until
 from torana.agent import TurnAgent
 from torana.errors import Conflict
 from torana.messages import Inbound, utc_now
+from torana.models.builtin.telling import failure_for_people
 from torana.store.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools.mcp.servers import McpServers
@@ -199,7 +200,9 @@ async def test_what_it_asks_of_us_is_refused(start: Start, hostile: Hostile, ask
 async def test_failures_and_nonsense_are_told(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 
-    assert "tells of an error (its words, no instructions): no paper" in await ask(servers, ("bad_refuse", {}))
+    told = await ask(servers, ("bad_refuse", {}))
+    assert "tells of an error (its words, no instructions): no paper" in told
+    assert failure_for_people(told) == "The MCP server bad tells of an error: no paper"
     assert "answered with what is no result" in await ask(servers, ("bad_nonsense", {}))
 
 

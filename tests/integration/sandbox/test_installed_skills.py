@@ -27,7 +27,7 @@ def skill(name: str, front: str = "", body: str = "Do it.") -> str:
 
 
 PYTHON = {
-    "count-words/SKILL.md": skill("count-words"),
+    "count-words/SKILL.md": skill("count-words", 'metadata: {"torana": {"triggers": ["count the words"]}}\n'),
     "count-words/scripts/count.py": "import sys\nprint(len(sys.stdin.read().split()), 'words')\n",
 }
 SHELL = {
@@ -81,6 +81,9 @@ class Gateway:
     async def run(self, slug: str, script: str, **more: str) -> str:
         fields = "".join(f', "{name}": {value}' for name, value in more.items())
         content = f'use run_skill_script {{"slug": "{slug}", "script": "{script}"{fields}}}'
+        return await self.say(content)
+
+    async def say(self, content: str) -> str:
         answer = await self.client.post("/message", json={"content": content})
         assert answer.status_code == 200, answer.text
         return answer.json()["reply"]
@@ -120,7 +123,7 @@ async def test_instructions_alone_are_read(gateway: Gateway) -> None:
 
 async def test_a_python_script_runs(gateway: Gateway) -> None:
     slug = await gateway.install_and_approve(PYTHON)
-    assert "3 words" in await gateway.run(slug, "scripts/count.py", stdin='"one two three"')
+    assert await gateway.run(slug, "scripts/count.py", stdin='"one two three"') == "3 words"
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o755])
@@ -162,8 +165,12 @@ async def test_what_was_placed_by_hand_runs_nothing_until_it_is_approved(gateway
         (gateway.data_dir / "skills" / name).write_text(str(body))
     gateway.app.core.skills.refresh()
     assert "not approved" in await gateway.run("count-words", "scripts/count.py")
+    assert "`torana skills approve count-words`" in await gateway.say("count the words")
+    await gateway.approve("count-words", scripts=False)
+    assert "are not approved" in await gateway.say("count the words")
     await gateway.approve("count-words")
     assert "0 words" in await gateway.run("count-words", "scripts/count.py")
+    assert "0 words" in await gateway.say("count the words")
     (folder / "scripts" / "count.py").write_text("print('something else')\n")
     assert "not approved" in await gateway.run("count-words", "scripts/count.py")
 

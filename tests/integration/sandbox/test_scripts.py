@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
+from torana.models.builtin.telling import result_for_people
 from torana.skills import SkillFileError, Skills, copy_skill, parse_skill
 from torana.tools.sandbox import Bubblewrap
 
@@ -47,7 +48,9 @@ def test_a_script_is_run_by_what_it_says_or_its_ending(gateway: Gateway, name: s
 
 
 def test_an_exit_code_and_the_errors_are_shown(gateway: Gateway) -> None:
-    assert gateway.run("raise SystemExit('no such city')").text == "exit code 1\nstderr:\nno such city"
+    text = gateway.run("raise SystemExit('no such city')").text
+    assert text == "exit code 1\nstderr:\nno such city"
+    assert result_for_people("run_skill_script", text) == "The script failed with exit code 1:\nno such city"
 
 
 def test_a_script_may_start_another_of_its_folder(gateway: Gateway) -> None:
@@ -74,6 +77,18 @@ def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gate
 
     assert without.stdout.startswith("key: None other: None")
     assert undeclared.stdout.startswith("key: None other: None")
+
+
+def test_without_a_secret_that_it_requires_a_script_is_not_run(gateway: Gateway) -> None:
+    gateway.write("print(1)", secrets=["TRIES_KEY", "UNSET_KEY"])
+
+    result = gateway.call()
+
+    assert result.failed
+    assert result.text == (
+        "The script was not run: the secret UNSET_KEY is not set; put what is missing into .env and restart "
+        "the gateway."
+    )
 
 
 def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> None:

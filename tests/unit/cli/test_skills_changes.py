@@ -66,7 +66,9 @@ def test_an_installed_skill_is_reported_and_waits(command: Command, source: Path
 
 def test_an_approved_skill_is_loaded(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
-    assert command("skills", "approve", "tea", "--yes") == (0, "tea is active; its scripts may be run\n", "")
+    unset = "warning: the secret KETTLE_KEY is not set; put it into .env\n"
+    approved = command("skills", "approve", "tea", "--yes")
+    assert approved == (0, "tea is active; its scripts may be run\n", unset)
     assert "tea" in loaded(command)
     details = shown(command)
     assert (details["state"], details["granted"], details["origin"]) == ("active", True, str(source))
@@ -77,6 +79,10 @@ def test_approved_as_instructions_its_scripts_may_not_be_run(command: Command, s
     command("skills", "install", str(source))
     told = command("skills", "approve", "tea", "--yes", "--instructions-only")
     assert told == (0, "tea is active; its scripts may not be run\n", "")
+    unapproved = "its scripts are not approved; `torana skills approve tea` lets them be run\n"
+    assert command("skills", "list")[2] == f"tea: {unapproved}"
+    assert f"state    active: {unapproved}" in command("skills", "show", "tea")[1]
+    assert "scripts not approved: tea (`torana skills approve`)" in command("doctor")[1]
 
 
 @pytest.mark.parametrize(("answer", "state"), [("y\n", "active"), ("n\n", "quarantine"), ("", "quarantine")])
@@ -99,6 +105,7 @@ def test_a_changed_file_is_told_of_and_disables(command: Command, place: Path, s
     assert "tea" not in loaded(command)
     _, _, told = command("skills", "list")
     assert told.startswith("tea: Its files changed after they were approved")
+    assert command("skills", "enable", "tea") == (1, "", told)
     code, out, _ = command("doctor", "--json")
     (finding,) = (one for one in json.loads(out) if one["check"] == "skills")
     assert (code, finding["ok"]) == (1, False)
@@ -127,6 +134,9 @@ def test_a_skill_is_switched_off_and_on_updated_and_removed(
     assert "Add milk." in command("skills", "show", "tea")[1]
     assert command("skills", "approve", "tea", "--yes")[0] == 0
     assert "Add milk." in shown(command)["instructions"]
+    moved = source.rename(source.parent / "moved")
+    assert command("skills", "update", "tea")[2].endswith("by now: torana skills update tea NEW-SOURCE\n")
+    assert command("skills", "update", "tea", str(moved))[0] == 0
     assert command("skills", "remove", "tea", "--json")[:2] == (0, '{"slug": "tea"}\n')
     assert list((place / "data" / "installed-skills").iterdir()) == []
     actions = [entry["action"] for entry in json.loads(command("audit", "--json")[1])["items"]]
@@ -142,7 +152,10 @@ def test_what_was_placed_by_hand_is_approved_and_asked_again_when_it_changes(
     (folder / "scripts").mkdir()
     (folder / "scripts" / "boil.sh").write_text("echo boil\n")
     assert "tea" in loaded(command)
+    assert command("skills", "list")[2].startswith("tea: its scripts are not approved")
+    (place / ".env").write_text("KETTLE_KEY=a-key\n")
     assert command("skills", "approve", "tea", "--yes") == (0, "tea is active; its scripts may be run\n", "")
+    assert command("skills", "list")[2] == ""
     (folder / "scripts" / "boil.sh").write_text("echo other\n")
     assert "tea" in loaded(command)
     assert "so they are not run" in command("skills", "list")[2]
@@ -183,7 +196,7 @@ def test_of_several_skills_one_is_chosen_also_when_it_is_updated(command: Comman
     ("arguments", "fault"),
     [
         (("install", "nowhere"), "There is no 'nowhere' here"),
-        (("install", "http://example.com/tea.zip"), "no https URL"),
+        (("install", "http://example.com/tea.zip"), "http is not taken, as"),
         (("install", "file:///etc/passwd"), "no https URL"),
         (("install", "ext::sh -c whoami"), "no git address"),
         (("install", "https://user:secret@example.com/tea.git"), "holds a user or a password"),
@@ -194,7 +207,9 @@ def test_of_several_skills_one_is_chosen_also_when_it_is_updated(command: Comman
         (("approve", "tea", "--json"), "add --yes"),
         (("enable", "tea"), "is not disabled"),
         (("update", "tea"), "is not installed"),
+        (("update", "calculator"), "is not installed"),
         (("remove", "tea"), "placed by hand"),
+        (("remove", "calculator"), "part of the package"),
         (("remove", "../tea"), "there is no skill '../tea'"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.standins.web import SITE, Internet, internet
 
+from torana.models.builtin.telling import result_for_people
 from torana.tools import ToolError, promises
 from torana.tools.web import WebTools, from_outside
 from torana.web.readable import Reader
@@ -40,6 +41,8 @@ async def test_a_page(web: Internet, tools: WebTools) -> None:
     )
     assert match
     assert match[1] == match[2]
+    said = "From http://site.test/:\n\nGates\n\nOf stone, see [more](http://site.test/more)."
+    assert result_for_people("web_fetch", told) == said
     assert await tools.web_fetch(_URL) != told  # nobody knows the mark before
 
 

@@ -16,6 +16,7 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.errors import AlreadyDecided, InvalidField, NotFound, NotWaiting
 from torana.messages import Inbound, Turn
+from torana.models.builtin.telling import failure_for_people
 from torana.store import audit, tables
 from torana.store.approvals import Approval
 from torana.store.audit import Act
@@ -147,7 +148,9 @@ async def test_a_no_is_told_to_the_model_with_its_reason(boot: Boot, desk: Desk,
 
     assert desk.done == []
     told = returned(gateway.model.requests[1].messages)["c1"]
-    assert told.startswith("pay was not run: it was denied by whoever was asked, who said: too much.")
+    why = "pay was not run: it was denied by whoever was asked, who said: too much."
+    assert told.startswith(why)
+    assert failure_for_people(told) == why
 
 
 async def test_whoever_approves_may_change_the_arguments_and_the_model_is_told(

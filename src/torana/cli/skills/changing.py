@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -102,6 +102,8 @@ def approve(
 
     asked = {"digest": digest, "scripts": scripts}
     _change(loaded, slug, "POST", "/approve", by_hand, body=asked, as_json=as_json)
+    if scripts:
+        _warn_of_secrets(loaded, slug, version["needs"]["secrets"])
 
 
 def enable(
@@ -140,10 +142,14 @@ def update(
     decision = SkillsHere(loaded).installed.decision(slug)
     origin = source or (decision and decision.origin)
     if decision is None or decision.folder is None:
-        raise OperatorError(f"{slug} is not installed; `torana skills list` names those there are")
+        raise OperatorError(f"{slug} is not installed, so there is nowhere to fetch it from")
     if origin is None or origin == UPLOAD:
         raise OperatorError(f"{slug} was uploaded; say where it is by now: torana skills update {slug} SOURCE")
-    archive, _ = _fetched(loaded, origin, decision.subfolder)
+    try:
+        archive, _ = _fetched(loaded, origin, decision.subfolder)
+    except OperatorError as error:
+        hint = "" if source else f" If it is elsewhere by now: torana skills update {slug} NEW-SOURCE"
+        raise OperatorError(f"{error.detail}{hint}") from error
 
     async def by_hand(changes: SkillChanges) -> None:
         await changes.renew(slug, archive, act=act_by_hand())
@@ -163,6 +169,20 @@ def remove(
     loaded = settings_from(config=config, data_dir=data_dir)
     _made(loaded, _Change(method="DELETE", path=_path(slug), by_hand=by_hand))
     typer.echo(json.dumps({"slug": slug}) if as_json else f"{slug} is removed")
+
+
+def _warn_of_secrets(loaded: Loaded, slug: str, granted: Collection[str]) -> None:
+    """Say which secrets are not set that were granted: in the running gateway, which read .env at its start."""
+    gateway = running_gateway(loaded.settings)
+    if gateway is not None:
+        records = gateway.ask("GET", "/skills", read=list[Mapping[str, Any]])
+    else:
+        here = SkillsHere(loaded).skills
+        records = [here.record(skill) for skill in here.catalogue().loaded]
+    then = " and restart the gateway" if gateway else ""
+    for name in next((one["missing"]["env"] for one in records if one["slug"] == slug), ()):
+        if name in granted:
+            typer.echo(f"warning: the secret {name} is not set; put it into .env{then}", err=True)
 
 
 def _change(

@@ -16,7 +16,7 @@ from torana.cli.skills.reading import SkillsHere
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
 from torana.skills import BrokenSkill, Catalogue, Skills
-from torana.skills.standing import Look, Shown
+from torana.skills.standing import Look, Shown, Standing
 from torana.skills.telling import shown_body, standing_body
 
 Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
@@ -27,7 +27,7 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     here = SkillsHere(settings_from(config=config, data_dir=data_dir))
     catalogue = here.skills.catalogue()
     waiting = [one for one in here.standings.listed() if one.state in ("quarantine", "disabled")]
-    told = [one for one in here.standings.listed() if one.state == "active" and (one.fault or one.newer)]
+    active = [one for one in here.standings.listed() if one.state == "active"]
     if as_json:
         records = [here.skills.record(skill) for skill in catalogue.loaded]
         broken = [_fault(item) for item in catalogue.broken]
@@ -39,9 +39,9 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
         cure = "approve" if one.state == "quarantine" else "enable"
         why = one.fault or f"{one.state}; `torana skills {cure} {one.slug}` has it loaded"
         typer.echo(printable(f"{one.slug}: {why}"), err=True)
-    for one in told:
-        why = one.fault or f"a newer version is in quarantine; `torana skills approve {one.slug}` takes it"
-        typer.echo(printable(f"{one.slug}: {why}"), err=True)
+    for one in active:
+        if why := one.fault or _news(one):
+            typer.echo(printable(f"{one.slug}: {why}"), err=True)
     for item in catalogue.broken:
         typer.echo(printable(f"{item.slug}: {item.fault}"), err=True)
 
@@ -70,6 +70,14 @@ def _details(skills: Skills, shown: Shown) -> dict[str, Any]:
     return skills.record(look.skill) | shown_body(shown) | own
 
 
+def _news(standing: Standing) -> str:
+    """What an active skill has that waits for approval: a newer version, its scripts, or nothing."""
+    approve = f"`torana skills approve {standing.slug}`"
+    if standing.newer:
+        return f"a newer version is in quarantine; {approve} takes it"
+    return f"its scripts are not approved; {approve} lets them be run" if standing.unapproved else ""
+
+
 def _fault(item: BrokenSkill) -> dict[str, str]:
     return {"slug": item.slug, "source": item.source, "path": str(item.path), "fault": item.fault}
 
@@ -87,9 +95,11 @@ def _print_table(skills: Skills, catalogue: Catalogue) -> None:
 
 def _print(shown: Shown, look: Look) -> None:
     skill, standing = look.skill, shown.standing
-    state = "a newer version, in quarantine" if look is shown.newer else standing.state
+    is_newer = look is shown.newer
+    state = "a newer version, in quarantine" if is_newer else standing.state
+    why = standing.fault or ("" if is_newer else _news(standing))
     details = {
-        "state": state + (f": {standing.fault}" if standing.fault else ""),
+        "state": f"{state}: {why}" if why else state,
         "origin": standing.origin,
         "path": skill.path,
         "version": skill.version,
@@ -97,7 +107,7 @@ def _print(shown: Shown, look: Look) -> None:
         "digest": skill.digest,
         "files": ", ".join(look.report.files),
     }
-    body = shown_body(shown)["newer" if look is shown.newer else "current"]
+    body = shown_body(shown)["newer" if is_newer else "current"]
     lines = [
         f"{skill.title} ({skill.slug}, {skill.source})",
         skill.description,

@@ -8,6 +8,7 @@ plainly what it is when nothing fits::
     explicit.py  "use <tool> …": a tool called by its name
     choice.py    which tool, of those on offer
     answers.py   what is said
+    telling.py   what tools told the model, said for people
     model.py     the model that pydantic-ai talks to
 """
 

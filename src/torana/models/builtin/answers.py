@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic_ai.messages import ToolReturnPart
 
 from torana.models.base import Card
+from torana.models.builtin.telling import failure_for_people, result_for_people
 
 #: Skills that an introduction names.
 EXAMPLES_LIMIT = 12
@@ -48,7 +49,7 @@ def needs_language_model(card: Card) -> str:
 
 
 def results(parts: Sequence[ToolReturnPart]) -> str:
-    """What the tools returned, in their order; a failure in the tool's own words."""
+    """What the tools returned, in their order, or why they did not, in the tools' own words for people."""
     return "\n\n".join(_result(part) for part in parts)
 
 
@@ -56,9 +57,10 @@ def _result(part: ToolReturnPart) -> str:
     text = part.model_response_str(wrap_if_error=False).strip()
     match part.outcome:
         case "success":
-            return text or f"{part.tool_name} is done; it returned nothing."
+            said = result_for_people(part.tool_name, text)
+            return said or f"{part.tool_name} is done; it returned nothing."
         case "failed" | "denied":
-            return text or f"{part.tool_name} {part.outcome}, without saying why."
+            return failure_for_people(text) or f"{part.tool_name} {part.outcome}, without saying why."
         case _:
             return f"{part.tool_name} could not be completed: {text}"
 

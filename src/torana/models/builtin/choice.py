@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from pydantic_ai.tools import ToolDefinition
 
 from torana.models.base import Card
-from torana.models.builtin.explicit import Call, Unclear, read_call, required
+from torana.models.builtin.explicit import Call, Unclear, called_name, read_call, required
 from torana.models.builtin.message import Message, read
 from torana.models.builtin.readers import READERS
-from torana.models.builtin.triggers import read_trigger
+from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.ranking import Match, Ranking
 from torana.store.words import words
 
-#: The tool that runs skills' scripts.
-SCRIPTS = "run_skill_script"
 #: How much better than the next a skill or tool must rank to be the one that is meant.
 CLEARLY = 1.5
 #: Telling words that a message and a skill must share.
@@ -77,14 +76,24 @@ class Chooser:
         ranked = self._card_ranking.rank(message.asked, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
+            or self._not_approved(message)
             or self._without_text(text)
             or self._by_name(message)
+            or self._not_on_offer(message)
             or self._fit(message, ranked)
         )
 
-    def _triggered(self, message: Message) -> Call | None:
-        arguments = read_trigger(message, list(self._cards.values())) if SCRIPTS in self._tools else None
-        return Call(SCRIPTS, arguments) if arguments is not None else None
+    def _triggered(self, message: Message) -> Call | Unclear | None:
+        arguments = read_trigger(message, [card for card in self._cards.values() if not card.refusal])
+        if arguments is None:
+            return None
+        return Call(SCRIPTS, arguments) if SCRIPTS in self._tools else self._unusable(SCRIPTS)
+
+    def _not_approved(self, message: Message) -> Unclear | None:
+        """Behind the rules: the phrases of a skill that nobody approved must take no message away from them."""
+        cards = [card for card in self._cards.values() if card.refusal]
+        arguments = read_trigger(message, cards)
+        return Unclear(self._cards[arguments["slug"]].refusal) if arguments is not None else None
 
     def examples(self) -> list[tuple[Card, str]]:
         """The skills of which something can be done here, each with a message that does it."""
@@ -127,6 +136,21 @@ class Chooser:
             return None
         arguments = _quoted_argument(self._tools[name], message)
         return None if arguments is None else Call(name, arguments)
+
+    def _not_on_offer(self, message: Message) -> Unclear | None:
+        """A tool that is called by its name, or that a rule would call, and that may not be used here."""
+        others = (name for name in READERS if name not in self._tools)
+        read_by = (name for name in others if READERS[name](message) is not None)
+        name = called_name(message.text) or next(read_by, None)
+        return self._unusable(name) if name else None
+
+    def _unusable(self, name: str) -> Unclear:
+        near = get_close_matches(name, self._tools, n=1, cutoff=0.8)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return Unclear(
+            f"I cannot use the tool {name} here: there is none of that name, it is not set up, or a rule "
+            f"denies it. The operator is told by `torana tools list`.{hint}"
+        )
 
     def _fit(self, message: Message, ranked: Sequence[Match]) -> Fit | None:
         if not _clear(ranked):

@@ -12,8 +12,14 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.readers.base import Arguments
 
-_USE = re.compile(r"\s*use\s+`?(?P<tool>\w+)`?\s*:?\s*(?P<arguments>\{.*\})?[\s.!]*", re.IGNORECASE | re.DOTALL)
-_CALL = re.compile(r"\s*(?:use\s+)?`?(?P<tool>\w+)\((?P<arguments>.*)\)`?[\s.!]*", re.DOTALL)
+# A brace that nobody closed is part of a call all the same: what is wrong with it can be told.
+_USE = re.compile(
+    r"\s*(?P<use>use)\s+`?(?P<tool>[\w-]+)`?\s*:?\s*(?P<arguments>\{.*\}|\{.*)?[\s.!]*",
+    re.IGNORECASE | re.DOTALL,
+)
+_CALL = re.compile(
+    r"\s*(?P<use>use\s+)?`?(?P<tool>[\w-]+)\((?P<arguments>.*)\)`?[\s.!]*", re.IGNORECASE | re.DOTALL
+)
 _NAME = re.compile(r"\s*(?:(\w+)\s*=\s*)?")
 _COMMA = re.compile(r"\s*(?:,|\Z)\s*")
 _SINGLE_QUOTED = re.compile(r"'((?:\\.|[^'\\])*)'")
@@ -49,6 +55,17 @@ def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> Call | Unclear 
     if missing or not arguments.keys() <= _properties(tool).keys():
         return Unclear(_usage(tool))
     return Call(tool.name, arguments)
+
+
+def called_name(text: str) -> str | None:
+    """The name in a message that can be nothing but a call, whether there is such a tool or not.
+
+    "use it" and "f(x)" can be something else: a call has ``_`` in its name, or both "use" and arguments.
+    """
+    match = _USE.fullmatch(text) or _CALL.fullmatch(text)
+    if match is None or not ("_" in match["tool"] or (match["use"] and match["arguments"])):
+        return None
+    return match["tool"]
 
 
 def required(tool: ToolDefinition) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ from torana.models.base import Card, Trigger
 from torana.models.builtin.message import Message
 from torana.models.builtin.readers.base import Arguments
 
+#: The tool that runs skills' scripts.
+SCRIPTS = "run_skill_script"
+
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 #: Characters of a message beyond which a phrase with more than one name does not fit it.

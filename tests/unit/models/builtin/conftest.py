@@ -53,6 +53,7 @@ def tools() -> Mapping[str, ToolDefinition]:
         defined("deploy_status", "Tell the status of the last deployment."),
         defined("find_customer", "Find a customer by name.", name="string"),
         defined("open_ticket", "Open a ticket.", title="string", priority="integer"),
+        defined("every_get-sum", "Add two numbers.", a="number", b="number"),
         defined("send_invoice", "Send an invoice.", number="integer"),
     ]
     return {tool.name: tool for tool in [*own, *(ToolDefinition(name=name) for name in READERS)]}

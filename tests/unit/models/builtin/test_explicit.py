@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.tools import ToolDefinition
 
+from torana.models.base import Card
 from torana.models.builtin.choice import Chooser
 from torana.models.builtin.explicit import Call, Unclear, read_call
 
@@ -25,6 +26,8 @@ from torana.models.builtin.explicit import Call, Unclear, read_call
         ('open_ticket("Printer", 2)', Call("open_ticket", {"title": "Printer", "priority": 2})),
         ('open_ticket(priority = 2, "Printer")', Call("open_ticket", {"priority": 2, "title": "Printer"})),
         ('use open_ticket {"title": "x", "priority": 1}', Call("open_ticket", {"title": "x", "priority": 1})),
+        ('use every_get-sum {"a": 2, "b": 3}', Call("every_get-sum", {"a": 2, "b": 3})),
+        ("every_get-sum(a=2, b=3)", Call("every_get-sum", {"a": 2, "b": 3})),
     ],
 )
 def test_a_call_is_read(tools: Mapping[str, ToolDefinition], text: str, call: Call) -> None:
@@ -45,6 +48,7 @@ def test_a_call_is_read(tools: Mapping[str, ToolDefinition], text: str, call: Ca
         (r'find_customer("\ud800")', "as itself"),
         ("open_ticket('x', NaN)", "NaN is no number"),
         ('use find_customer {"name": }', "cannot read the arguments"),
+        ('use find_customer {"name": "Ann"', "cannot read the arguments"),
         ("find_customer(" + "[" * 9000 + ")", "cannot read the arguments"),
     ],
 )
@@ -65,6 +69,33 @@ def test_a_call_goes_before_every_rule(chooser: Chooser) -> None:
 )
 def test_what_names_no_tool_on_offer_is_no_call(tools: Mapping[str, ToolDefinition], text: str) -> None:
     assert read_call(text, tools) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [
+        ("use deploy_nope {}", "deploy_nope"),
+        ("use nope_nope", "nope_nope"),
+        ('use count_text {"text": "a b"}', "count_text"),
+        ('use nosuch {"broken', "nosuch"),
+        ("find_costumer(name='Ann')", "find_costumer"),
+        ("How many words are in this text: to be or not", "count_text"),
+    ],
+)
+def test_a_tool_that_may_not_be_used_is_named(
+    cards: tuple[Card, ...], tools: Mapping[str, ToolDefinition], text: str, tool: str
+) -> None:
+    chooser = Chooser(cards=cards, tools={name: tool for name, tool in tools.items() if name != "count_text"})
+    choice = chooser.choose(text)
+    chooser.close()
+    assert isinstance(choice, Unclear)
+    assert choice.text.startswith(f"I cannot use the tool {tool} here: there is none of that name, ")
+    assert choice.text.endswith("Did you mean find_customer?") == (tool == "find_costumer")
+
+
+@pytest.mark.parametrize("text", ["use it", "use e-mail", "f(x)", "hello(world)", "use butter."])
+def test_what_may_be_something_else_is_taken_for_no_call(chooser: Chooser, text: str) -> None:
+    assert chooser.choose(text) is None
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def saved(name: str, text: str) -> Call:
         ("Save milk, eggs and bread to shopping.txt", saved("shopping.txt", "milk, eggs and bread")),
         ('write "call Ana" into todo.md', saved("todo.md", "call Ana")),
         ("Save this to notes.txt: Buy milk.", saved("notes.txt", "Buy milk.")),
+        ("save x to a/b/../c.txt", saved("a/b/../c.txt", "x")),
+        ("read /etc/hosts.txt", Call("read_file", {"name": "/etc/hosts.txt"})),
         ("Save to a new file called a.csv:\na,b\n1,2\n", saved("a.csv", "a,b\n1,2")),
     ],
 )

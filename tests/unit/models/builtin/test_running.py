@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.base import Card
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call
+from torana.models.builtin.explicit import Call, Unclear
 from torana.skills import Trigger
 
 WEATHER = Card(
@@ -68,11 +69,28 @@ def test_other_words_run_nothing(chooser: Chooser, message: str) -> None:
     assert not isinstance(choice, Call)
 
 
+def test_the_phrases_of_a_skill_that_is_not_approved_say_so_and_take_no_message_away(
+    cards: tuple[Card, ...], tools: Mapping[str, ToolDefinition]
+) -> None:
+    what = Trigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
+    refused = replace(WEATHER, triggers=(*WEATHER.triggers, what), refusal="It is not approved.")
+    chooser = Chooser(
+        cards=[refused, *cards], tools={**tools, "run_skill_script": ToolDefinition(name="run_skill_script")}
+    )
+
+    assert chooser.choose("forecast for Lisbon") == Unclear("It is not approved.")
+    assert chooser.choose("what is 2 + 2") == Call("calculate", {"expression": "2 + 2"})
+    chooser.close()
+
+
 def test_without_the_tool_a_phrase_runs_nothing(tools: Mapping[str, ToolDefinition]) -> None:
     chooser = Chooser(cards=[WEATHER], tools=tools)
 
-    assert not isinstance(chooser.choose("forecast for Lisbon"), Call)
+    choice = chooser.choose("forecast for Lisbon")
     chooser.close()
+
+    assert isinstance(choice, Unclear)
+    assert choice.text.startswith("I cannot use the tool run_skill_script here")
 
 
 @pytest.mark.parametrize(

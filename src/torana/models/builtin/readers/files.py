@@ -5,9 +5,10 @@ from __future__ import annotations
 from torana.models.builtin.message import Message
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
-# Only endings of text files: "example.com" and "version 2.0" are none.
+# Only endings of text files: "example.com" and "version 2.0" are none. A way that leads out of the user's files
+# is read too, as the tool says what is wrong with it.
 _NAME = (
-    r"(?P<name>(?:[\w-]+/)*[\w-]+(?:\.[\w-]+)*"
+    r"(?P<name>(?:~?/)?(?:(?:\.{1,2}|[\w-]+)/)*[\w-]+(?:\.[\w-]+)*"
     r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql))"
 )
 _FILE = rf"(?:(?:the|my|a) )?(?:new )?(?:file )?(?:called |named )?{_NAME}"
