@@ -98,5 +98,7 @@ def _tell(loaded: Loaded) -> None:
 
 
 def _address(settings: Settings) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    """Where this machine's commands and people find it, also where it listens on all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound to
+    host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
