@@ -69,7 +69,9 @@ class RunningGateway:
             ):
                 if answer.is_error:
                     answer.read()
-                    raise OperatorError(str(answer.json()["detail"]))
+                    problem = answer.json()
+                    unknown = problem["code"] == "unauthorized"
+                    raise OperatorError(other_token(self.address) if unknown else str(problem["detail"]))
                 yield answer
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(f"the gateway at {self.address} did not answer as one: {error!r}") from error
@@ -77,6 +79,11 @@ class RunningGateway:
     def client(self, *, timeout: float | httpx.Timeout) -> httpx.Client:
         """What asks it anything else, with its token and through no proxy."""
         return httpx.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
+
+
+def other_token(address: str) -> str:
+    """What an operator is told whose settings have not the token of the gateway at that address."""
+    return f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to it"
 
 
 def gateway_at(address: str, settings: Settings) -> RunningGateway:
