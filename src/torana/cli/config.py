@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
+from torana.cli.terminal import print_table
 from torana.config import SECRETS, TABLES, Loaded
 from torana.connectors.registry import check_accounts, read_accounts
 from torana.tools.mcp.entries import read_servers
@@ -53,9 +52,7 @@ def _print_table(loaded: Loaded) -> None:
     table = Table("setting", "value", "origin", box=None, pad_edge=False)
     for name, entry in _entries(loaded).items():
         table.add_row(name, _cell(entry["value"]), entry["origin"])
-    # Without a terminal nothing is folded, so that each setting stays on a line of its own.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+    print_table(table)
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import httpx
@@ -69,9 +70,9 @@ class RunningGateway:
             ):
                 if answer.is_error:
                     answer.read()
-                    problem = answer.json()
-                    unknown = problem["code"] == "unauthorized"
-                    raise OperatorError(other_token(self.address) if unknown else str(problem["detail"]))
+                    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+                        raise OperatorError(other_token(self.address))
+                    raise OperatorError(str(answer.json()["detail"]))
                 yield answer
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(f"the gateway at {self.address} did not answer as one: {error!r}") from error
