@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from torana.cli.gateway import Gateway, listen
 from torana.cli.remote import RunningGateway, gateway_at, other_token, running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
+from torana.messages import utc_now
 from torana.store.lock import DataDirLock
 from torana.telemetry import configure_logging
 
@@ -75,6 +77,8 @@ class _Talk:
         self._turn = ""
         #: The turn that was followed when the gateway stopped, and those whose answers have been seen.
         self._broken_off = ""
+        #: When the talk began: what was answered before is not shown.
+        self._began = utc_now()
         self._seen: set[str] = set()
         #: Where the last page of each session begins.
         self._pages: dict[str, str] = {}
@@ -107,8 +111,8 @@ class _Talk:
         except httpx.TransportError as error:
             return self._complain(f"no gateway answers at {self._client.base_url}: {error}")
 
-    def catch_up(self, *, show: bool = True) -> None:
-        """Print what was answered in the channel since the last look: what was scheduled, or not waited for.
+    def catch_up(self) -> None:
+        """Print what was answered in the channel since the talk began: what was scheduled, or not waited for.
 
         A turn that a gateway's stop broke off is followed to its end, once it asks something or has ended.
         """
@@ -118,7 +122,7 @@ class _Talk:
             for message in self._said():
                 if message["role"] == "assistant" and message["turnId"] not in self._seen:
                     self._seen.add(message["turnId"])
-                    if show:
+                    if datetime.fromisoformat(message["createdAt"]) >= self._began:
                         typer.echo(printable(message["content"]))
 
     def _resume(self) -> None:
@@ -217,7 +221,6 @@ def _converse(talk: _Talk) -> bool:
     """Talk with a person until they have enough; what was said meanwhile is shown before the next prompt."""
     with suppress(ImportError):
         importlib.import_module("readline")  # being there, it gives input() its line editing
-    talk.catch_up(show=False)
     typer.echo(_HELP)
     for line in _until_quit(_typed()):
         try:
