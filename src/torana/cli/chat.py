@@ -75,10 +75,11 @@ class _Talk:
         self._user = user
         self._in_line = False
         self._turn = ""
-        #: The turn that was followed when the gateway stopped, and those whose answers have been seen.
+        #: The turn that was followed when the gateway stopped.
         self._broken_off = ""
         #: When the talk began: what was answered before is not shown.
         self._began = utc_now()
+        #: The turns whose answers have been shown.
         self._seen: set[str] = set()
         #: Where the last page of each session begins.
         self._pages: dict[str, str] = {}
