@@ -91,8 +91,10 @@ async def _plain(
     except TimeoutError:
         if preferences.respond_async:
             return _accepted(turn, {**told, **preferences.applied})
+        asking = services.turns.asking(turn.session_id)
+        why = f", for a call of {asking} waits for a yes or no (GET v1/turns/{asking})" if asking else ""
         raise WaitExpired(
-            f"The answer was not there within {seconds:g} s. The turn goes on: GET {_place(turn)}",
+            f"The answer was not there within {seconds:g} s{why}. The turn goes on: GET {_place(turn)}",
             headers=told,
             extra={"instance": _place(turn)},
         ) from None

@@ -11,11 +11,14 @@ import typer
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_rows, printable
+from torana.errors import OperatorError
 
 app = typer.Typer(help="List, approve and deny calls of tools that wait for a yes.", no_args_is_help=True)
 
 _TurnId = Annotated[str, typer.Argument(help="The turn's id, such as turn_0198….")]
-_CallId = Annotated[str, typer.Argument(help="The call's id, as the list shows it.")]
+_CallId = Annotated[
+    str | None, typer.Argument(help="The call's id, as the list shows it, where the turn asks about several.")
+]
 
 
 @app.command("list")
@@ -35,7 +38,7 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 @app.command()
 def approve(
     turn_id: _TurnId,
-    call_id: _CallId,
+    call_id: _CallId = None,
     arguments: Annotated[
         str | None, typer.Option(help="Run it with these instead of the model's, as a JSON object.")
     ] = None,
@@ -52,7 +55,7 @@ def approve(
 @app.command()
 def deny(
     turn_id: _TurnId,
-    call_id: _CallId,
+    call_id: _CallId = None,
     reason: Annotated[str | None, typer.Option(help="What the model is told.")] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
@@ -62,11 +65,23 @@ def deny(
     _decide(turn_id, call_id, body, config, data_dir)
 
 
-def _decide(turn_id: str, call_id: str, body: dict[str, Any], config: Any, data_dir: Any) -> None:
+def _decide(turn_id: str, call_id: str | None, body: dict[str, Any], config: Any, data_dir: Any) -> None:
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    path = f"/v1/turns/{quote(turn_id, safe='')}/approvals/{quote(call_id, safe='')}"
+    turn = f"/v1/turns/{quote(turn_id, safe='')}"
+    call_id = call_id or gateway.ask("GET", turn, read=_only_call)
+    path = f"{turn}/approvals/{quote(call_id, safe='')}"
     told = gateway.ask("POST", path, body=body, read=lambda item: f"{item['tool']} is {item['state']}")
     typer.echo(printable(told))
+
+
+def _only_call(turn: dict[str, Any]) -> str:
+    """The id of the one call that a turn asks about. Raises ``OperatorError`` where that is not one."""
+    asked = [item["callId"] for item in turn["approvals"]]
+    if not asked:
+        raise OperatorError(f"{turn['id']} asks nothing; `torana approvals list` shows what is asked")
+    if len(asked) > 1:
+        raise OperatorError(f"{turn['id']} asks about {len(asked)} calls; name one of them: {', '.join(asked)}")
+    return asked[0]
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,14 +22,17 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.gateway import Gateway, listen
-from torana.cli.remote import RunningGateway, gateway_at, running_gateway
+from torana.cli.remote import RunningGateway, gateway_at, other_token, running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
+from torana.messages import utc_now
 from torana.store.lock import DataDirLock
 from torana.telemetry import configure_logging
 
 app = typer.Typer()
 
+_SCHEDULING = ("schedule_once", "schedule_repeating")
+_UNHEARD = "What is scheduled is said and done only while a gateway runs: torana serve"
 _HELP = "/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer."
 
 #: Seconds. Between two events the gateway sends a comment every 15.
@@ -56,6 +60,8 @@ def chat(
             answered = _converse(talk)
         else:
             answered = _read_out(talk)
+    if talk.scheduled and running_gateway(loaded.settings) is None:
+        typer.echo(_UNHEARD, err=True)
     if not answered:
         raise typer.Exit(1)
 
@@ -69,6 +75,16 @@ class _Talk:
         self._user = user
         self._in_line = False
         self._turn = ""
+        #: The turn that was followed when the gateway stopped.
+        self._broken_off = ""
+        #: When the talk began: what was answered before is not shown.
+        self._began = utc_now()
+        #: The turns whose answers have been shown.
+        self._seen: set[str] = set()
+        #: Where the last page of each session begins.
+        self._pages: dict[str, str] = {}
+        #: Whether something was scheduled.
+        self.scheduled = False
 
     def take(self, line: str) -> bool:
         """Do what a line asks for; False for a message without an answer."""
@@ -96,6 +112,44 @@ class _Talk:
         except httpx.TransportError as error:
             return self._complain(f"no gateway answers at {self._client.base_url}: {error}")
 
+    def catch_up(self) -> None:
+        """Print what was answered in the channel since the talk began: what was scheduled, or not waited for.
+
+        A turn that a gateway's stop broke off is followed to its end, once it asks something or has ended.
+        """
+        with suppress(httpx.TransportError):  # the next message tells that nobody is there
+            if self._broken_off:
+                self._resume()
+            for message in self._said():
+                if message["role"] == "assistant" and message["turnId"] not in self._seen:
+                    self._seen.add(message["turnId"])
+                    if datetime.fromisoformat(message["createdAt"]) >= self._began:
+                        typer.echo(printable(message["content"]))
+
+    def _resume(self) -> None:
+        place = f"v1/turns/{self._broken_off}"
+        turn = self._client.get(place)
+        if not turn.is_error and turn.json()["status"] not in ("queued", "running"):
+            self._turn, self._broken_off = self._broken_off, ""
+            with self._client.stream("GET", f"{place}/events") as response:
+                self._follow(response)
+
+    def _said(self) -> Iterator[dict[str, Any]]:
+        """The messages of the channel, as far as this token may read them."""
+        wanted = {"channelId": self._channel, "userId": self._user, "limit": "1"}
+        found = self._client.get("v1/sessions", params=wanted)
+        for session in () if found.is_error else found.json()["items"]:
+            place = f"v1/sessions/{session['id']}/messages"
+            while not (page := self._client.get(place, params=self._behind(place))).is_error:
+                document = page.json()
+                yield from document["items"]
+                if document["next"] is None:
+                    break
+                self._pages[place] = document["next"]
+
+    def _behind(self, place: str) -> dict[str, str]:
+        return {"limit": "200", "after": self._pages.get(place, "")}
+
     def leave(self) -> None:
         """Say what becomes of an answer that is not waited for."""
         self._end_line()
@@ -111,15 +165,22 @@ class _Talk:
                         self._turn = data["id"]
                     case "approval.required":
                         self._ask(data)
+                    case "tool.finished" if data["tool"] in _SCHEDULING:
+                        self.scheduled = True
                     case "turn.completed":
                         typer.echo()
                         self._in_line = False
+                        self._seen.add(self._turn)
                         return True
                     case "turn.failed":
                         return self._refused(data)
                     case _:
                         pass
-        return self._complain("The gateway stopped. The message is kept, and answered after its next start.")
+        self._broken_off = self._turn
+        return self._complain(
+            "The gateway stopped. The message is kept, and answered after its next start: "
+            f"torana turns show {self._turn}"
+        )
 
     def _ask(self, asked: dict[str, Any]) -> None:
         """Have the person decide whether a tool may run; without one it is a no."""
@@ -143,9 +204,7 @@ class _Talk:
 
     def _refused(self, problem: dict[str, Any]) -> bool:
         if problem["code"] == "unauthorized":
-            return self._complain(
-                f"the gateway at {self._client.base_url} has another token; set TORANA_GATEWAY_TOKEN to it"
-            )
+            return self._complain(other_token(str(self._client.base_url)))
         return self._complain(f"{problem['error']}: {problem['detail']}")
 
     def _complain(self, why: str) -> bool:
@@ -160,13 +219,14 @@ class _Talk:
 
 
 def _converse(talk: _Talk) -> bool:
-    """Talk with a person until they have enough."""
+    """Talk with a person until they have enough; what was said meanwhile is shown before the next prompt."""
     with suppress(ImportError):
         importlib.import_module("readline")  # being there, it gives input() its line editing
     typer.echo(_HELP)
     for line in _until_quit(_typed()):
         try:
             talk.take(line)
+            talk.catch_up()
         except KeyboardInterrupt:
             talk.leave()
     return True

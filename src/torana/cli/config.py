@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
+from torana.cli.terminal import print_table
 from torana.config import SECRETS, TABLES, Loaded
 from torana.errors import ConfigInvalid
 
@@ -56,9 +55,7 @@ def _print_table(loaded: Loaded) -> None:
     table = Table("setting", "value", "origin", box=None, pad_edge=False)
     for name, entry in _entries(loaded).items():
         table.add_row(name, _cell(entry["value"]), entry["origin"])
-    # Without a terminal nothing is folded, so that each setting stays on a line of its own.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+    print_table(table)
 
 
 def _cell(value: Any) -> str:

@@ -56,12 +56,16 @@ class Gateway:
         loaded: Loaded,
         on_ready: Callable[[], None],
         on_built: Callable[[], None] | None = None,
+        on_closed: Callable[[], None] | None = None,
         build: _Build = _build,
         hold: float = 15.0,
     ) -> None:
-        """``on_built`` is called before anything is begun, ``on_ready`` when everything is."""
+        """``on_built`` is called before anything is begun, ``on_ready`` when everything is, and ``on_closed``
+        when all of that is closed again; ``run`` may take longer, for threads that do not end.
+        """
         self._loaded = loaded
         self._on_built = on_built
+        self._on_closed = on_closed
         self._on_ready = on_ready
         self._build = build
         self._hold = hold
@@ -130,6 +134,8 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._app is not None:
             await self._app.close()
+            if self._on_closed is not None:
+                self._on_closed()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _bring_up(self) -> None:

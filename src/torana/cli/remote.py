@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import httpx
@@ -69,6 +70,8 @@ class RunningGateway:
             ):
                 if answer.is_error:
                     answer.read()
+                    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+                        raise OperatorError(other_token(self.address))
                     raise OperatorError(str(answer.json()["detail"]))
                 yield answer
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
@@ -77,6 +80,11 @@ class RunningGateway:
     def client(self, *, timeout: float | httpx.Timeout) -> httpx.Client:
         """What asks it anything else, with its token and through no proxy."""
         return httpx.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
+
+
+def other_token(address: str) -> str:
+    """What an operator is told whose settings have not the token of the gateway at that address."""
+    return f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to it"
 
 
 def gateway_at(address: str, settings: Settings) -> RunningGateway:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,9 @@ from torana.store.lock import DataDirLock
 from torana.telemetry import configure_logging
 
 app = typer.Typer()
+
+#: Seconds that the process gets to end when everything in it is closed.
+_LEAVING = 1.0
 
 _TO_A_REAL_MODEL = """\
   The builtin model follows fixed rules. For a language model, put these lines into .env and start again:
@@ -45,8 +50,20 @@ def serve(
         with DataDirLock(data_dir=settings.data_dir, address=_address(settings)):
             _log_to(_log_file(settings), settings)
             listener = listen(settings.host, settings.port)
-            gateway = Gateway(loaded=loaded, on_built=spare_what_stays, on_ready=lambda: _tell(loaded))
+            gateway = Gateway(
+                loaded=loaded,
+                on_built=spare_what_stays,
+                on_ready=lambda: _tell(loaded),
+                on_closed=_leave_behind,
+            )
             gateway.run(listener)
+
+
+def _leave_behind() -> None:
+    """End the process soon, whoever still works in it: a plain tool in a thread can be told nothing."""
+    end = threading.Timer(_LEAVING, os._exit, [0])
+    end.daemon = True
+    end.start()
 
 
 def _log_file(settings: Settings) -> Path:
@@ -81,5 +98,7 @@ def _tell(loaded: Loaded) -> None:
 
 
 def _address(settings: Settings) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    """Where this machine's commands and people find it, also where it listens on all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound to
+    host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"

@@ -12,12 +12,23 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+#: Columns in which everything has room.
+_ENDLESS = 10_000
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
     """The text with escapes for what could steer the terminal; tabs and line ends stay."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def print_table(table: Table) -> None:
+    """A table: folded on a terminal, elsewhere with a line for each row."""
+    if sys.stdout.isatty():
+        Console(markup=False, highlight=False, emoji=False).print(table)
+    else:
+        _print_whole(table)
 
 
 def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -30,12 +41,20 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in cells:
         table.add_row(*row)
     console = Console(highlight=False)
-    wide = console.options.update(width=10_000)
+    wide = console.options.update(width=_ENDLESS)
     needed = Measurement.get(console, wide, table).maximum
     if not sys.stdout.isatty() or needed <= console.width:
-        Console(highlight=False, width=max(needed, console.width)).print(table)
+        _print_whole(table)
         return
     first = max(map(len, heads))
     for row in cells:
         lines = (f"{head:{first}}  {cell.plain}" for head, cell in zip(heads, row, strict=True))
         typer.echo("\n".join(lines) + "\n")
+
+
+def _print_whole(table: Table) -> None:
+    """A table with a line for each row, however long; no line is filled up to the longest one."""
+    console = Console(markup=False, highlight=False, emoji=False, width=_ENDLESS)
+    with console.capture() as lines:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip(" ") for line in lines.get().split("\n")), nl=False)

@@ -210,6 +210,10 @@ class Turns:
         queued = len(self._runner.live) - running
         return {"running": running - waiting, "waiting": waiting, "queued": queued}
 
+    def asking(self, session_id: str) -> str | None:
+        """The turn of a session that waits for somebody's approval, and with it all that stand behind it."""
+        return self._runner.asking(session_id)
+
     async def get(self, owner: str, turn_id: str) -> Turn:
         """The owner's turn as its row says.
 

@@ -103,6 +103,14 @@ class Runner:
         """How many of them wait for somebody's approval."""
         return sum(place.away > 0 for place in self._places.values())
 
+    def asking(self, session_id: str) -> str | None:
+        """The turn of a session that waits for somebody's approval."""
+        for turn_id, (_, place) in self._begun.items():
+            turn = self._live.get(turn_id)
+            if place.away and turn is not None and turn.session_id == session_id:
+                return turn_id
+        return None
+
     def ending(self, turn_id: str) -> asyncio.Future[Turn] | None:
         """The end of a turn that has not ended; do not cancel it."""
         return self._endings.get(turn_id)

@@ -95,7 +95,9 @@ def _plain(host: str) -> str:
 
 def _check_name(host: str, name: str) -> None:
     if name == "localhost" or name.endswith(".localhost"):
-        raise NotAllowed(f"{host} is the gateway's own machine, which is not reached from here.")
+        raise NotAllowed(
+            f"{host} is the gateway's own machine; the operator can allow this name with web_allow."
+        )
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         raise NotAllowed(
             f"{host} is no usual way to write an address; write a name, or four numbers with dots."
@@ -109,6 +111,10 @@ def _check_address(host: str, address: Address, *, allowed: bool, named: bool) -
     fine = named if is_metadata(address) else allowed or is_public(address)
     if not fine:
         at = "" if str(address) == _plain(host) else f" ({address})"
-        raise NotAllowed(
-            f"{host}{at} is not on the public internet; the operator can allow this host with web_allow."
+        is_cure = not is_metadata(address)
+        then = (
+            "the operator can allow this host with web_allow"
+            if is_cure
+            else "clouds hand out credentials there"
         )
+        raise NotAllowed(f"{host}{at} is not on the public internet; {then}.")

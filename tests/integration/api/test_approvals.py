@@ -205,6 +205,13 @@ async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator
     assert [asked["callId"] for asked in turn["approvals"]] == ["c1"]
 
 
+async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx.AsyncClient) -> None:
+    asking = await waiting(operator)
+    message = {"content": "and this?", "channelId": asking["channelId"], "userId": asking["userId"]}
+    answer = await operator.post("/message", json=message, headers={"Prefer": "wait=1"})
+    assert f"a call of {asking['id']} waits for a yes or no" in answer.json()["detail"]
+
+
 async def test_any_id_that_a_model_chooses_can_be_decided(start: Start) -> None:
     model = ScriptedModel([calculate(id_="a/b?c#d é")], "Done.")
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)

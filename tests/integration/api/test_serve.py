@@ -15,9 +15,27 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.standins.gate import Gate
 
+import torana
 from torana.store.lock import DataDirLock
 from torana.testing import ChatRequest, OpenAIStandIn
+
+#: The code that is tested, wherever another is installed.
+SOURCE = Path(torana.__file__).parents[1]
+
+PLAIN_TOOL = """
+import socket
+from contextlib import suppress
+from torana.tools import tool
+
+@tool(idempotent=True)
+def dawdle() -> str:
+    'Take long.'
+    with suppress(OSError), socket.create_connection(("127.0.0.1", PORT)) as gate:
+        gate.recv(1)
+    return "dawdled to the end"
+"""
 
 
 class Process:
@@ -174,6 +192,31 @@ def test_a_second_signal_hurries_and_the_next_start_answers(
     while (turn := httpx.get(place).json())["status"] == "running":
         pass
     assert (turn["status"], turn["reply"]) == ("completed", "at last")
+
+
+def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: Path):
+    gate = Gate()
+    (tmp_path / "plain.py").write_text(PLAIN_TOOL.replace("PORT", str(gate.port)))
+    settings = {"TORANA_TOOLS": "plain:dawdle", "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
+    process = serve(**settings)
+    process.wait_until_ready()
+    sent = httpx.post(
+        f"{process.url}/message", json={"content": "use dawdle"}, headers={"Prefer": "respond-async"}
+    ).json()
+    gate.reached()
+    process.signal(signal.SIGTERM)
+    process.wait_until_draining()
+    process.signal(signal.SIGTERM)
+    code, _, errors = process.ended()  # though nobody has opened the gate
+    gate.open()
+    assert (code, "Traceback" in errors) == (0, False)
+
+    again = serve(**settings)
+    again.wait_until_ready()
+    place = f"{again.url}/v1/turns/{sent['id']}"
+    while (turn := httpx.get(place).json())["status"] == "running":
+        pass
+    assert (turn["status"], "dawdled to the end" in turn["reply"]) == ("completed", True)
 
 
 def test_a_signal_during_the_start_ends_it_and_answers_who_waits(

@@ -111,3 +111,11 @@ def test_an_answer_cannot_steer_the_terminal(place: Place) -> None:
         code, out, err = place.run("chat", "hi", **model)
     assert (code, err) == (0, "")
     assert out == "red \\x1b[31malert\\x9b, two\u2028lines\\x85 and\ttabs\n\n"
+
+
+def test_a_gateway_on_all_addresses_is_named_by_one_that_can_be_used(place: Place) -> None:
+    token = {"TORANA_GATEWAY_TOKEN": "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"}
+    gateway = place.start("serve", "--host", "0.0.0.0", "--port", str(port := place.free_port()), **token)
+    assert gateway.stdout is not None
+    assert gateway.stdout.readline().endswith(f"listens on http://127.0.0.1:{port}\n")
+    assert place.run("approvals", "list", **token) == (0, "Nothing is asked.\n", "")

@@ -115,6 +115,7 @@ def test_another_token_than_the_running_gateways_is_told(place: Place, settings:
     address = read_address(place.data_dir)
     line = f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to it\n"
     assert place.run("chat", "hi", **settings) == (1, "", line)
+    assert place.run("approvals", "list", **settings) == (1, "", line)
 
 
 def test_a_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
@@ -136,10 +137,22 @@ def test_an_answer_that_a_dying_gateway_breaks_off_comes_after_its_next_start(pl
     gateway.kill()
     out, err = talk.communicate(timeout=30)
     assert (talk.returncode, out) == (1, "")
-    assert err == "The gateway stopped. The message is kept, and answered after its next start.\n"
+    told = (
+        "The gateway stopped. The message is kept, and answered after its next start: torana turns show turn_"
+    )
+    assert err.startswith(told)
     place.gate.open()
     assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # behind the one that was kept
     assert place.run("chat", given="what did I say first?\n")[1] == "You said: use dawdle\n"
+
+
+def test_what_is_scheduled_without_a_running_gateway_is_told_to_need_one(place: Place) -> None:
+    reminder = "remind me tomorrow at 9 to call Ana"
+    code, out, err = place.run("chat", reminder)
+    assert (code, err) == (0, "What is scheduled is said and done only while a gateway runs: torana serve\n")
+    assert out.startswith("Scheduled: ")
+    place.serve()
+    assert place.run("chat", reminder)[2] == ""
 
 
 def test_a_gateway_that_is_gone_is_told_at_every_message(place: Place) -> None:

@@ -6,15 +6,18 @@ import os
 import pty
 import re
 import select
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.cli.conftest import heed_signals
+from tests.integration.cli.conftest import eventually, heed_signals
+
+from torana.store.backup import DATABASE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -38,12 +41,14 @@ class Terminal:
         """Press keys."""
         os.write(self._descriptor, text.encode())
 
-    def expect(self, text: str) -> None:
-        """Read until the text has come, behind what was expected before."""
+    def expect(self, *texts: str) -> str:
+        """Read until one of the texts has come, behind what was expected before; all up to its end."""
         for _ in self._readings():
-            if text in self.text:
-                self.text = self.text.partition(text)[2]
-                return
+            for text in texts:
+                if text in self.text:
+                    before, _, self.text = self.text.partition(text)
+                    return before + text
+        raise AssertionError
 
     def exit_code(self) -> int:
         """Read to the end."""
@@ -131,8 +136,59 @@ def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
         terminal.expect("No longer waiting. The answer will be part of the conversation.\n> ")
         place.gate.open()
         terminal.type("what did I say first?\n")
-        terminal.expect("You said: use dawdle\n> ")
+        terminal.expect("You said: use dawdle\ndawdled to the end\n> ")  # and the answer that was left
+        terminal.type("\n")
+        terminal.expect("\n> ")  # once
         terminal.type("/exit\n")
+        assert terminal.exit_code() == 0
+
+
+def test_what_was_scheduled_is_said_before_the_next_prompt(place: Place) -> None:
+    place.serve()
+    with chat_in(place) as terminal:
+        terminal.expect("> ")
+        terminal.type("remind me tomorrow at 9 to call Ana\n")
+        terminal.expect("Scheduled: ")
+        terminal.expect("\n> ")
+        database = place.data_dir / DATABASE_NAME
+        with closing(sqlite3.connect(database)) as connection, connection:  # tomorrow has come
+            connection.execute("UPDATE schedules SET due_at = created_at, try_at = created_at")
+        code, _, err = place.run("schedules", "add", "look", "--at", "in 2 hours")  # which wakes whoever looks
+        assert (code, err) == (0, "")
+
+        def heard() -> bool:
+            terminal.type("\n")
+            return "\nReminder: call Ana\n" in terminal.expect("\n> ")
+
+        eventually(heard)
+        terminal.type("/quit\n")
+        assert terminal.exit_code() == 0
+
+
+def test_a_question_of_a_gateway_that_died_is_asked_again(place: Place) -> None:
+    port, asks = str(place.free_port()), '[{"tool": "calculate", "permission": "ask"}]'
+    gateway = place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
+    assert gateway.stdout is not None
+    gateway.stdout.readline()  # it says where it listens
+    with chat_in(place) as terminal:
+        terminal.expect("> ")
+        terminal.type("what is 1 + 1\n")
+        terminal.expect("? [y/N] ")
+        gateway.kill()
+        gateway.wait()
+        terminal.type("y\n")
+        terminal.expect("torana turns show turn_")
+        terminal.expect("\n> ")
+        place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
+
+        def asked() -> bool:
+            terminal.type("\n")
+            return terminal.expect("\n> ", "? [y/N] ").endswith("? [y/N] ")
+
+        eventually(asked)
+        terminal.type("y\n")
+        terminal.expect("1 + 1 = 2\n> ")
+        terminal.type("/quit\n")
         assert terminal.exit_code() == 0
 
 

@@ -27,6 +27,7 @@ def test_a_row_is_a_whole_line_where_it_fits_or_nothing_is_folded(
     monkeypatch: Patch, capsys: Capture, columns: int, tty: bool
 ):
     head, first, second = printed(monkeypatch, capsys, columns=columns, tty=tty).splitlines()
+    assert second == second.rstrip()
     assert "token" in head
     assert "user" in head
     assert first.split() == [ROWS[0][0], "[red]ana\\x1b"]

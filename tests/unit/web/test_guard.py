@@ -110,6 +110,14 @@ async def test_an_allowed_name_leads_to_no_credentials() -> None:
         await _guard("169.254.169.254", allow=["wiki.corp"]).resolve("wiki.corp", 80)
 
 
+async def test_nobody_is_led_to_allow_what_hands_out_credentials() -> None:
+    with pytest.raises(NotAllowed, match="allow this host with web_allow"):
+        await _guard().resolve("10.0.0.7", 80)
+    with pytest.raises(NotAllowed, match="credentials there") as refused:
+        await _guard().resolve("169.254.169.254", 80)
+    assert "web_allow" not in str(refused.value)
+
+
 @pytest.mark.parametrize("host", ["bad.example", "www.bad.example", "BAD.example.", "1.2.3.4"])
 async def test_a_denied_host(host: str) -> None:
     guarded = _guard("1.1.1.1", allow=["www.bad.example"], deny=["bad.example", "1.2.3.4"])
@@ -146,8 +154,8 @@ async def test_a_lookup_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_the_system_is_asked() -> None:
-    with pytest.raises(NotAllowed, match="own machine"):
-        await Guard().resolve("localhost", 80)
+    with pytest.raises(NotAllowed, match=r"own machine; .* web_allow"):
+        await Guard(allow=["127.0.0.1"]).resolve("localhost", 80)
     assert set(await Guard(allow=["localhost"]).resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.skills.printing import report_lines
 from torana.cli.skills.reading import SkillsHere
-from torana.cli.terminal import printable
+from torana.cli.terminal import print_table, printable
 from torana.errors import OperatorError
 from torana.skills import BrokenSkill, Catalogue, Skills
 from torana.skills.standing import Look, Shown, Standing
@@ -88,9 +86,7 @@ def _print_table(skills: Skills, catalogue: Catalogue) -> None:
         missing = skills.missing(skill)
         lacking = ", ".join([*missing["env"], *missing["bins"]])
         table.add_row(skill.slug, skill.source, *map(printable, (lacking, skill.description)))
-    # Without a terminal nothing is folded, so that each skill stays on a line of its own.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+    print_table(table)
 
 
 def _print(shown: Shown, look: Look) -> None:
