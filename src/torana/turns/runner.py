@@ -105,7 +105,7 @@ class Runner:
 
     def asking(self, session_id: str) -> str | None:
         """The turn of a session that waits for somebody's approval."""
-        for turn_id, (_, place) in self._begun.items():
+        for turn_id, place in self._places.items():
             turn = self._live.get(turn_id)
             if place.away and turn is not None and turn.session_id == session_id:
                 return turn_id
