@@ -15,7 +15,7 @@ from torana.skills.faults import SkillFileError, SkillInvalid
 
 ENTRY_LIMIT = 2_000
 DEPTH_LIMIT = 8
-BYTES_LIMIT = 16 * 1024 * 1024
+BYTES_LIMIT = 50 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

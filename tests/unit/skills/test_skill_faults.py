@@ -212,9 +212,9 @@ def test_folder_with_too_many_entries_is_refused(write_skill: WriteSkill) -> Non
 def test_folder_with_too_many_bytes_is_refused(write_skill: WriteSkill) -> None:
     folder = write_skill("tea")
     with (folder / "video.mp4").open("wb") as sparse:
-        sparse.truncate(16 * 1024 * 1024)
+        sparse.truncate(50 * 1024 * 1024)
 
-    assert fault_of(folder).startswith("The folder holds more than 16 MiB;")
+    assert fault_of(folder).startswith("The folder holds more than 50 MiB;")
 
 
 def test_file_that_vanishes_while_it_is_read_is_a_fault(skills_dir: Path) -> None:
