@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic_ai.models import Model
 
 from torana.app.acting import open_skills, search_key
 from torana.app.models import choose_embedder, choose_model
@@ -18,9 +20,14 @@ from torana.web.search import lacking
 
 
 def settings_faults(loaded: Loaded) -> list[str]:
-    """A line for each fault, with the place where it was written. Imports what the settings name."""
+    """A line for each fault, with the place where it was written. Imports what the settings name.
+
+    What depends on a setting that is known to be wrong is not looked at.
+    """
     faults: list[str] = []
-    for check in _CHECKS:
+    for check, reads in _CHECKS.items():
+        if reads & loaded.wrong:
+            continue
         try:
             check(loaded)
         except ConfigInvalid as error:
@@ -80,18 +87,19 @@ def check_search(loaded: Loaded) -> None:
             raise ConfigInvalid(f"search: web_search is left out: {missing}")
 
 
-def check_models(loaded: Loaded) -> None:
-    """Whether the models have a name, a key and a library."""
+def check_models(loaded: Loaded) -> Model:
+    """The language model; it and the one for embeddings have a name, a key and a library."""
     with loaded.placing():
-        choose_model(loaded, open_skills(loaded))
         choose_embedder(loaded)
+        return choose_model(loaded, open_skills(loaded))
 
 
-_CHECKS: tuple[Callable[[Loaded], object], ...] = (
-    check_data_dir,
-    check_connectors,
-    check_mcp,
-    check_tools,
-    check_search,
-    check_models,
-)
+#: Each with the settings that it reads.
+_CHECKS: Mapping[Callable[[Loaded], object], frozenset[str]] = {
+    check_data_dir: frozenset({"data_dir"}),
+    check_connectors: frozenset({"connectors", "hooks_port"}),
+    check_mcp: frozenset({"mcp", "mcp_config"}),
+    check_tools: frozenset({"tools"}),
+    check_search: frozenset({"search", "search_url", "search_api_key"}),
+    check_models: frozenset({"model", "model_base_url", "model_api_key", "embedding_model", "skills_dir"}),
+}

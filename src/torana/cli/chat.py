@@ -33,6 +33,8 @@ app = typer.Typer()
 
 _SCHEDULING = ("schedule_once", "schedule_repeating")
 _UNHEARD = "What is scheduled is said and done only while a gateway runs: torana serve"
+#: Pages of a long conversation that are read before one prompt; the next one goes on behind them.
+_PAGES = 5
 _HELP = "/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer."
 
 #: Seconds. Between two events the gateway sends a comment every 15.
@@ -140,8 +142,9 @@ class _Talk:
         found = self._client.get("v1/sessions", params=wanted)
         for session in () if found.is_error else found.json()["items"]:
             place = f"v1/sessions/{session['id']}/messages"
-            while not (page := self._client.get(place, params=self._behind(place))).is_error:
-                document = page.json()
+            for _ in range(_PAGES):
+                page = self._client.get(place, params=self._behind(place))
+                document = {"items": [], "next": None} if page.is_error else page.json()
                 yield from document["items"]
                 if document["next"] is None:
                     break
@@ -173,6 +176,7 @@ class _Talk:
                         self._seen.add(self._turn)
                         return True
                     case "turn.failed":
+                        self._seen.add(self._turn)
                         return self._refused(data)
                     case _:
                         pass

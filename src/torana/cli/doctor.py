@@ -19,7 +19,6 @@ from torana.app.checks import (
     check_search,
     check_tools,
 )
-from torana.app.models import choose_model
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
@@ -176,9 +175,7 @@ def _named(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
-    check_models(loaded)
-    model = choose_model(loaded, open_skills(loaded))
-    result = asyncio.run(probe(model))
+    result = asyncio.run(probe(check_models(loaded)))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 
 

@@ -45,6 +45,8 @@ class Loaded:
     again: Callable[[], Loaded] = field(repr=False, compare=False)
     #: A line about a setting with the place where that was given.
     placed: Callable[[str], str] = field(repr=False, compare=False)
+    #: The settings in whose place defaults stand, for what was given is wrong; see ``survey``.
+    wrong: frozenset[str] = frozenset()
 
     @contextmanager
     def placing(self) -> Generator[None]:
@@ -99,7 +101,7 @@ def survey(
         from_dotenv(dotenv, cwd=cwd),
         *_settings_file(given.get("config"), variables=variables, cwd=cwd, user_dir=user_dir),
     ]
-    settings, found = _validated(sources)
+    settings, wrong, found = _validated(sources)
     found = [*dotenv.faults, *found]
     where = partial(faults.where, sources=sources)
     as_read = settings.model_copy(update={"model": models_as_read(settings)})
@@ -116,6 +118,7 @@ def survey(
         provider_environ=variables,
         again=partial(load, flags=flags, environ=environ, cwd=cwd, user_dir=user_dir),
         placed=partial(faults.placed, sources=sources),
+        wrong=wrong,
     )
     return loaded, found
 
@@ -153,15 +156,16 @@ def _at(cwd: Path, named: object) -> Path:
         return cwd / str(named)
 
 
-def _validated(sources: Sequence[Source]) -> tuple[Settings, list[str]]:
-    """The settings, without those that are wrong, and a line for each of these."""
+def _validated(sources: Sequence[Source]) -> tuple[Settings, frozenset[str], list[str]]:
+    """The settings, without those that are wrong; the names of these, and a line for each fault."""
     values = dict(ChainMap(*(dict(source.values) for source in sources)))
     try:
-        return Settings.model_validate(values), []
+        return Settings.model_validate(values), frozenset(), []
     except ValidationError as error:
-        wrong = {fault["loc"][0] for fault in error.errors(include_url=False, include_context=False)}
+        found = error.errors(include_url=False, include_context=False)
+        wrong = frozenset(str(fault["loc"][0]) for fault in found)
         right = {name: value for name, value in values.items() if name not in wrong}
-        return Settings.model_validate(right), faults.fault_lines(error, sources=sources)
+        return Settings.model_validate(right), wrong, faults.fault_lines(error, sources=sources)
 
 
 def _origin(name: str, sources: Sequence[Source]) -> str:

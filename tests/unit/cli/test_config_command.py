@@ -161,6 +161,14 @@ permission = "perhaps"
     ]
 
 
+def test_what_only_follows_from_a_wrong_setting_is_not_told(torana: Command) -> None:
+    Path("torana.toml").write_text('search = "searxng"\nsearch_url = "nowhere"\n')
+    code, _, err = torana("check")
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("torana.toml:2: search_url: ")
+
+
 def test_check_finds_a_missing_key_and_what_stands_in_variables(
     torana: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,24 +76,26 @@ class Chooser:
         ranked = self._card_ranking.rank(message.asked, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
-            or self._not_approved(message)
+            or self._not_triggered(message)
             or self._without_text(text)
             or self._by_name(message)
             or self._not_on_offer(message)
             or self._fit(message, ranked)
         )
 
-    def _triggered(self, message: Message) -> Call | Unclear | None:
+    def _triggered(self, message: Message) -> Call | None:
+        if SCRIPTS not in self._tools:
+            return None
         arguments = read_trigger(message, [card for card in self._cards.values() if not card.refusal])
+        return None if arguments is None else Call(SCRIPTS, arguments)
+
+    def _not_triggered(self, message: Message) -> Unclear | None:
+        """Behind the rules: phrases of a skill whose scripts may not run take no message away from them."""
+        arguments = read_trigger(message, list(self._cards.values()))
         if arguments is None:
             return None
-        return Call(SCRIPTS, arguments) if SCRIPTS in self._tools else self._unusable(SCRIPTS)
-
-    def _not_approved(self, message: Message) -> Unclear | None:
-        """Behind the rules: the phrases of a skill that nobody approved must take no message away from them."""
-        cards = [card for card in self._cards.values() if card.refusal]
-        arguments = read_trigger(message, cards)
-        return Unclear(self._cards[arguments["slug"]].refusal) if arguments is not None else None
+        refusal = self._cards[arguments["slug"]].refusal
+        return Unclear(refusal) if refusal else self._unusable(SCRIPTS)
 
     def examples(self) -> list[tuple[Card, str]]:
         """The skills of which something can be done here, each with a message that does it."""

@@ -83,10 +83,14 @@ def test_the_phrases_of_a_skill_that_is_not_approved_say_so_and_take_no_message_
     chooser.close()
 
 
-def test_without_the_tool_a_phrase_runs_nothing(tools: Mapping[str, ToolDefinition]) -> None:
-    chooser = Chooser(cards=[WEATHER], tools=tools)
+def test_without_the_tool_a_phrase_runs_nothing_and_takes_no_message_away(
+    tools: Mapping[str, ToolDefinition],
+) -> None:
+    what = Trigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
+    chooser = Chooser(cards=[replace(WEATHER, triggers=(*WEATHER.triggers, what))], tools=tools)
 
     choice = chooser.choose("forecast for Lisbon")
+    assert chooser.choose("what is 2 + 2") == Call("calculate", {"expression": "2 + 2"})
     chooser.close()
 
     assert isinstance(choice, Unclear)
