@@ -75,4 +75,4 @@ def test_what_the_gateway_refuses_is_one_line(place: Place) -> None:
 def test_without_the_gateways_token_nothing_is_installed(place: Place) -> None:
     place.serve(**OPERATOR)
     code, _, err = place.run("skills", "install", str(_source(place)))
-    assert (code, "Authorization" in err) == (1, True)
+    assert (code, "set TORANA_GATEWAY_TOKEN" in err) == (1, True)
