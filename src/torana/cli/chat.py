@@ -144,7 +144,7 @@ class _Talk:
             place = f"v1/sessions/{session['id']}/messages"
             for _ in range(_PAGES):
                 page = self._client.get(place, params=self._behind(place))
-                document = {"items": [], "next": None} if page.is_error else page.json()
+                document: dict[str, Any] = {"items": [], "next": None} if page.is_error else page.json()
                 yield from document["items"]
                 if document["next"] is None:
                     break
