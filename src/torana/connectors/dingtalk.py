@@ -22,10 +22,11 @@ from dingtalk_stream import AckMessage, CallbackMessage, ChatbotMessage, SystemM
 from dingtalk_stream.frames import Headers
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from torana.connectors.abreast import Hear, abreast
+from torana.connectors.app_token import AppToken, Stale
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -40,7 +41,17 @@ from torana.connectors.base import (
     TryLater,
     Unsure,
 )
-from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
+from torana.connectors.http_calls import (
+    as_object,
+    asked,
+    bounded,
+    one_line,
+    read_json,
+    seconds,
+    text_at,
+    told_by,
+)
+from torana.connectors.long_connection import next_frame, open_socket
 from torana.connectors.markup import Dialect, render
 from torana.connectors.times import time_of
 
@@ -48,8 +59,6 @@ Kind = Literal["image", "file", "voice", "video"]
 
 #: For one step of a call, and for the whole of a file.
 _SECONDS, _FILE_SECONDS = 30.0, 300.0
-#: How long nothing may come before the connection is probed.
-_PROBE = 30.0
 #: A connection that DingTalk wants changed sooner than this after the last change is given up.
 _LEAST = 10.0
 _FRAME_BYTES = 4 * 1024 * 1024
@@ -121,10 +130,6 @@ class _Said(BaseModel):
     content: object = None
 
 
-class _Stale(TryLater):
-    """The token ended before its time."""
-
-
 class _Forbidden(Refused):
     """The app lacks a permission."""
 
@@ -134,8 +139,7 @@ class _Api:
 
     def __init__(self, settings: DingtalkSettings) -> None:
         self._id, self._secret, self._url = settings.client_id, settings.client_secret, settings.api_url
-        self._lock = asyncio.Lock()
-        self._token, self._until = "", 0.0
+        self._token = AppToken(ask=self._new_token)
 
     def client(self) -> httpx.AsyncClient:
         """Connections of their own; whoever asks for them closes them."""
@@ -149,23 +153,16 @@ class _Api:
             "subscriptions": [{"type": CallbackMessage.TYPE, "topic": ChatbotMessage.TOPIC}],
             "ua": "torana",
         }
-        with told_by("DingTalk"):
-            found = _checked(await http.post("/v1.0/gateway/connections/open", json=body))
+        found = await _ask(http, "/v1.0/gateway/connections/open", body)
         return f"{found.get('endpoint', '')}?ticket={quote(text_at(found, 'ticket'), safe='')}"
 
     async def call(self, http: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Ask for something with the app's token; once more with a new one where it ended before its time."""
+        """Ask for something as the app."""
 
         async def ask(token: str) -> dict[str, Any]:
-            with told_by("DingTalk"):
-                answer = await http.post(path, json=body, headers={"x-acs-dingtalk-access-token": token})
-            return _checked(answer)
+            return await _ask(http, path, body, {"x-acs-dingtalk-access-token": token})
 
-        token = await self._fresh(http)
-        try:
-            return await ask(token)
-        except _Stale:
-            return await ask(await self._fresh(http, instead_of=token))
+        return await self._token.use(http, ask)
 
     async def fetch(self, code: str, limit: int) -> bytes:
         """The bytes of a file, from where the platform says that it is."""
@@ -178,15 +175,10 @@ class _Api:
                 async with http.stream("GET", url) as answer:
                     return await _bytes(answer, limit)
 
-    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
-        async with self._lock:
-            if time.monotonic() >= self._until or self._token == instead_of:
-                body = {"appKey": self._id, "appSecret": self._secret.get_secret_value()}
-                with told_by("DingTalk"):
-                    found = _checked(await http.post("/v1.0/oauth2/accessToken", json=body))
-                self._token = str(found["accessToken"])
-                self._until = time.monotonic() + float(found.get("expireIn", 0)) - 300
-            return self._token
+    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+        body = {"appKey": self._id, "appSecret": self._secret.get_secret_value()}
+        found = await _ask(http, "/v1.0/oauth2/accessToken", body)
+        return str(found["accessToken"]), float(found.get("expireIn", 0))
 
 
 class Dingtalk(Connector[DingtalkSettings]):
@@ -266,8 +258,8 @@ class Dingtalk(Connector[DingtalkSettings]):
         if not self._trusted(url) or time.time() * 1000 >= int(until):
             raise Refused(why or "the time in which DingTalk takes an answer to this person is over")
         body = {"msgtype": "markdown", "markdown": _titled(part.text), "at": {"isAtAll": False}}
-        with told_by("DingTalk"):
-            answer = as_object(read_json((await http.post(url, json=body)).content))
+        _, found = await asked("DingTalk", http, "POST", url, body=body)
+        answer = as_object(found)
         code = answer.get("errcode")
         said = f"DingTalk answers {code}: {one_line(text_at(answer, 'errmsg'))}"
         if code == 0:
@@ -288,14 +280,7 @@ class Dingtalk(Connector[DingtalkSettings]):
     async def _connect(self, http: httpx.AsyncClient) -> ClientConnection:
         url = await self._api.stream(http)
         try:
-            return await connect(
-                url,
-                open_timeout=_SECONDS,
-                close_timeout=3,
-                ping_interval=None,
-                max_size=_FRAME_BYTES,
-                compression=None,  # what is wrong in a frame would be wrong in all those after it
-            )
+            return await open_socket(url, largest=_FRAME_BYTES)
         except InvalidURI:
             raise Refused("DingTalk names no address for the stream") from None
         except InvalidHandshake as error:
@@ -304,12 +289,8 @@ class Dingtalk(Connector[DingtalkSettings]):
     async def _listen(self, socket: ClientConnection, ears: Ears, hear: Hear) -> None:
         """Take what comes, until another connection is wanted; where nothing does, see who is there."""
         while True:
-            try:
-                async with asyncio.timeout(_PROBE):
-                    raw = await socket.recv()
-            except TimeoutError:
-                await _probe(socket)
-            else:
+            raw = await next_frame(socket)
+            if raw is not None:
                 frame = as_object(read_json(raw))
                 if not frame:  # what was in it is lost, unless it is told again to another connection
                     raise ConnectionError("DingTalk sent what cannot be read")
@@ -407,9 +388,12 @@ def _titled(text: str) -> dict[str, str]:
     return {"title": one_line(re.sub(r"[*`\\\u200b]", "", text))[:60] or "…", "text": text}
 
 
-def _checked(answer: httpx.Response) -> dict[str, Any]:
-    """What the platform answered, if it did what it was asked."""
-    found = as_object(read_json(answer.content))
+async def _ask(
+    http: httpx.AsyncClient, path: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What the platform answers, if it does what it is asked."""
+    answer, content = await asked("DingTalk", http, "POST", path, body=body, headers=headers)
+    found = as_object(content)
     if _shut_out(found):
         raise TryLater("DingTalk has shut this address out", seconds=_SHUT_OUT)
     if answer.is_success and found:
@@ -417,7 +401,7 @@ def _checked(answer: httpx.Response) -> dict[str, Any]:
     code = text_at(found, "code")
     said = f"DingTalk answers {answer.status_code}, {code or 'no code'}: {one_line(text_at(found, 'message'))}"
     if code in _STALE:
-        raise _Stale(said)
+        raise Stale(said)
     if answer.status_code == 429 or _LIMITS.search(code):
         raise TryLater(said, seconds=seconds(answer.headers.get("Retry-After")))
     if answer.is_server_error or code in _BUSY or not found:
@@ -435,15 +419,6 @@ async def _bytes(answer: httpx.Response, limit: int) -> bytes:
     if answer.status_code != 200:
         raise (Unsure if answer.is_server_error else Refused)(f"the file is not there: {answer.status_code}")
     return await bounded(answer, limit)
-
-
-async def _probe(socket: ClientConnection) -> None:
-    """See whether anybody is there."""
-    try:
-        async with asyncio.timeout(_PROBE):
-            await (await socket.ping())
-    except TimeoutError:
-        raise ConnectionError("the stream is dead: a ping was not answered") from None
 
 
 def _url(text: str) -> httpx.URL:

@@ -11,22 +11,22 @@ import json
 import mimetypes
 import re
 import sys
-import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from html import unescape
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, Field, SecretStr, ValidationError
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from torana.connectors.abreast import Hear, abreast
+from torana.connectors.app_token import AppToken, Stale
 from torana.connectors.base import (
     Abilities,
     Attachment,
@@ -41,19 +41,27 @@ from torana.connectors.base import (
     TryLater,
     Unsure,
 )
-from torana.connectors.http_calls import as_object, bounded, one_line, read_json, seconds, text_at, told_by
+from torana.connectors.http_calls import (
+    ANSWER_LIMIT,
+    as_object,
+    asked,
+    bounded,
+    one_line,
+    read_json,
+    seconds,
+    text_at,
+    told_by,
+)
+from torana.connectors.long_connection import next_frame, open_socket
 from torana.connectors.markup import Dialect, render
 from torana.connectors.times import time_of
 
-T = TypeVar("T")
 Kind = Literal["image", "file", "voice", "video"]
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 
 #: For one step of a call, and for the whole of a file.
 _SECONDS, _FILE_SECONDS = 30.0, 300.0
-#: How long nothing may come before the connection is probed.
-_PROBE = 30.0
 #: An event in pieces: of how many at most, and of how many events some may be missing.
 _PIECES, _OPEN = 256, 16
 _EVENT_BYTES = 4 * 1024 * 1024
@@ -167,10 +175,6 @@ class _Event(BaseModel):
     event: _Said
 
 
-class _Stale(TryLater):
-    """The token ended before its time."""
-
-
 class _NoCard(Refused):
     """The platform can make no card of the text."""
 
@@ -185,8 +189,7 @@ class _Api:
     def __init__(self, settings: FeishuSettings) -> None:
         self._app, self._secret = settings.app_id, settings.app_secret
         self._base = _DOMAINS.get(settings.domain, settings.domain)
-        self._lock = asyncio.Lock()
-        self._token, self._until = "", 0.0
+        self._token = AppToken(ask=self._new_token)
 
     def client(self) -> httpx.AsyncClient:
         """Connections of their own; whoever asks for them closes them."""
@@ -195,9 +198,10 @@ class _Api:
     async def endpoint(self, http: httpx.AsyncClient) -> dict[str, object]:
         """Where the long connection is to be made, and how."""
         body = {"AppID": self._app, "AppSecret": self._secret.get_secret_value()}
-        with told_by("Feishu"):
-            answer = await http.post("/callback/ws/endpoint", json=body, headers={"locale": "en"})
-        return as_object(_checked(answer, unsure=_BUSY_ENDPOINT).get("data"))
+        answer, found = await asked(
+            "Feishu", http, "POST", "/callback/ws/endpoint", body=body, headers={"locale": "en"}
+        )
+        return as_object(_checked(answer, found, unsure=_BUSY_ENDPOINT).get("data"))
 
     async def call(
         self, http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, object] | None = None
@@ -205,10 +209,9 @@ class _Api:
         """Ask for something."""
 
         async def ask(token: str) -> dict[str, object]:
-            with told_by("Feishu"):
-                return _checked(await http.request(method, path, json=body, headers=_bearer(token)))
+            return _checked(*await asked("Feishu", http, method, path, body=body, headers=_bearer(token)))
 
-        return await self._as_app(http, ask)
+        return await self._token.use(http, ask)
 
     async def fetch(self, path: str, limit: int) -> bytes:
         """The bytes of a file, which may be asked for when the connection has long ended."""
@@ -219,26 +222,14 @@ class _Api:
                     return await _bytes(answer, limit)
 
         async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
-            return await self._as_app(http, ask)
+            return await self._token.use(http, ask)
 
-    async def _as_app(self, http: httpx.AsyncClient, ask: Callable[[str], Awaitable[T]]) -> T:
-        """Ask with the app's token; once more with a new one where it ended before its time."""
-        token = await self._fresh(http)
-        try:
-            return await ask(token)
-        except _Stale:
-            return await ask(await self._fresh(http, instead_of=token))
-
-    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
-        async with self._lock:
-            if time.monotonic() >= self._until or self._token == instead_of:
-                body = {"app_id": self._app, "app_secret": self._secret.get_secret_value()}
-                with told_by("Feishu"):
-                    answer = await http.post("/open-apis/auth/v3/tenant_access_token/internal", json=body)
-                found = _checked(answer)
-                self._token, expire = text_at(found, "tenant_access_token"), found.get("expire")
-                self._until = time.monotonic() + (expire if isinstance(expire, int) else 0) - 300
-            return self._token
+    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+        path = "/open-apis/auth/v3/tenant_access_token/internal"
+        body = {"app_id": self._app, "app_secret": self._secret.get_secret_value()}
+        found = _checked(*await asked("Feishu", http, "POST", path, body=body))
+        expire = found.get("expire")
+        return text_at(found, "tenant_access_token"), expire if isinstance(expire, int) else 0
 
 
 class Feishu(Connector[FeishuSettings]):
@@ -312,14 +303,7 @@ class Feishu(Connector[FeishuSettings]):
         self._configure(data.get("ClientConfig"))
         url = text_at(data, "URL")
         try:
-            socket = await connect(
-                url,
-                open_timeout=_SECONDS,
-                close_timeout=3,
-                ping_interval=None,
-                max_size=_EVENT_BYTES,
-                compression=None,  # what is wrong in a frame would be wrong in all those after it
-            )
+            socket = await open_socket(url, largest=_EVENT_BYTES)
         except InvalidURI:
             raise Refused("the platform names no address for the long connection") from None
         except InvalidHandshake as error:
@@ -333,12 +317,8 @@ class Feishu(Connector[FeishuSettings]):
         ping_at = loop.time()
         async with abreast(ears) as hear:
             while True:
-                try:
-                    async with asyncio.timeout(_PROBE):
-                        raw = await socket.recv()
-                except TimeoutError:
-                    await _probe(socket)
-                else:
+                raw = await next_frame(socket)
+                if raw is not None:
                     await self._take(raw, socket, hear)
                 ears.alive()
                 if loop.time() >= ping_at:
@@ -489,16 +469,16 @@ def _post(content: dict[str, object]) -> tuple[str, list[tuple[Kind, str, str]]]
     return "\n".join(lines).strip(), files
 
 
-def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[str, object]:
+def _checked(answer: httpx.Response, content: object, *, unsure: Collection[int] = ()) -> dict[str, object]:
     """What the platform answered, if it did what it was asked."""
-    found = as_object(read_json(answer.content))
+    found = as_object(content)
     code = found.get("code")
     if answer.is_success and code == 0:
         return found
     code = code if isinstance(code, int) else 0
     said = f"Feishu answers {answer.status_code}, code {code}: {one_line(text_at(found, 'msg'))}"
     if code in _STALE:
-        raise _Stale(said)
+        raise Stale(said)
     if answer.status_code == 429 or code in _LIMITS:
         raise TryLater(said, seconds=seconds(answer.headers.get("x-ogw-ratelimit-reset")))
     if answer.is_server_error or code in unsure or not found:
@@ -510,8 +490,7 @@ def _checked(answer: httpx.Response, *, unsure: Collection[int] = ()) -> dict[st
 async def _bytes(answer: httpx.Response, limit: int) -> bytes:
     """What a file holds, and no more of it than may be."""
     if answer.status_code != 200:
-        await answer.aread()
-        _checked(answer)
+        _checked(answer, read_json(await bounded(answer, ANSWER_LIMIT)))
     return await bounded(answer, limit)
 
 
@@ -524,15 +503,6 @@ def _turned_away(error: InvalidHandshake) -> Exception:
     if headers.get("handshake-autherrcode") == _TOO_MANY_CONNECTIONS:
         return TryLater(said)
     return Refused(said) if headers.get("handshake-status") == "403" else ConnectionError(said)
-
-
-async def _probe(socket: ClientConnection) -> None:
-    """See whether anybody is there."""
-    try:
-        async with asyncio.timeout(_PROBE):
-            await (await socket.ping())
-    except TimeoutError:
-        raise ConnectionError("the long connection is dead: a ping was not answered") from None
 
 
 def _ping(service: int) -> bytes:

@@ -13,7 +13,7 @@ import httpx
 from torana.connectors.base import TooLarge, TryLater, Unsure
 
 #: Bytes of an answer that is no file.
-_ANSWER_LIMIT = 1_000_000
+ANSWER_LIMIT = 1_000_000
 
 
 @contextmanager
@@ -43,7 +43,7 @@ async def asked(
     try:
         with told_by(platform):
             async with http.stream(method, url, json=body, headers=headers) as answer:
-                content = await bounded(answer, _ANSWER_LIMIT)
+                content = await bounded(answer, ANSWER_LIMIT)
     except TooLarge as error:
         raise Unsure(f"{platform} did not answer: {type(error).__name__}") from None
     return answer, read_json(content)

@@ -312,7 +312,7 @@ class TestConnection:
     async def test_a_silent_connection_is_probed_and_a_dead_one_left(
         self, platform: DingtalkStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("torana.connectors.dingtalk._PROBE", 0.05)
+        monkeypatch.setattr("torana.connectors.long_connection._PROBE", 0.05)
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         line = Signs(connector)
         run = asyncio.create_task(connector.run(line))
