@@ -52,7 +52,7 @@ async def _answer(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
             text = f"{time.monotonic():.6f} " if paced else ANSWER
             delta = {"role": "assistant", "content": text}
             _send(writer, _chunk("chat.completion.chunk", {"index": 0, "delta": delta}))
-        end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        end: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
         _send(writer, _chunk("chat.completion.chunk", end))
         _send(writer, _chunk("chat.completion.chunk") | {"usage": _USAGE})
         last = b"data: [DONE]\n\n"

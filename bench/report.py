@@ -6,6 +6,7 @@ import platform
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pygal
@@ -163,7 +164,10 @@ def draw(results: Results, folder: Path) -> None:
         ("latency", "p50", "Milliseconds a message (p50)"),
         ("throughput", "per second", "Messages a second"),
     ):
-        chart = pygal.Bar(title=title, js=[], legend_at_bottom=True, width=800, height=420, logarithmic=True)
+        # Its methods have no types.
+        chart: Any = pygal.Bar(
+            title=title, js=[], legend_at_bottom=True, width=800, height=420, logarithmic=True
+        )
         chart.x_labels = [f"{concurrency} at a time" for concurrency in CONCURRENCY]
         for source, label in _NAMES.items():
             if f"{source} c1 p50" in results:

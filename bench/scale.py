@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import pygal
 from rich.console import Console
@@ -179,7 +180,8 @@ def _soak(home: Path, messages: int, say: Callable[[str], None]) -> Row:
 
 
 def _draw_soak(memory: list[tuple[int, float]], handles: list[tuple[int, int]]) -> None:
-    chart = pygal.XY(title="Messages, memory and open files", js=[], width=800, height=420, dots_size=2)
+    # Its methods have no types.
+    chart: Any = pygal.XY(title="Messages, memory and open files", js=[], width=800, height=420, dots_size=2)
     chart.add("resident MB", memory)
     chart.add("file handles", handles)
     RESULTS.mkdir(exist_ok=True)
