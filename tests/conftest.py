@@ -122,6 +122,7 @@ def open_agent(
         recall_in_rooms: bool = False,
         takes: Sequence[FileKind] = ("text", "image", "pdf"),
         rules: Rules | None = None,
+        bounds: Bounds | None = None,
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -148,7 +149,7 @@ def open_agent(
             memory=memory,
             timezone=zone,
             recall_in_rooms=recall_in_rooms,
-            bounds=Bounds(),
+            bounds=bounds or Bounds(),
             clock=clock,
             takes=frozenset(takes),
             rules=rules,

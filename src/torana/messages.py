@@ -205,8 +205,7 @@ class TurnEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the agent made of a turn: the text, and what it cost behind the last step that was settled."""
+    """What the agent made of a turn."""
 
     text: str
     model: str
-    usage: Usage

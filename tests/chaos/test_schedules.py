@@ -16,7 +16,7 @@ import pytest
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
-from torana.messages import GATEWAY_OWNER, Reply, Turn, Usage
+from torana.messages import GATEWAY_OWNER, Reply, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.database import Database
 from torana.testing import Faults, MortalDatabase
@@ -36,7 +36,7 @@ class Agent:
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer a turn."""
-        return Answer(reply=Reply(text="done", model="m", usage=Usage()), history=(b"[]", 0))
+        return Answer(reply=Reply(text="done", model="m"), history=(b"[]", 0))
 
 
 class Clock:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 import pydantic_ai
-from pydantic_ai import UsageLimits
+from pydantic_ai import RunUsage, UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
-from pydantic_ai.messages import ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
@@ -26,7 +25,7 @@ from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.memory import Memory
-from torana.messages import FileKind, Reply, Turn
+from torana.messages import FileKind, Reply, Turn, Usage
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import Sessions, history
 from torana.tools import ToolContext
@@ -53,13 +52,33 @@ class Bounds:
     tokens: int = 0
     output_tokens: int | None = None
 
+    @property
+    def limits(self) -> UsageLimits:
+        """The same, as pydantic-ai holds a run to it."""
+        return UsageLimits(
+            request_limit=self.model_calls,
+            tool_calls_limit=self.tool_calls,
+            total_tokens_limit=self.tokens or None,
+        )
+
+    def passed(self, used: RunUsage) -> TurnLimit:
+        """What is said of a turn that came to one of them."""
+        if self.tokens and used.total_tokens > self.tokens:
+            what = f"took more than {self.tokens} tokens (TORANA_TURN_TOKENS)"
+        elif used.requests >= self.model_calls:
+            what = f"would have asked the model more than {self.model_calls} times (TORANA_TURN_MODEL_CALLS)"
+        else:
+            what = f"would have called more than {self.tool_calls} tools (TORANA_TURN_TOOL_CALLS)"
+        return TurnLimit(f"The turn {what}, and was stopped.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a run made: the reply, and its messages as the history keeps them."""
+    """What a run made: the reply, its messages as the history keeps them, and what no step has paid for."""
 
     reply: Reply
     history: tuple[bytes, int]
+    spent: Usage = field(default_factory=Usage)
 
 
 class TurnAgent:
@@ -84,6 +103,7 @@ class TurnAgent:
         """``takes`` are the kinds of files that the model can be handed."""
         rules = rules or Rules()
         self.toolbox = Toolbox(toolset=toolset, model=model, rules=rules)
+        self._model_name = model.model_name
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
@@ -101,17 +121,13 @@ class TurnAgent:
         self._recall_in_rooms = recall_in_rooms
         self._prices = prices or Prices()
         self._clock = clock
-        self._limits = UsageLimits(
-            request_limit=bounds.model_calls,
-            tool_calls_limit=bounds.tool_calls,
-            total_tokens_limit=bounds.tokens or None,
-        )
+        self._bounds = bounds
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer one turn, telling what happens while it does, behind what its journal says is settled.
 
         The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
-        model answered and ``TurnLimit`` when the turn went round too often.
+        model answered and ``TurnLimit`` when the turn, with what is settled, went round too often.
         """
         window = await self._sessions.window(turn)
         may_recall = self._recall_in_rooms or not window.shared
@@ -127,27 +143,31 @@ class TurnAgent:
             journal=journal,
             prompt=self._prompts.of,
         )
+        used = _used(settled)
         try:
             result = await self._agent.run(
                 None if settled else await self._prompts.of(turn),
                 deps=run,
                 message_history=[*window.messages, *await self._prompts.restored(settled, turn.owner)],
                 instructions=self._instructions.render(turn, knowledge, now=self._clock()),
-                usage_limits=self._limits,
+                usage=used,
+                usage_limits=self._bounds.limits,
                 event_stream_handler=watch.follow,
             )
         except UsageLimitExceeded as error:
-            raise TurnLimit(f"The turn was stopped: {error}") from error
+            run.exchange.cut_short(used, model=self._model_name)
+            raise self._bounds.passed(used) from error
         except MODEL_ERRORS as error:
             raise explain(error) from error
         finally:
-            await run.stop_asking()
+            await run.exchange.stop_asking()
+            owed = self._prices.usage(run.exchange.unsettled)
+            journal.leave(owed=owed, asking=run.exchange.is_open)
         messages = [*settled, *result.new_messages()]
-        responses = responses_of(messages)
-        used = self._prices.usage(_unsettled(responses))
         return Answer(
-            reply=Reply(text=watch.text, model=_model_name(responses), usage=used),
+            reply=Reply(text=watch.text, model=_model_name(responses_of(messages))),
             history=history.dump(messages, speaker=turn.user),
+            spent=owed,
         )
 
     async def _recalled(self, turn: Turn) -> list[str]:
@@ -157,9 +177,16 @@ class TurnAgent:
         return [item.memory.text for item in found]
 
 
-def _unsettled(responses: Sequence[ModelResponse]) -> list[ModelResponse]:
-    """Those that are in no step: a step ends with a response that calls tools."""
-    return list(takewhile(lambda response: not response.tool_calls, reversed(responses)))
+def _used(settled: Sequence[ModelMessage]) -> RunUsage:
+    """What earlier attempts of a turn used of its bounds."""
+    used = RunUsage()
+    for message in settled:
+        if isinstance(message, ModelResponse):
+            used.requests += 1
+            used.incr(message.usage)
+        else:
+            used.tool_calls += sum(isinstance(part, ToolReturnPart) for part in message.parts)
+    return used
 
 
 def _model_name(responses: Sequence[ModelResponse]) -> str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter
-from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai import RunContext, RunUsage, ToolFailed
 from pydantic_ai.capabilities import ValidatedToolArgs, WrapModelRequestHandler, WrapToolExecuteHandler
 from pydantic_ai.messages import (
     ModelMessage,
@@ -31,10 +32,11 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
 
 from torana.agent.approval import Decision, Question
 from torana.agent.watch import whole, whole_in
-from torana.messages import Turn
+from torana.messages import Turn, Usage
 from torana.tools import ToolContext
 
 CallState = Literal["started", "completed", "failed"]
@@ -114,6 +116,13 @@ class Journal(Protocol):
         """Raise ``BudgetSpent`` where nothing could be held back for another request to the model."""
         ...
 
+    def leave(self, *, owed: Usage, asking: bool) -> None:
+        """Note what a run used that breaks off, behind the last step, and whether the model was being asked.
+
+        Nothing is written: it is for whoever writes the turn's end.
+        """
+        ...
+
 
 def responses_of(messages: Sequence[ModelMessage]) -> list[ModelResponse]:
     """What the model said among messages."""
@@ -125,36 +134,60 @@ def settled_messages(journal: Journal) -> list[ModelMessage]:
     return [message for step in journal.steps for message in step.messages]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run(ToolContext):
-    """What a run of the agent has at hand: what tools may know, and the turn's journal."""
+class Exchange:
+    """What a run and the model say to each other, until it is written down."""
 
-    journal: Journal
-    #: Makes the prompt of a message.
-    prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
-    #: The tasks in which the model is being asked.
-    _asking: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
-    #: The step that is written down with the first thing that is done with its calls; one at most.
-    _pending: list[Step] = field(default_factory=list[Step], init=False)
+    def __init__(self) -> None:
+        #: Whether the model was asked last and has not answered.
+        self.is_open = False
+        #: What the run had used when it was asked.
+        self._before = RunUsage()
+        #: The tasks in which it is being asked.
+        self._asking: set[asyncio.Task[Any]] = set()
+        #: What was said and is in no step yet.
+        self._said: list[ModelMessage] = []
+        #: The step that is written down with the first thing that is done with its calls.
+        self._pending: Step | None = None
 
-    def keep_pending(self, step: Step) -> None:
-        """Leave a step to whatever is written down next."""
-        self._pending.append(step)
+    @property
+    def unsettled(self) -> list[ModelResponse]:
+        """What the model said that was not left to be written down with a step."""
+        pending = self._pending.messages if self._pending is not None else ()
+        return responses_of([*pending, *self._said])
+
+    def keep(self, request: ModelMessage, response: ModelResponse, *, step: int) -> None:
+        """Keep what was said for a step of that number, which a response that calls tools ends."""
+        self._said += [request, response]
+        if response.tool_calls:
+            self._pending = Step(number=step, messages=self._said)
+            self._said = []
 
     def take_pending(self) -> Step | None:
         """The step that is to be written down with what is written now, if any."""
-        return self._pending.pop() if self._pending else None
+        step, self._pending = self._pending, None
+        return step
+
+    def cut_short(self, used: RunUsage, *, model: str) -> None:
+        """Keep what the answer took in which the model was stopped, of a run that has used so much by now."""
+        if self.is_open:
+            spent = used - self._before
+            usage = RequestUsage(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
+            self._said.append(ModelResponse(parts=[], usage=usage, model_name=model))
+            self.is_open = False
 
     @contextmanager
-    def asking(self) -> Generator[None]:
-        """Count this task among those that ask the model."""
+    def asking(self, used: RunUsage) -> Generator[None]:
+        """Count this task among those that ask the model, in a run that has ``used`` so much."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._asking.add(task)
+        self._before = copy(used)
+        self.is_open = True
         try:
             yield
         finally:
             self._asking.discard(task)
+        self.is_open = False
 
     async def stop_asking(self) -> None:
         """End what a run that was cut off left behind.
@@ -168,12 +201,18 @@ class Run(ToolContext):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-class Journaled:
-    """Keeps the journal of one run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(ToolContext):
+    """What a run of the agent has at hand: what tools may know, and the turn's journal."""
 
-    def __init__(self) -> None:
-        #: What was said with the model and is not in a step yet.
-        self._said: list[ModelMessage] = []
+    journal: Journal
+    #: Makes the prompt of a message.
+    prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
+    exchange: Exchange = field(default_factory=Exchange, init=False)
+
+
+class Journaled:
+    """Keeps the journal of a run."""
 
     async def steered(self, ctx: RunContext[Run], asked: ModelRequestContext) -> None:
         """Put in front of the model what the user added while the turn ran."""
@@ -189,15 +228,13 @@ class Journaled:
         self, ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
         """Ask the model; a response that calls tools waits for the first of them to be written down."""
-        if pending := ctx.deps.take_pending():
+        exchange = ctx.deps.exchange
+        if pending := exchange.take_pending():
             await ctx.deps.journal.settle(pending)
         ctx.deps.journal.check_budgets()
-        with ctx.deps.asking():
+        with exchange.asking(ctx.usage):
             response = _storable(await handler(asked))
-        self._said += [asked.messages[-1], response]
-        if response.tool_calls:
-            ctx.deps.keep_pending(Step(number=step_number(ctx), messages=self._said))
-            self._said = []
+        exchange.keep(asked.messages[-1], response, step=step_number(ctx))
         return response
 
     async def run_tool(
@@ -220,7 +257,7 @@ class Journaled:
         known = journal.call(begun.step, begun.id)
         if known is not None and not known.runs_again:
             return _recorded(known)
-        await journal.start(begun, ctx.deps.take_pending())
+        await journal.start(begun, ctx.deps.exchange.take_pending())
         return await _run(journal, begun, handler, args)
 
 

@@ -103,7 +103,7 @@ class Permits:
             arguments=_plain(call),
             check=check,
         )
-        decision = await ctx.deps.journal.ask(question, ctx.deps.take_pending())
+        decision = await ctx.deps.journal.ask(question, ctx.deps.exchange.take_pending())
         if not decision.approved:
             raise _refused(call, decision.reason)
         if decision.arguments is None:

@@ -5,7 +5,7 @@ Where rows are read the owner may be ``EVERYONE``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -43,6 +43,8 @@ class Ending:
     #: What was said of the reply before the turn was cut off.
     text: str = ""
     history: tuple[bytes, int] | None = None
+    #: What the turn used behind the last step that was settled.
+    spent: Usage = field(default_factory=Usage)
     #: What a model call that was stopped had said by then; None where none ran.
     stopped_at: str | None = None
 
@@ -325,7 +327,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
         else ()
     )
     ended = _end(connection, turn, ending, beside.held)
-    others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
+    # The turn that ran has paid for them.
+    others = [_end(connection, _turn(row), replace(ending, spent=Usage())) for row in merged]
     if beside.asks:
         approvals.withdraw(connection, turn.id)
     if ending.history is not None:
@@ -336,19 +339,13 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
 
 
 def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
-    spent = ending.reply.usage if ending.reply else Usage()
-    used = usage.settle(connection, turn, spent=spent, at=ending.at, before=held)
+    used = usage.settle(connection, turn, spent=ending.spent, at=ending.at, before=held)
     ended = replace(_ended(turn, ending), usage=used)
     connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
     deliveries.add(connection, ended)
     if turn.files and ended.state != "failed":  # only those are run again
         attachments.clear(connection, turn.id)
     return ended
-
-
-def _free(reply: Reply | None) -> Reply | None:
-    """The same reply at no cost: the turn that ran has paid for it."""
-    return reply and replace(reply, usage=Usage())
 
 
 def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:

@@ -10,7 +10,7 @@ from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Settled
-from torana.messages import Turn
+from torana.messages import Turn, Usage
 from torana.sessions import history
 from torana.store import journal as rows
 from torana.store.database import Connection, Work
@@ -56,6 +56,9 @@ class TurnJournal:
         self._on_settled = on_settled
         self._asking = asking
         self._refusal: BudgetSpent | None = None
+        #: As a run that broke off has left it.
+        self.owed = Usage()
+        self.was_asking = False
 
     @classmethod
     async def open(
@@ -128,6 +131,10 @@ class TurnJournal:
         """See ``Journal``."""
         if self._refusal is not None:
             raise self._refusal
+
+    def leave(self, *, owed: Usage, asking: bool) -> None:
+        """See ``Journal``."""
+        self.owed, self.was_asking = owed, asking
 
     async def _keep(self, step: Step | None, work: Work[T]) -> T:
         """Settle a step, where there is one, and do ``work`` in the same transaction."""

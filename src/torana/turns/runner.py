@@ -241,18 +241,17 @@ class Runner:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
-                return self.failed(error)  # the agent let a cancellation of its own through
+                return told.paid(self.failed(error))  # the agent let a cancellation of its own through
             if turn.id not in self._cancelled:
                 raise  # the gateway stops
             task.uncancel()
-            return replace(self.cut_off(turn, told.text), stopped_at=told.asked)
+            return told.paid(self.cut_off(turn, told.text), stopped=True)
         except TimeoutError as error:
-            if limit.expired():
-                return replace(self.failed(TurnTimeout()), stopped_at=told.asked)
-            return self.failed(error)
+            stopped = limit.expired()
+            return told.paid(self.failed(TurnTimeout() if stopped else error), stopped=stopped)
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
-            return self.failed(error)
-        return Ending(at=self._clock(), reply=answer.reply, history=answer.history)
+            return told.paid(self.failed(error))
+        return Ending(at=self._clock(), reply=answer.reply, history=answer.history, spent=answer.spent)
 
     async def _asked(self, turn: Turn, told: _Told, place: Place, limit: asyncio.Timeout) -> Answer:
         """What the agent answers, once there is room; only here the turn's task may be cancelled."""
@@ -266,7 +265,7 @@ class Runner:
                 journal = await self._journal(turn, self.persist, asking)
                 if turn.attempt > 1:
                     await journal.resume()
-                told.begin(text_of(settled_messages(journal)))
+                told.begin(journal)
                 return await self._agent.run(turn, told, journal)
         finally:
             del self._answering[turn.id]
@@ -315,7 +314,7 @@ class Runner:
         try:
             return await self._written(turn, ending)
         except Exception as error:  # noqa: BLE001 - as in _answer
-            return await self._written(turn, self.failed(error))
+            return await self._written(turn, replace(self.failed(error), spent=ending.spent))
 
     async def _written(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
         outcome, warned = await self.persist(partial(self._finish, turn=turn, ending=ending))
@@ -363,36 +362,40 @@ class Runner:
 
 
 class _Told:
-    """Passes the agent's events on, keeps the text for a turn that is cut off, and counts the calls."""
+    """Passes the agent's events on, and keeps what the end of a turn needs that breaks off."""
 
     def __init__(self, log: EventLog, turn_id: str, place: Place) -> None:
         self._log = log
         self._turn_id = turn_id
         self._place = place
+        self._journal: TurnJournal | None = None
         self._pieces: list[str] = []
-        #: Where among them the model began that is being asked; None while tools run.
-        self._asked_at: int | None = None
+        #: Where among them the model began that was asked last.
+        self._asked_at = 0
 
-    def begin(self, settled: str) -> None:
-        """Begin behind the text that earlier attempts settled."""
-        self._pieces = [settled]
+    def begin(self, journal: TurnJournal) -> None:
+        """Begin behind what earlier attempts settled."""
+        self._journal = journal
+        self._pieces = [text_of(settled_messages(journal))]
         self._asked_at = 1
-
-    @property
-    def asked(self) -> str | None:
-        """What the model has said that is being asked at this moment; None where none is."""
-        return None if self._asked_at is None else "".join(self._pieces[self._asked_at :])
 
     @property
     def text(self) -> str:
         return "".join(self._pieces)
+
+    def paid(self, ending: Ending, *, stopped: bool = False) -> Ending:
+        """The end of a turn that broke off, with what it has to pay for; ``stopped`` while it asks."""
+        if self._journal is None:
+            return ending
+        asked = "".join(self._pieces[self._asked_at :]) if stopped and self._journal.was_asking else None
+        return replace(ending, spent=self._journal.owed, stopped_at=asked)
 
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
         if type_ == "message.delta":
             self._pieces.append(data["text"])
         elif type_ in ("tool.started", "tool.finished"):
             self._place.count(1 if type_ == "tool.started" else -1)
-            self._asked_at = None if self._place.calls else len(self._pieces)
+            self._asked_at = len(self._pieces)
         self._log.append(self._turn_id, type_, data)
 
 

@@ -20,12 +20,12 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
-from torana.agent import Answer, TurnAgent
+from torana.agent import Answer, Bounds, TurnAgent
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
 from torana.memory import Memory
-from torana.messages import EventType, Inbound, Turn
+from torana.messages import EventType, Inbound, Turn, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -75,6 +75,9 @@ class Unwritten:
 
     async def ask(self, question: Question, step: Step | None) -> Decision:
         return Decision(approved=False)
+
+    def leave(self, *, owed: Usage, asking: bool) -> None:
+        self.owed, self.was_asking = owed, asking
 
     def check_budgets(self) -> None:
         pass
@@ -208,16 +211,33 @@ class Endless(FunctionModel):
             yield {number: DeltaToolCall("list_skills", "{}", tool_call_id=f"{self.requests}.{number}")}
 
 
-@pytest.mark.parametrize(("at_once", "requests"), [(1, 50), (101, 1), (60, 2)])
+@pytest.mark.parametrize(
+    ("at_once", "requests", "what"),
+    [
+        (1, 50, "would have asked the model more than 50 times (TORANA_TURN_MODEL_CALLS)"),
+        (101, 1, "would have called more than 100 tools (TORANA_TURN_TOOL_CALLS)"),
+        (60, 2, "would have called more than 100 tools (TORANA_TURN_TOOL_CALLS)"),
+    ],
+)
 async def test_a_turn_that_goes_round_too_often_is_stopped(
-    open_agent: OpenAgent, turn: Turn, watcher: Watcher, at_once: int, requests: int
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, at_once: int, requests: int, what: str
 ) -> None:
     model = Endless(at_once)
 
-    with pytest.raises(TurnLimit, match=r"limit of (50|100)"):
+    with pytest.raises(TurnLimit) as raised:
         await open_agent(model).run(turn, watcher, Unwritten())
 
+    assert str(raised.value) == f"The turn {what}, and was stopped."
     assert model.requests == requests
+
+
+async def test_a_turn_that_takes_too_many_tokens_is_stopped(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    agent = open_agent(ScriptedModel("a long answer " * 10), bounds=Bounds(tokens=10))
+
+    with pytest.raises(TurnLimit, match=r"took more than 10 tokens \(TORANA_TURN_TOKENS\)"):
+        await agent.run(turn, watcher, Unwritten())
 
 
 async def test_the_history_of_a_turn_is_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from torana.agent import Answer, Emit, TurnAgent
 from torana.agent.journal import Journal
 from torana.errors import Conflict, StoreUnavailable
-from torana.messages import Inbound, Reply, Turn, Usage, utc_now
+from torana.messages import Inbound, Reply, Turn, utc_now
 from torana.people.erasure import Erasure
 from torana.people.pairing import Pairing
 from torana.people.tokens import NewToken, Tokens
@@ -92,7 +92,7 @@ class Slow:
     async def run(self, turn: Turn, _emit: Emit, _journal: Journal) -> Answer:
         if turn.content != "early":
             await asyncio.Event().wait()
-        return Answer(reply=Reply(text="yes", model="m", usage=Usage()), history=(b"[]", 0))
+        return Answer(reply=Reply(text="yes", model="m"), history=(b"[]", 0))
 
 
 # --- messages that come meanwhile

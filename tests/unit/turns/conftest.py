@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 
-from torana.agent import Answer, Emit, TurnAgent
+from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
 from torana.messages import Reply, Turn, TurnEvent, Usage
 from torana.store.database import Database
@@ -45,7 +45,8 @@ class Obedient:
         finally:
             del self.running[content]
             self._tell()
-        return Answer(reply=Reply(text=text, model="m", usage=Usage(input_tokens=3)), history=(b"[]", 0))
+        reply = Reply(text=text, model="m")
+        return Answer(reply=reply, history=(b"[]", 0), spent=Usage(input_tokens=3))
 
     async def until(self, *contents: str) -> None:
         """Wait until exactly these turns run."""
@@ -126,6 +127,7 @@ async def boot(
         max_crashes: int = 3,
         concurrency: int = 100,
         rules: Rules | None = None,
+        bounds: Bounds | None = None,
         turn_timeout: float = 60,
         approvals: Callable[[Database], Approvals] | None = None,
     ) -> Gateway:
@@ -135,7 +137,9 @@ async def boot(
         agent = Obedient()
         turns = Turns(
             database=database,
-            agent=agent if obedient else open_agent(model, toolset, database=database, rules=rules),
+            agent=agent
+            if obedient
+            else open_agent(model, toolset, database=database, rules=rules, bounds=bounds),
             queue=queue,
             log=MemoryEventLog(),
             turn_timeout=turn_timeout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 
+from torana.agent import Bounds
 from torana.agent.journal import responses_of
 from torana.api.problems import error_from
 from torana.errors import BudgetSpent
@@ -19,10 +21,13 @@ from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.limits.spending import Report, Subject, report
-from torana.messages import Inbound, Turn, TurnState
+from torana.memory import Memory
+from torana.messages import Inbound, Turn, TurnState, Usage
 from torana.sessions import history
 from torana.store import transcript
+from torana.store import turns as rows
 from torana.store.database import Connection, Database
+from torana.store.turns import Ending
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 
@@ -77,8 +82,8 @@ class Reader:
         return "x" * self.size
 
 
-def reading() -> list[ToolCallPart]:
-    return [ToolCallPart("read", {}, tool_call_id="c")]
+def reading(call: str = "c", *, tool: str = "read") -> list[ToolCallPart]:
+    return [ToolCallPart(tool, {}, tool_call_id=call)]
 
 
 async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on_later(
@@ -148,6 +153,122 @@ async def test_a_refused_retry_leaves_the_turn_failed(
     assert await strict.get(failed.owner, failed.id) == failed
     again = await turns.ended(await turns.retry(failed.owner, failed.id))
     assert again.state == "failed"
+
+
+LONG = "hello there, " * 30
+
+
+@pytest.mark.parametrize(
+    ("bounds", "script", "answers"),
+    [
+        (Bounds(tokens=10), [[LONG, *reading()], "never"], 1),
+        (Bounds(tokens=10), [LONG], 1),
+        (Bounds(tool_calls=1), [[LONG, *reading(), *reading("d")], "never"], 1),
+        (Bounds(model_calls=1), [[LONG, *reading(tool="unknown")], "never"], 1),
+        (Bounds(), [[LONG, *reading(str(number), tool="unknown")] for number in range(5)], 4),
+        (Bounds(), [[LONG, *reading(tool="unknown")], [RuntimeError("broken")]], 1),
+    ],
+)
+async def test_a_turn_that_fails_pays_for_every_answer(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    bounds: Bounds,
+    script: list[Any],
+    answers: int,
+) -> None:
+    model = ScriptedModel(*script)
+    turns = open_turns(
+        agent=open_agent(model, Reader(1).toolset, bounds=bounds), budgets=budgets("100000 tokens/day")
+    )
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.state == "failed"
+    assert failed.usage.output_tokens > answers * len(LONG.split())
+    assert failed.usage.input_tokens > 0
+    spent = await level(database)
+    assert spent.today.output_tokens == failed.usage.output_tokens
+    assert spent.today.input_tokens == failed.usage.input_tokens
+    assert spent.limits[0].reserved == 0
+
+
+async def test_turns_that_all_fail_at_their_bounds_come_to_the_end_of_a_budget(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message
+) -> None:
+    model = ScriptedModel(*[LONG] * 20)
+    agent = open_agent(model, bounds=Bounds(tokens=10))
+    turns = open_turns(agent=agent, budgets=budgets(DAY))
+
+    with suppress(BudgetSpent):
+        for _ in range(20):
+            await turns.ended(await turns.accept(message(user="ana")))
+
+    assert 0 < len(model.requests) < 20
+
+
+async def test_an_answer_that_cannot_be_written_down_is_paid_for(
+    open_turns: Make, budgets: Make, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = rows.finish
+
+    def only_failures(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) -> Any:
+        if ending.state == "completed":
+            raise ValueError("too much")
+        return finish(connection, turn, ending, hold=hold)
+
+    monkeypatch.setattr(rows, "finish", only_failures)
+    turns = open_turns(ScriptedModel(LONG), budgets=budgets(DAY))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert (failed.state, failed.usage.output_tokens > len(LONG.split())) == ("failed", True)
+
+
+async def test_a_turn_that_is_cancelled_before_it_asks_pays_nothing(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recalling = asyncio.Event()
+
+    async def recall(*_: object, **__: object) -> None:
+        recalling.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Memory, "recall", recall)
+    model = ScriptedModel("never")
+    turns = open_turns(agent=open_agent(model), budgets=budgets(DAY))
+    turn = await turns.accept(message(user="ana"))
+    await recalling.wait()
+
+    cancelled = await turns.cancel(turn.owner, turn.id)
+
+    assert (cancelled.state, cancelled.usage, model.requests) == ("cancelled", Usage(), [])
+
+
+async def test_a_turn_that_died_again_and_again_keeps_its_bounds(
+    open_agent: Make, open_turns: Make, message: Message, boot: Make
+) -> None:
+    bounds = Bounds(model_calls=3, tool_calls=100)
+    lives = [
+        ScriptedModel(reading("1"), [asyncio.Event()]),
+        ScriptedModel(reading("2"), [asyncio.Event()]),
+        ScriptedModel(reading("3"), "never"),
+    ]
+    turn = None
+    for model in lives[:2]:
+        gateway = await boot(model, Reader(1).toolset, bounds=bounds)
+        turn = turn or await gateway.turns.accept(message(user="ana"))
+        await model.asked(2)
+        await gateway.crash()
+    gateway = await boot(lives[2], Reader(1).toolset, bounds=bounds)
+
+    assert turn is not None
+    ended = await gateway.turns.ended(turn)
+
+    assert (ended.failure and ended.failure.code, len(lives[2].requests)) == ("turn_limit", 1)
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])

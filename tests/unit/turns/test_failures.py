@@ -40,7 +40,7 @@ class Raises:
 
 
 def answer(text: str) -> Answer:
-    return Answer(reply=Reply(text=text, model="m", usage=Usage()), history=(b"[]", 0))
+    return Answer(reply=Reply(text=text, model="m"), history=(b"[]", 0))
 
 
 def failure_of(turn: Turn) -> tuple[str, str]:

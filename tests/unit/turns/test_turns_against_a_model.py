@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import ModelFailed, SessionBusy
-from torana.messages import Inbound, OnBusy, Reply, Turn, Usage
+from torana.messages import Inbound, OnBusy, Reply, Turn
 from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.turns import Turns
@@ -41,7 +41,7 @@ class OnCommand:
         finally:
             del self.asked[turn.id]
         emit("message.delta", {"text": text})
-        return Answer(reply=Reply(text=text, model="m", usage=Usage()), history=(b"[]", 1))
+        return Answer(reply=Reply(text=text, model="m"), history=(b"[]", 1))
 
 
 @dataclass(eq=False)
