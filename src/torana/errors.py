@@ -396,7 +396,9 @@ class TurnTimeout(TimedOut):
 
 
 class TurnLimit(TimedOut):
-    """The turn called the model or its tools more often than a turn may, and was stopped."""
+    """The turn called the model or its tools more often, or took more tokens, than a turn may in all its
+    attempts, and was stopped. To run it again helps once the setting that its detail names was raised.
+    """
 
     code = "turn_limit"
     retryable = False

@@ -195,7 +195,10 @@ class Settings(BaseModel):
         description="Seconds after which a running turn is stopped and fails.",
     )
     turn_model_calls: Whole = Field(
-        default=50, ge=1, le=1000, description="How often one turn may ask the model; then it fails."
+        default=50,
+        ge=1,
+        le=1000,
+        description="How often one turn may ask the model, in all its attempts; then it fails.",
     )
     turn_tool_calls: Whole = Field(
         default=100, ge=1, le=10_000, description="How many tools one turn may call; then it fails."
