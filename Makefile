@@ -42,8 +42,9 @@ run: $(VENV)/.run ## the gateway on 127.0.0.1:18789 with its builtin model: no k
 chat: $(VENV)/.run ## talk with the agent in the terminal
 	@$(BIN)/torana chat
 
-test: $(VENV)/.dev ## every test; `make test T=tests/unit/api` for some
-	$(BIN)/python -m pytest $(T)
+# A file's tests stay together: they share servers that take long to start.
+test: $(VENV)/.dev ## every test, on all processors; `make test T=tests/unit/api` for some
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile $(T)
 
 chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600

@@ -335,6 +335,7 @@ def test_packing_that_cannot_be_bounded_is_refused(method: int, target: Path) ->
         (b"MZ" + bytes(10 * MIB), "more than 10 MiB"),
         (gzip.compress(b"just a text"), "damaged"),
     ],
+    ids=["empty", "a page", "bzip2", "xz", "RAR", "too large", "a text"],
 )
 def test_what_is_no_archive_is_refused(archive: bytes, reason: str, target: Path) -> None:
     assert reason in refusal(archive, target)

@@ -278,6 +278,7 @@ async def test_packed_nothing_without_end(web: Internet) -> None:
         ("br", b"hello"),
         ("gzip, gzip", gzip.compress(gzip.compress(b"hello"))),
     ],
+    ids=["not packed", "packed otherwise", "cut off", "without its end", "another's name", "packed twice"],
 )
 async def test_bodies_that_cannot_be_unpacked(web: Internet, encoding: str, body: bytes) -> None:
     web.page("/", body, headers={"Content-Encoding": encoding})
