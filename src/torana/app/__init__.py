@@ -166,13 +166,16 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
 
 
 def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairing) -> Connectors:
+    settings = loaded.settings
     return Connectors(
-        accounts=read_accounts(loaded.settings.connectors, loaded.provider_environ),
+        accounts=read_accounts(
+            settings.connectors, loaded.provider_environ, reachable=bool(settings.hooks_port)
+        ),
         turns=core.turns,
         rates=rates,
         pairing=pairing,
         database=core.database,
-        holder=str(loaded.settings.data_dir),
+        holder=str(settings.data_dir),
         takes=core.takes,
     )
 
