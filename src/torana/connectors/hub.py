@@ -248,7 +248,7 @@ class Connectors:
     def _surround(self, account: Account, outbox: Outbox, connector: Connector[Any]) -> _Surroundings:
         door = Door(
             account=account.name,
-            kind=account.name if connector.local_ids else account.kind,
+            kind=account.kind if connector.global_ids else account.name,
             settings=connector.settings,
             turns=self._turns,
             rates=self._rates,

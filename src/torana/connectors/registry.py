@@ -155,7 +155,7 @@ def _is_called(kind: type[Connector[Any]]) -> bool:
 
 def _read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
     """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
-    if kind.local_ids and account.name != account.kind and account.name in _kinds():
+    if not kind.global_ids and account.name != account.kind and account.name in _kinds():
         # Its people are called by its name, and would be taken for those of that kind.
         raise ConfigInvalid(
             f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "

@@ -304,23 +304,25 @@ async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Ru
     assert running.hub.active() == ["one", "two"]
 
 
-@pytest.mark.parametrize(("local", "let_in"), [(True, ["one"]), (False, ["one", "two"])])
+@pytest.mark.parametrize(
+    ("everywhere", "user", "let_in"), [(False, "one:ana", ["one"]), (True, "chat:ana", ["one", "two"])]
+)
 async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_another(
-    running: Running, local: bool, let_in: list[str]
+    running: Running, everywhere: bool, user: str, let_in: list[str]
 ) -> None:
     connectors, chats = running.hub, running.chats
     for name in ("one", "two"):
         # Only with credentials of their own can both listen.
-        kind = type("Own", (chats[name].connector,), {"local_ids": local, "credentials": name})
+        kind = type("Own", (chats[name].connector,), {"global_ids": everywhere, "credentials": name})
         chats[name].connector = kind
     await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])
     await running.until_active("one", "two")
     act = Act(principal="operator", source="test", at=utc_now())
-    await running.pairing.approve("one:ana" if local else "chat:ana", act=act)
+    await running.pairing.approve(user, act=act)
 
     for name in ("one", "two"):
         said = await chats[name].say("hello", sender="ana")
         await chats[name].until_taken(said)
         turn = await running.turns.heard(name, said)
         assert (turn is not None) == (name in let_in)
-        assert turn is None or turn.user == ("one:ana" if local else "chat:ana")
+        assert turn is None or turn.user == user
