@@ -20,6 +20,7 @@ from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.config import Loaded, Settings
+from torana.connectors.door import Admission
 from torana.connectors.hooks import HooksListener
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import read_accounts
@@ -171,12 +172,12 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
         accounts=read_accounts(
             settings.connectors, loaded.provider_environ, reachable=bool(settings.hooks_port)
         ),
+        admission=Admission(
+            turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
+        ),
         turns=core.turns,
-        rates=rates,
-        pairing=pairing,
         database=core.database,
         holder=str(settings.data_dir),
-        takes=core.takes,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import torana
+from torana.connectors.door import Admission
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account, load, open_connector, read_accounts
 from torana.limits.rates import MessageRates
@@ -96,9 +97,10 @@ async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
         }
         hub = Connectors(
             accounts=read_accounts(tables, {}, reachable=False),
+            admission=Admission(
+                turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
+            ),
             turns=turns,
-            rates=MessageRates(per_user=0, overall=0),
-            pairing=pairing,
             database=database,
             holder="here",
         )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
+from torana.connectors.door import Admission
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.connectors.supervisor import Status
@@ -88,9 +89,14 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     )
     hub = Connectors(
         accounts=[account("one"), account("two")],
+        admission=Admission(
+            turns=turns,
+            rates=MessageRates(per_user=0, overall=0),
+            pairing=pairing,
+            database=database,
+            clock=clock,
+        ),
         turns=turns,
-        rates=MessageRates(per_user=0, overall=0),
-        pairing=pairing,
         database=database,
         holder="here",
         clock=clock,
@@ -275,11 +281,13 @@ async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running
 async def test_what_nobody_sends_is_looked_after_now_and_then(
     database: Database, open_turns: Callable[..., Turns]
 ) -> None:
+    turns, pairing = open_turns(), Pairing(database=database, clock=utc_now)
     hub = Connectors(
         accounts=[],
-        turns=open_turns(),
-        rates=MessageRates(per_user=0, overall=0),
-        pairing=Pairing(database=database, clock=utc_now),
+        admission=Admission(
+            turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
+        ),
+        turns=turns,
         database=database,
         holder="here",
         sweep_every=0.01,
