@@ -74,7 +74,10 @@ class Reload:
         loaded = self._loaded.again()
         for line in loaded.warnings:
             _log.warning("settings: %s", line)
-        return loaded.settings, read_accounts(loaded.settings.connectors, loaded.provider_environ)
+        # Where calls are listened for changes with the next start alone.
+        reachable = bool(self._loaded.settings.hooks_port)
+        accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ, reachable=reachable)
+        return loaded.settings, accounts
 
     def _tell_of_others(self, settings: Settings) -> None:
         before = self._loaded.settings

@@ -20,6 +20,7 @@ from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.config import Loaded, Settings
+from torana.connectors.door import Admission
 from torana.connectors.hooks import HooksListener
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import read_accounts
@@ -166,14 +167,17 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
 
 
 def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairing) -> Connectors:
+    settings = loaded.settings
     return Connectors(
-        accounts=read_accounts(loaded.settings.connectors, loaded.provider_environ),
+        accounts=read_accounts(
+            settings.connectors, loaded.provider_environ, reachable=bool(settings.hooks_port)
+        ),
+        admission=Admission(
+            turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
+        ),
         turns=core.turns,
-        rates=rates,
-        pairing=pairing,
         database=core.database,
-        holder=str(loaded.settings.data_dir),
-        takes=core.takes,
+        holder=str(settings.data_dir),
     )
 
 

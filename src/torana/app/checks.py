@@ -10,7 +10,7 @@ from pydantic_ai.models import Model
 from torana.app.acting import open_skills, search_key
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded
-from torana.connectors.registry import Account, check_accounts, is_called, read_accounts
+from torana.connectors.registry import Account, check_accounts, read_accounts
 from torana.errors import ConfigInvalid
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.servers import check_servers
@@ -55,12 +55,11 @@ def check_data_dir(loaded: Loaded) -> None:
 
 def check_connectors(loaded: Loaded) -> Sequence[Account]:
     """The accounts, whose settings are right, and for which those that call can reach the gateway."""
-    accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ)
+    settings = loaded.settings
+    reachable = bool(settings.hooks_port)
+    accounts = read_accounts(settings.connectors, loaded.provider_environ, reachable=reachable)
     with loaded.placing():
         check_accounts(accounts)
-    called = [account.name for account in accounts if is_called(account)]
-    if called and not loaded.settings.hooks_port:
-        raise ConfigInvalid(f"platforms call the gateway for {', '.join(called)}; set TORANA_HOOKS_PORT")
     return accounts
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 
-from torana.cli import bare_http
+from torana import bare_http
 from torana.config import Loaded
 from torana.errors import OperatorError, Starting
 from torana.health import health_body

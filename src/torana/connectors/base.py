@@ -260,8 +260,9 @@ class Connector(ABC, Generic[S]):
 
     Settings: ClassVar[type[ConnectorSettings]]
     abilities: ClassVar[Abilities]
-    #: Whether a sender's id means somebody only on this account's server; else it is the same on all of them.
-    local_ids: ClassVar[bool] = False
+    #: Whether a sender's id is the same person wherever the platform is met, whatever server the account is on.
+    #: Else people are the account's own: who was let in on one of two accounts is a stranger on the other.
+    global_ids: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

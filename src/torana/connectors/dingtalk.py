@@ -186,7 +186,6 @@ class Dingtalk(Connector[DingtalkSettings]):
 
     Settings = DingtalkSettings
     #: A company gives its people what ids it likes.
-    local_ids = True
     #: The older interface takes 5,000 characters, and 20,000 bytes of JSON.
     abilities = Abilities(length=4_000, render=_markdown, repeat="blind")
 

@@ -93,6 +93,7 @@ class Discord(Connector[DiscordSettings]):
     """A bot's account: direct messages, and the channels and threads of the servers that it was invited to."""
 
     Settings = DiscordSettings
+    global_ids = True
     abilities: ClassVar[Abilities] = Abilities(
         length=2_000, repeat="keyed", render=markup.discord, edits=True, typing_every=8.0, threads=True
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
-from torana.connectors.base import ConnectorSettings, Heard
+from torana.connectors.base import Connector, ConnectorSettings, Heard
 from torana.connectors.luggage import Luggage, Porter, shown_name
 from torana.connectors.places import channel_of, dump_place
+from torana.connectors.registry import Account
 from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
-from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn
+from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store import deliveries
 from torana.store import sessions as session_rows
@@ -40,38 +42,56 @@ class _TurnedAway(Exception):
     """This message is not taken, and the sender is told why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What the gateway asks of whoever comes in, by whichever account; each connection has a ``Door`` of it.
+
+    ``rates`` are those of the gateway; ``takes`` are the kinds of files that the model can be handed.
+    """
+
+    turns: Turns
+    rates: MessageRates
+    pairing: Pairing
+    database: Database
+    clock: Callable[[], datetime] = utc_now
+    takes: frozenset[FileKind] = frozenset()
+
+    def door(
+        self, account: Account, connector: Connector[Any], *, taken: Callable[[Turn | None], None]
+    ) -> Door:
+        """The way in of a connection; ``taken`` is told a new turn, or None of a notice."""
+        return Door(
+            admission=self,
+            account=account.name,
+            kind=account.kind if connector.global_ids else account.name,
+            settings=connector.settings,
+            taken=taken,
+        )
+
+
 class Door:
     """One account's way in. A message that it lets through is durable when ``hear`` returns."""
 
     def __init__(
         self,
         *,
+        admission: Admission,
         account: str,
         kind: str,
         settings: ConnectorSettings,
-        turns: Turns,
-        rates: MessageRates,
-        pairing: Pairing,
-        database: Database,
-        clock: Callable[[], datetime],
         taken: Callable[[Turn | None], None],
-        takes: frozenset[FileKind] = frozenset(),
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``rates`` are those of the gateway; ``taken`` is told a new turn, or None of a notice; ``takes`` are
-        the kinds of files that the model can be handed.
-        """
+        """``kind`` stands before the ids of the account's people; ``taken`` is as for ``Admission.door``."""
         self._account = account
         self._kind = kind
         self._settings = settings
-        self._turns = turns
-        self._rates = rates
-        self._pairing = pairing
-        self._database = database
-        self._clock = clock
+        self._turns = admission.turns
+        self._rates = admission.rates
+        self._pairing = admission.pairing
+        self._database = admission.database
+        self._clock = admission.clock
         self._taken = taken
-        self._pause = pause
-        self._porter = Porter(account=account, settings=settings, takes=takes)
+        self._porter = Porter(account=account, settings=settings, takes=admission.takes)
         #: Chats in which something is being taken in.
         self._chats: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         #: What the quickest message took.
@@ -98,7 +118,7 @@ class Door:
                 if isinstance(hindrance, Draining):
                     await asyncio.Event().wait()
                 _log.warning("a message waits to be written down", extra={"reason": hindrance.detail})
-                await self._pause(next(pauses, _PAUSES[-1]))
+                await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: Heard) -> datetime:
         """When a message was said by our clock, going by the quickest that was heard so far."""

@@ -129,6 +129,7 @@ class Email(Connector[EmailSettings]):
     """A mail account. One mailbox is waited on; each answer goes out on a connection of its own."""
 
     Settings = EmailSettings
+    global_ids = True
     abilities = Abilities(length=100_000, repeat="keyed", render=html, threads=True, pace=1.0, quiet=600.0)
 
     def __init__(self, settings: EmailSettings) -> None:

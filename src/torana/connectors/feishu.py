@@ -236,6 +236,7 @@ class Feishu(Connector[FeishuSettings]):
     """The bot of one app."""
 
     Settings = FeishuSettings
+    global_ids = True
     #: A card may have 30 KB, and less where the platform's own form of it is longer. It may be changed five
     #: times a second, but in the free edition every call counts against the month's ten thousand.
     abilities = Abilities(

@@ -12,12 +12,16 @@ from urllib.parse import parse_qsl, unquote
 
 import uvicorn
 
+from torana import bare_http
 from torana.connectors.base import HookRequest, HookResponse
 from torana.errors import OperatorError
 
 #: Bytes that a call may have, and seconds in which it has to arrive and to be answered.
 _LIMIT = 2 * 1024 * 1024
 _SECONDS = 30.0
+
+#: Callers at once: each has a file of the gateway's, which needs some for itself.
+_CONNECTIONS = 256
 
 _NOT_FOUND = HookResponse(status=404)
 _METHODS = ("GET", "HEAD", "POST")
@@ -49,7 +53,8 @@ class HooksListener:
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
             self,
-            http="h11",
+            http=_Protocol,
+            h11_max_incomplete_event_size=bare_http.HEAD_LIMIT,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -114,6 +119,14 @@ class HooksListener:
                 "TORANA_HOOKS_PORT"
             ) from error
         return listener
+
+
+class _Protocol(bare_http.Protocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Send away whoever is one too many."""
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS:
+            transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -14,13 +14,11 @@ from typing import Any
 
 from torana.connectors.base import Connector, Heard, HookRequest, HookResponse
 from torana.connectors.company import Company
-from torana.connectors.door import Door
+from torana.connectors.door import Admission, Door
 from torana.connectors.outbox import Outbox
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.supervisor import Status, Supervisor
-from torana.limits.rates import MessageRates
-from torana.messages import FileKind, Turn, utc_now
-from torana.people.pairing import Pairing
+from torana.messages import Turn, utc_now
 from torana.store import deliveries
 from torana.store.database import Database
 from torana.turns import Turns
@@ -49,29 +47,25 @@ class Connectors:
         self,
         *,
         accounts: Sequence[Account],
+        admission: Admission,
         turns: Turns,
-        rates: MessageRates,
-        pairing: Pairing,
         database: Database,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
-        takes: frozenset[FileKind] = frozenset(),
         told: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         sweep_every: float = _SWEEP,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``holder`` is whoever shares the database with nobody, across restarts; ``takes`` are the kinds of
-        files that the model can be handed; ``told`` hears of every change in how an account stands.
-        Deliveries that nobody sends are looked after every ``sweep_every`` seconds.
+        """``holder`` is whoever shares the database with nobody, across restarts; ``told`` hears of every
+        change in how an account stands. Deliveries that nobody sends are looked after every ``sweep_every``
+        seconds.
         """
         self._accounts = accounts
+        self._admission = admission
         self._turns = turns
-        self._rates = rates
-        self._pairing = pairing
         self._database = database
         self._clock = clock
-        self._takes = takes
         self._told = told
         self._open = open_
         self._pause = pause
@@ -246,18 +240,7 @@ class Connectors:
         )
 
     def _surround(self, account: Account, outbox: Outbox, connector: Connector[Any]) -> _Surroundings:
-        door = Door(
-            account=account.name,
-            kind=account.name if connector.local_ids else account.kind,
-            settings=connector.settings,
-            turns=self._turns,
-            rates=self._rates,
-            pairing=self._pairing,
-            database=self._database,
-            clock=self._clock,
-            taken=partial(self._taken, account.name),
-            takes=self._takes,
-        )
+        door = self._admission.door(account, connector, taken=partial(self._taken, account.name))
         subscribe = partial(self._subscribe, account.name, connector.events)
         return _Surroundings(door=door, outbox=outbox, subscribe=subscribe)
 

@@ -177,7 +177,6 @@ class Irc(Connector[IrcSettings]):
     """An account on an IRC network."""
 
     Settings = IrcSettings
-    local_ids = True
     abilities = Abilities(length=LINES * LINE, repeat="blind", measure=_measure, pace=1.0, quiet=120.0)
 
     def __init__(self, settings: IrcSettings) -> None:

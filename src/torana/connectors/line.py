@@ -66,6 +66,7 @@ class Line(Connector[LineSettings]):
     """An official account in LINE."""
 
     Settings = LineSettings
+    global_ids = True
     abilities = Abilities(
         length=5000,
         measure=lambda text: len(text.encode("utf-16-le", "surrogatepass")) // 2,

@@ -107,6 +107,7 @@ class Matrix(Connector[MatrixSettings]):
     """One account on one homeserver, on one device."""
 
     Settings = MatrixSettings
+    global_ids = True
     abilities = Abilities(
         # An event has at most 65,536 bytes: the text as HTML and once more plain, and base64 where it is
         # encrypted. Counted as it is written then, with "é" as six bytes.

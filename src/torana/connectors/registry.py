@@ -43,19 +43,22 @@ class Account:
     """A connector as the settings name it: ``[connectors.<name>]``, of the kind of that name or of another.
 
     ``missing`` has a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set; with any it cannot
-    be opened.
+    be opened. ``reachable`` tells whether a platform that calls can do so: whether calls are listened for.
     """
 
     name: str
     kind: str
     values: Mapping[str, Any]
     missing: Sequence[str] = ()
+    reachable: bool = True
 
 
-def read_accounts(tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> list[Account]:
+def read_accounts(
+    tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str], *, reachable: bool
+) -> list[Account]:
     """The accounts that the settings name and do not switch off, with the values of their variables."""
     return [
-        _account(name, values, environ)
+        _account(name, values, environ, reachable)
         for name, values in tables.items()
         if values.get("enabled", True) is not False
     ]
@@ -71,17 +74,9 @@ def check_accounts(accounts: Sequence[Account]) -> None:
         raise ConfigInvalid("\n".join(faults))
 
 
-def is_called(account: Account) -> bool:
-    """Whether the account's platform calls the gateway, instead of being asked by it."""
-    kind, base = cast("tuple[Any, Any]", (load(account.kind), Connector))
-    return kind.hook is not base.hook
-
-
 def _faults(account: Account) -> list[str]:
-    if account.missing:
-        return [*account.missing]
     try:
-        read_settings(account, load(account.kind))
+        open_connector(account)
     except ConfigInvalid as error:
         return [_placed(account, line) for line in error.detail.splitlines()]
     except Exception as error:  # noqa: BLE001 - a library that fails at its import is its connector's fault
@@ -94,11 +89,12 @@ def _placed(account: Account, line: str) -> str:
     return line if line.startswith((f"{where}:", f"{where}.")) else f"{where}: {line}"
 
 
-def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> Account:
+def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str], reachable: bool) -> Account:
     missing: list[str] = []
     values = {key: value for key, value in table.items() if key != "kind"}
     filled = _filled(values, f"connectors.{name}", environ, missing)
-    return Account(name=name, kind=str(table.get("kind", name)), values=filled, missing=tuple(missing))
+    kind = str(table.get("kind", name))
+    return Account(name=name, kind=kind, values=filled, missing=tuple(missing), reachable=reachable)
 
 
 def _filled(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
@@ -141,12 +137,25 @@ def open_connector(account: Account) -> Connector[Any]:
     if account.missing:
         raise ConfigInvalid("\n".join(account.missing))
     kind = load(account.kind)
-    return kind(read_settings(account, kind))
+    connector = kind(_read_settings(account, kind))
+    # One that is told events does its work uncalled.
+    if not account.reachable and _is_called(kind) and not connector.events:
+        raise ConfigInvalid(
+            f"connectors.{account.name}: its platform calls the gateway; set TORANA_HOOKS_PORT, which holds "
+            "from the next start"
+        )
+    return connector
 
 
-def read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
+def _is_called(kind: type[Connector[Any]]) -> bool:
+    """Whether the platform calls the gateway, instead of being asked by it."""
+    own, base = cast("tuple[Any, Any]", (kind, Connector))
+    return own.hook is not base.hook
+
+
+def _read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
     """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
-    if kind.local_ids and account.name != account.kind and account.name in _kinds():
+    if not kind.global_ids and account.name != account.kind and account.name in _kinds():
         # Its people are called by its name, and would be taken for those of that kind.
         raise ConfigInvalid(
             f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "

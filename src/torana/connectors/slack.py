@@ -120,7 +120,6 @@ class Slack(Connector[SlackSettings]):
 
     Settings = SlackSettings
     #: One workspace gives out the ids of another again.
-    local_ids = True
     abilities = Abilities(
         length=4_000,
         repeat="readable",

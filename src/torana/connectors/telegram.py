@@ -136,6 +136,7 @@ class Telegram(Connector[TelegramSettings]):
     """A bot on Telegram."""
 
     Settings = TelegramSettings
+    global_ids = True
     abilities = Abilities(
         length=4096,
         repeat="blind",

@@ -132,7 +132,6 @@ class Webhook(Connector[WebhookSettings]):
     """A program that calls, and is called."""
 
     Settings = WebhookSettings
-    local_ids = True
     # A program gets the Markdown as it was written, in one piece unless it is a book.
     abilities = Abilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None, asks=False)
 

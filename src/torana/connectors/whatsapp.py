@@ -75,6 +75,7 @@ class Whatsapp(Connector[WhatsappSettings]):
     """A business number in WhatsApp; its chats are all direct."""
 
     Settings = WhatsappSettings
+    global_ids = True
     abilities = Abilities(
         length=4096,
         measure=lambda text: len(text.encode("utf-16-le", "surrogatepass")) // 2,

@@ -122,6 +122,7 @@ class Xmpp(Connector[XmppSettings]):
     """An account on an XMPP server."""
 
     Settings = XmppSettings
+    global_ids = True
     abilities = Abilities(
         length=10_000, repeat="blind", edits=True, edit_every=5.0, typing_every=20.0, pace=2.0, quiet=120.0
     )

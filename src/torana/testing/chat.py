@@ -51,6 +51,7 @@ class ChatConnector(Connector[ChatSettings]):
     """The connector of a ``Chat``."""
 
     Settings = ChatSettings
+    global_ids = True
     abilities: ClassVar[Abilities]
     #: The chat; each has a class of its own.
     chat: ClassVar[Chat]

@@ -17,7 +17,8 @@ Gateway = tuple[App, httpx.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 KEY = b64encode(b"k" * 32).decode()
-CONNECTORS = f'{{"shop": {{"kind": "webhook", "secrets": "{KEY}"}}, "odd": {{"kind": "pigeons"}}}}'
+SHOP = f'{{"kind": "webhook", "secrets": "{KEY}", "events": ["turn.failed"]}}'
+CONNECTORS = f'{{"shop": {SHOP}, "odd": {{"kind": "pigeons"}}}}'
 
 
 async def scraped(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from torana import bare_http
 from torana.api.problems import body_of
 from torana.app import App, build
 from torana.cli.gateway import Gateway, listen
@@ -229,6 +230,11 @@ def test_a_head_without_an_end_is_not_read_for_ever(gateway: Running):
         connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             connection.sendall(b"x" * 100_000_000)
+
+
+def test_a_head_that_does_not_end_is_not_waited_for(gateway: Running, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    assert said(gateway, b"GET /health HTTP/1.1\r\nX: ") == b""
 
 
 def test_garbage_behind_an_answer_ends_the_connection(gateway: Running):

@@ -32,7 +32,9 @@ class Files:
         """Name these accounts, each with further lines of its own."""
         for name, more in accounts.items():
             secret = b64encode(name.encode() * 32).decode()
-            lines += (f"[connectors.{name}]", 'kind = "webhook"', f'secrets = "{secret}"', more)
+            # Told events, it is of use on a gateway that cannot be called.
+            told = 'events = ["turn.failed"]'
+            lines += (f"[connectors.{name}]", 'kind = "webhook"', f'secrets = "{secret}"', more, told)
         (self._place.path / "torana.toml").write_text("\n".join(lines))
 
     def active(self, *names: str) -> Mapping[str, Mapping[str, Any]]:
@@ -169,6 +171,37 @@ def test_an_account_whose_variable_is_missing_is_refused_alone_until_it_is_there
     (place.path / ".env").write_text("ROOM=$.a")
     assert place.run("connectors", "reload")[:2] == (0, "Changed: one\n")
     assert files.active("one", "two")["two"]["since"] == two["since"]
+
+
+def test_an_account_whose_platform_calls_is_refused_where_the_gateway_cannot_be_called(
+    place: Place, files: Files
+) -> None:
+    called = ("[connectors.{}]", 'kind = "webhook"', f'secrets = "{b64encode(b"k" * 32).decode()}"')
+    early, late = ([line.format(name) for line in called] for name in ("early", "late"))
+    reason = (
+        "connectors.{}: its platform calls the gateway; set TORANA_HOOKS_PORT, which holds from the next start"
+    )
+    files.write(*early, one="")
+    place.serve()
+    files.active("one")
+
+    assert place.run("connectors", "reload")[:2] == (0, "Changed: early\n")
+    items = json.loads(place.run("connectors", "list", "--json")[1])["items"]
+    found = {item["account"]: (item["state"], item["reason"]) for item in items}
+    assert found == {"early": ("refused", reason.format("early")), "one": ("active", None)}
+    assert files.logged("connector refused")["reason"] == reason.format("early")
+
+    # The port of the file is not that of the gateway, which has none.
+    files.write(f"hooks_port = {place.free_port()}", *late, one="")
+    code, _, told = place.run("connectors", "reload")
+    assert code != 0
+    assert reason.format("late") in told
+    files.active("one")
+    assert place.run("config", "check")[0] == 0
+
+    files.write(*late, one="")
+    code, _, told = place.run("config", "check")
+    assert (code, told) == (2, f"torana.toml:1: {reason.format('late')}\n")
 
 
 class Terminal:

@@ -13,6 +13,7 @@ from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, Discor
 
 from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
 from torana.connectors.discord import Discord, DiscordSettings
+from torana.connectors.door import Admission
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.limits.rates import MessageRates
@@ -495,9 +496,10 @@ async def test_who_was_let_in_is_answered_though_the_gateway_was_away(
     turns = open_turns(ScriptedModel("welcome back"), clock=utc_now, ended=tell)
     hub = Connectors(
         accounts=[Account(name="home", kind="discord", values=platform.settings())],
+        admission=Admission(
+            turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
+        ),
         turns=turns,
-        rates=MessageRates(per_user=0, overall=0),
-        pairing=pairing,
         database=database,
         holder="here",
     )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import torana
-from torana.connectors.registry import Account, load, open_connector
+from torana.connectors.door import Admission
+from torana.connectors.hub import Connectors
+from torana.connectors.registry import Account, load, open_connector, read_accounts
+from torana.limits.rates import MessageRates
+from torana.messages import Turn, utc_now
+from torana.people.pairing import Pairing
+from torana.store.audit import Act
+from torana.store.database import Database
+from torana.testing import ScriptedModel
+from torana.turns import Turns
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/howto/write-a-connector.md").read_text(encoding="utf-8")
@@ -63,3 +74,53 @@ def test_the_guides_connector_is_found_by_its_name() -> None:
     kind = load("board")
     opened = open_connector(Account(name="board", kind="board", values=values))
     assert (kind.__module__, type(opened)) == ("myboard.board", kind)
+
+
+@pytest.mark.usefixtures("installed")
+async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
+    place: Path, database: Database, open_turns: Callable[..., Turns]
+) -> None:
+    pairing = Pairing(database=database, clock=utc_now)
+    ended: list[Callable[[Turn], None]] = []
+
+    def tell(turn: Turn) -> None:
+        for listener in ended:
+            listener(turn)
+
+    turns = open_turns(ScriptedModel("welcome"), clock=utc_now, ended=tell)
+    stand_in = runpy.run_path(str(place / "tests/test_board.py"))["BoardStandIn"]
+    async with stand_in() as ours, stand_in() as theirs:
+        theirs.token = "another"
+        tables = {
+            "ours": {**ours.settings(), "kind": "board"},
+            "theirs": {**theirs.settings(), "kind": "board", "token": "another"},
+        }
+        hub = Connectors(
+            accounts=read_accounts(tables, {}, reachable=False),
+            admission=Admission(
+                turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
+            ),
+            turns=turns,
+            database=database,
+            holder="here",
+        )
+        ended.append(hub.turn_ended)
+        await hub.start()
+        try:
+            await ours.say("hello")
+            code = (await ours.shown(1))[0].text.split()[-1]
+            await pairing.approve(code.rstrip("."), act=Act(principal="operator", source="test", at=utc_now()))
+            welcomed = await ours.say("hello again")
+            assert (await ours.shown(2))[1].text == "welcome"
+            turn = await turns.heard("ours", welcomed)
+            assert turn is not None
+            assert turn.user == "ours:ana"
+
+            await theirs.say("hello")
+            assert "I do not know you yet" in (await theirs.shown(1))[0].text
+        finally:
+            await hub.stop()
+
+
+def test_the_guide_says_whose_the_ids_are() -> None:
+    assert "**`global_ids`**" in PAGE

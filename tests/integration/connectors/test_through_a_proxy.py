@@ -37,6 +37,7 @@ from tests.standins.whatsapp import Meta
 
 from torana.connectors import supervisor
 from torana.connectors.base import Connector, HookRequest, HookResponse
+from torana.connectors.door import Admission
 from torana.connectors.hooks import HooksListener
 from torana.connectors.hub import Connectors
 from torana.connectors.outbox import REPEATED
@@ -284,9 +285,14 @@ async def talk(
 
         hub = Connectors(
             accounts=[],
+            admission=Admission(
+                turns=turns,
+                rates=MessageRates(per_user=0, overall=0),
+                pairing=Pairing(database=database, clock=clock),
+                database=database,
+                clock=clock,
+            ),
             turns=turns,
-            rates=MessageRates(per_user=0, overall=0),
-            pairing=Pairing(database=database, clock=clock),
             database=database,
             holder="here",
             clock=clock,

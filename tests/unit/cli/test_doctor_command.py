@@ -261,7 +261,10 @@ def test_a_platform_that_would_call_in_vain_is_found(
     findings: Callable[[], dict[str, str]], connect: Callable[..., None]
 ) -> None:
     connect("[connectors.webhook]", f'secrets = "{KEY}"')
-    assert findings() == {"connectors": "platforms call the gateway for webhook; set TORANA_HOOKS_PORT"}
+    assert findings() == {
+        "connectors": "torana.toml:1: connectors.webhook: its platform calls the gateway; set "
+        "TORANA_HOOKS_PORT, which holds from the next start"
+    }
 
 
 def test_a_provider_that_answers_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

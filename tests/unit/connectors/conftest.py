@@ -16,6 +16,7 @@ import pytest
 from pydantic_ai.models import Model
 
 from torana.connectors.base import Connector
+from torana.connectors.door import Admission
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.limits.rates import MessageRates
@@ -101,12 +102,17 @@ async def open_gateway(
 
         hub = Connectors(
             accounts=[Account(name="home", kind="chat", values=chat.settings())],
+            admission=Admission(
+                turns=turns,
+                rates=rates or MessageRates(per_user=0, overall=0),
+                pairing=pairing,
+                database=database,
+                clock=clock,
+                takes=frozenset(takes),
+            ),
             turns=turns,
-            rates=rates or MessageRates(per_user=0, overall=0),
-            pairing=pairing,
             database=database,
             holder="here",
-            takes=frozenset(takes),
             clock=clock,
             open_=connect,
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
 
+from torana import bare_http
+from torana.connectors import hooks
 from torana.connectors.base import HookRequest, HookResponse
 from torana.connectors.hooks import HooksListener
 from torana.errors import OperatorError
@@ -18,9 +21,15 @@ class Answers:
     def __init__(self) -> None:
         self.calls: list[tuple[str, HookRequest]] = []
         self.response: HookResponse | Exception = HookResponse(body=b"ok")
+        self.called = asyncio.Event()
+        #: Nothing is answered while it is not set.
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def __call__(self, account: str, request: HookRequest) -> HookResponse:
         self.calls.append((account, request))
+        self.called.set()
+        await self.gate.wait()
         if isinstance(self.response, Exception):
             raise self.response
         return self.response
@@ -32,12 +41,28 @@ def answers() -> Answers:
 
 
 @pytest.fixture
-async def client(answers: Answers) -> AsyncGenerator[httpx.AsyncClient]:
+async def listener(answers: Answers) -> AsyncGenerator[HooksListener]:
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
+    yield listener
+    await listener.stop()
+
+
+@pytest.fixture
+async def client(listener: HooksListener) -> AsyncGenerator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
         yield client
-    await listener.stop()
+
+
+async def heard_after(listener: HooksListener, raw: bytes) -> bytes:
+    """All that is answered to these bytes until the listener closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(raw)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
 
 
 async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx.AsyncClient, answers: Answers) -> None:
@@ -90,3 +115,53 @@ async def test_a_port_that_is_taken_is_told() -> None:
         await second.start()
 
     await first.stop()
+
+
+@pytest.mark.parametrize("raw", [b"", b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nX: "])
+async def test_a_head_that_does_not_end_is_not_waited_for(
+    listener: HooksListener, monkeypatch: pytest.MonkeyPatch, raw: bytes
+) -> None:
+    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+
+    assert await heard_after(listener, raw) == b""
+
+
+async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+
+    writer.write(b"POST /hooks/a")
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_an_answer_may_take_longer_than_a_head(
+    client: httpx.AsyncClient, listener: HooksListener, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    answers.gate.clear()
+    call = asyncio.create_task(client.post("/hooks/a"))
+    await answers.called.wait()
+
+    await heard_after(listener, b"POST")  # it came later, and its time is over
+    answers.gate.set()
+
+    assert (await call).status_code == 200
+
+
+async def test_what_is_no_request_is_told_so(listener: HooksListener, answers: Answers) -> None:
+    for raw in (b"hello\r\n\r\n", b"GET /hooks/a HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 70_000):
+        assert (await heard_after(listener, raw)).startswith(b"HTTP/1.1 400 ")
+    assert answers.calls == []
+
+
+async def test_more_callers_than_there_is_room_for_are_sent_away(
+    client: httpx.AsyncClient, listener: HooksListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "_CONNECTIONS", 1)
+    async with client.stream("POST", "/hooks/a") as call:
+        assert await heard_after(listener, b"") == b""
+    assert call.status_code == 200

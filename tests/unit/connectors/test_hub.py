@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from torana.connectors.base import Abilities, Connector, HookRequest, Place
+from torana.connectors.door import Admission
 from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
 from torana.connectors.supervisor import Status
@@ -88,9 +89,14 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     )
     hub = Connectors(
         accounts=[account("one"), account("two")],
+        admission=Admission(
+            turns=turns,
+            rates=MessageRates(per_user=0, overall=0),
+            pairing=pairing,
+            database=database,
+            clock=clock,
+        ),
         turns=turns,
-        rates=MessageRates(per_user=0, overall=0),
-        pairing=pairing,
         database=database,
         holder="here",
         clock=clock,
@@ -275,11 +281,13 @@ async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running
 async def test_what_nobody_sends_is_looked_after_now_and_then(
     database: Database, open_turns: Callable[..., Turns]
 ) -> None:
+    turns, pairing = open_turns(), Pairing(database=database, clock=utc_now)
     hub = Connectors(
         accounts=[],
-        turns=open_turns(),
-        rates=MessageRates(per_user=0, overall=0),
-        pairing=Pairing(database=database, clock=utc_now),
+        admission=Admission(
+            turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
+        ),
+        turns=turns,
         database=database,
         holder="here",
         sweep_every=0.01,
@@ -304,23 +312,25 @@ async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Ru
     assert running.hub.active() == ["one", "two"]
 
 
-@pytest.mark.parametrize(("local", "let_in"), [(True, ["one"]), (False, ["one", "two"])])
+@pytest.mark.parametrize(
+    ("everywhere", "user", "let_in"), [(False, "one:ana", ["one"]), (True, "chat:ana", ["one", "two"])]
+)
 async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_another(
-    running: Running, local: bool, let_in: list[str]
+    running: Running, everywhere: bool, user: str, let_in: list[str]
 ) -> None:
     connectors, chats = running.hub, running.chats
     for name in ("one", "two"):
         # Only with credentials of their own can both listen.
-        kind = type("Own", (chats[name].connector,), {"local_ids": local, "credentials": name})
+        kind = type("Own", (chats[name].connector,), {"global_ids": everywhere, "credentials": name})
         chats[name].connector = kind
     await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])
     await running.until_active("one", "two")
     act = Act(principal="operator", source="test", at=utc_now())
-    await running.pairing.approve("one:ana" if local else "chat:ana", act=act)
+    await running.pairing.approve(user, act=act)
 
     for name in ("one", "two"):
         said = await chats[name].say("hello", sender="ana")
         await chats[name].until_taken(said)
         turn = await running.turns.heard(name, said)
         assert (turn is not None) == (name in let_in)
-        assert turn is None or turn.user == ("one:ana" if local else "chat:ana")
+        assert turn is None or turn.user == user

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.registry import Account, check_accounts, load, open_connector, read_accounts
+from torana.connectors.registry import (
+    BUILTIN,
+    Account,
+    check_accounts,
+    load,
+    open_connector,
+    read_accounts,
+)
 from torana.errors import ConfigInvalid
 
 SECRET = b64encode(b"k" * 32).decode()
@@ -42,7 +49,8 @@ def test_variables_stand_for_whole_values_wherever_they_are() -> None:
         "thread": "$.two $TWO",
         "users": {"$ONE": "1", "deeper": {"list": [{"x": ""}]}},
     }
-    assert read_accounts(tables, {"ONE": "1", "TWO": ""}) == [Account(name="in", kind="webhook", values=values)]
+    environ = {"ONE": "1", "TWO": ""}
+    assert read_accounts(tables, environ, reachable=True) == [Account(name="in", kind="webhook", values=values)]
 
 
 def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
@@ -51,7 +59,7 @@ def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
         "b": {"token": "$ONE"},
         "c": {"kind": "webhook", "secrets": SECRET},
     }
-    a, b, c = read_accounts(tables, {"SET": "x"})
+    a, b, c = read_accounts(tables, {"SET": "x"}, reachable=True)
     where = "the environment variable {} is not set; set it, or write it into .env"
     missing = [
         f"connectors.a.token: {where.format('ONE')}",
@@ -100,11 +108,23 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
     assert fault.endswith("pip install 'torana[slack]'")
 
 
-@pytest.mark.parametrize("kind", ["dingtalk", "irc", "slack", "webhook"])
-def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own(kind: str) -> None:
-    assert load(kind).local_ids
+def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own() -> None:
+    # Whoever changes one of these gives everybody on it another name, and takes their memories away.
+    own = {kind for kind in BUILTIN if not load(kind).global_ids}
+    assert own == {"dingtalk", "irc", "slack", "webhook"}
 
 
 def test_people_of_one_account_cannot_be_taken_for_those_of_another_kind() -> None:
     (fault,) = faults_of(hook("telegram"), hook("webhook"), hook("home"))
     assert fault.startswith("connectors.telegram: an account of webhook cannot have the name of another")
+
+
+def test_an_account_that_nobody_can_call_is_of_use_where_it_is_told_events() -> None:
+    tables = {
+        "webhook": {"secrets": SECRET, "events": ["turn.failed"]},
+        "line": {"channel_secret": "s", "access_token": "t"},
+        "irc": {"host": "irc.example.org", "nick": "torana"},
+    }
+    (fault,) = faults_of(*read_accounts(tables, {}, reachable=False))
+    assert fault.startswith("connectors.line: its platform calls the gateway; set TORANA_HOOKS_PORT")
+    check_accounts(read_accounts(tables, {}, reachable=True))

@@ -1,4 +1,4 @@
-"""HTTP without the framework: while that is still loading, and for what is no request at all."""
+"""HTTP below the edges: what both listeners bound, and answers where no framework is loaded."""
 
 from __future__ import annotations
 
