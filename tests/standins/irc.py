@@ -106,6 +106,7 @@ class Person:
 class IrcPlatform(Platform):
     """A server with a room, in which a silent watcher sits."""
 
+    abreast = True
     connector = Irc
     room = ROOM
     tells_again = False

@@ -51,6 +51,7 @@ VirtualHost "{host}"
 Component "rooms.{host}" "muc"
   muc_room_locking = false
   muc_room_default_public_jids = true
+  modules_enabled = {{ {room_modules} }}
 Component "masked.{host}" "muc"
   muc_room_locking = false
 """
@@ -70,7 +71,7 @@ class Person:
         self._reader: asyncio.StreamReader | None = None
         self._parser = _Parser()
 
-    async def connect(self, port: int) -> None:
+    async def connect(self, port: int, resource: str = "here") -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
         self._reading = asyncio.create_task(self._read(self._reader))
         self._open()
@@ -80,7 +81,8 @@ class Person:
         await self.got(lambda one: one.tag.endswith("}success"))
         self._open()
         await self.got(lambda one: one.find("{urn:ietf:params:xml:ns:xmpp-bind}bind") is not None)
-        bind = "<bind xmlns='urn:ietf:params:xml:ns:xmpp-bind'><resource>here</resource></bind>"
+        device = f"<resource>{resource}</resource>"
+        bind = f"<bind xmlns='urn:ietf:params:xml:ns:xmpp-bind'>{device}</bind>"
         await self.asks(f"<iq type='set' id='bind'>{bind}</iq>", "bind")
         self.write("<presence/>")
         await self.is_up_to_date()
@@ -198,10 +200,14 @@ class XmppPlatform(Platform):
     has_bots = False
     has_files = False
 
-    def __init__(self, directory: Path, *, certified: bool = False) -> None:
-        """With ``certified`` there are ``certificate.pem`` and ``key.pem`` in the directory."""
+    def __init__(self, directory: Path, *, certified: bool = False, archives: bool = False) -> None:
+        """With ``certified`` there are ``certificate.pem`` and ``key.pem`` in the directory.
+
+        With ``archives`` the server keeps what was said (XEP-0313), and gives it ids of its own (XEP-0359).
+        """
         self._directory = directory
         self._certified = certified
+        self._archives = archives
         self._password = PASSWORD
         self._people: dict[str, Person] = {}
         self._stack = AsyncExitStack()
@@ -224,7 +230,8 @@ class XmppPlatform(Platform):
                 directory=where,
                 port=self.port,
                 tls_port=self.tls_port if self._certified else "",
-                modules='"tls"' if self._certified else "",
+                modules=", ".join(['"tls"'] * self._certified + ['"mam"'] * self._archives),
+                room_modules='"muc_mam"' if self._archives else "",
                 host=HOST,
                 tls=files if self._certified else "",
             )

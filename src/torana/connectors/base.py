@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -21,16 +22,23 @@ from torana.connectors.markup import plain
 Repeat = Literal["keyed", "readable", "blind"]
 
 
+#: The longest time, in seconds, for which a platform is left alone because it says so.
+_LONGEST = 86_400.0
+
+
 class Refused(Exception):
     """The platform will never take this: bad credentials, a chat that is gone, a text that it cannot show."""
 
 
 class TryLater(Exception):
-    """Nothing was done, and the platform wants to be asked again, after ``seconds`` where it named a time."""
+    """Nothing was done, and the platform wants to be asked again, after ``seconds`` where it named a time.
+
+    They may be as the platform wrote them: more than a day is a day, and what is no finite number is None.
+    """
 
     def __init__(self, reason: str, *, seconds: float | None = None) -> None:
         super().__init__(reason)
-        self.seconds = seconds
+        self.seconds = _bounded(seconds)
 
 
 class Unsure(Exception):
@@ -183,6 +191,13 @@ class HookResponse:
     status: int = 200
     body: bytes = b""
     media_type: str = "text/plain"
+
+
+def _bounded(seconds: object) -> float | None:
+    """A time that can be reckoned with; None for what is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -inf < seconds < inf:
+        return None
+    return float(min(max(seconds, 0), _LONGEST))
 
 
 def _ids(value: object) -> object:

@@ -185,7 +185,6 @@ class Dingtalk(Connector[DingtalkSettings]):
     """The robot of one app."""
 
     Settings = DingtalkSettings
-    #: A company gives its people what ids it likes.
     #: The older interface takes 5,000 characters, and 20,000 bytes of JSON.
     abilities = Abilities(length=4_000, render=_markdown, repeat="blind")
 

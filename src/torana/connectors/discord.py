@@ -475,7 +475,7 @@ async def _look_at(_: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp
 
 def _named_wait(response: aiohttp.ClientResponse, body: bytes) -> float | None:
     """The seconds that Discord names, or that which stands in front of it."""
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, OverflowError):
         return float(json.loads(body)["retry_after"])
     with suppress(ValueError):
         return float(response.headers.get("Retry-After", ""))

@@ -235,6 +235,7 @@ class Connectors:
         )
         # In a context of its own: it outlives the request that may have asked for it.
         task = asyncio.create_task(supervisor.run(), name=f"supervisor {account.name}", context=Context())
+        task.add_done_callback(partial(_note_end, account.name))
         self._running[account.name] = _Running(
             account=account, supervisor=supervisor, outbox=outbox, company=company, task=task
         )
@@ -264,6 +265,13 @@ class Connectors:
         await asyncio.gather(running.task, return_exceptions=True)
         await running.company.stop()
         del self._running[name]
+
+
+def _note_end(account: str, task: asyncio.Task[None]) -> None:
+    """Say of an account that nobody connects it any more; only a fault of ours ends it unless it is stopped."""
+    if not task.cancelled():
+        told = "an account is connected no more, for a fault of the gateway's own: restart it"
+        _log.error(told, extra={"account": account}, exc_info=task.exception())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

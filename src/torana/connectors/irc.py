@@ -1,7 +1,7 @@
 """IRC: one connection to one server, in the line protocol of RFC 1459 and IRCv3.
 
-On plain streams, because order and refusals matter: every line is taken before the next one is read, and a part
-counts as sent when the server has answered a PING that was sent behind it.
+On plain streams, because order and refusals matter: lines are dealt with one after the other, and a part counts
+as sent when the server has answered a PING that was sent behind it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import NoReturn, Self
 from uuid import uuid4
 
 from pydantic import Field, SecretStr, model_validator
 
+from torana.connectors.abreast import Hear, abreast
 from torana.connectors.base import (
     Abilities,
     Connector,
@@ -207,6 +208,16 @@ class Irc(Connector[IrcSettings]):
 
     async def run(self, ears: Ears) -> None:
         """As ``Connector``: ready when every channel was joined, or is closed to us, which is logged."""
+        # The server's lines are read on while a message waits to be taken: they say what became of a reply.
+        async with abreast(ears) as hear:
+            try:
+                await self._connection(ears, hear)
+            except Exception as error:  # noqa: BLE001 - raised when all is taken that nobody tells again
+                ended = error
+        raise ended
+
+    async def _connection(self, ears: Ears, hear: Hear) -> NoReturn:
+        """One connection; raises what ended it."""
         settings = self.settings
         tls = ssl.create_default_context() if settings.tls else None
         probe = asyncio.create_task(self._probe())
@@ -219,7 +230,7 @@ class Irc(Connector[IrcSettings]):
                 self._register()
                 async for message in _messages(reader):
                     ears.alive()
-                    await self._take(message, ears)
+                    await self._take(message, hear)
                     if deadline.when() is not None and self._is_ready:
                         deadline.reschedule(None)
                         ears.ready()
@@ -317,10 +328,10 @@ class Irc(Connector[IrcSettings]):
                     await writer.wait_closed()
             writer.transport.abort()
 
-    async def _take(self, message: Message, ears: Ears) -> None:
+    async def _take(self, message: Message, hear: Hear) -> None:
         if message.command == "PRIVMSG":
             if heard := self._heard(message):
-                await ears.hear(heard)
+                await hear(heard)
         elif handler := self._handlers.get(message.command):
             handler(message)
 

@@ -119,7 +119,6 @@ class Slack(Connector[SlackSettings]):
     """An app in a workspace. Ids are Slack's: ``U…`` people, ``D…`` and ``C…`` chats, ``chat:ts`` messages."""
 
     Settings = SlackSettings
-    #: One workspace gives out the ids of another again.
     abilities = Abilities(
         length=4_000,
         repeat="readable",

@@ -345,7 +345,7 @@ class Telegram(Connector[TelegramSettings]):
         direct = message.chat.type == message.chat.PRIVATE
         topic = message.message_thread_id if message.is_topic_message else None
         return Heard(
-            id=f"{message.chat.id}:{message.message_id}",
+            id=f"{me.id}:{message.chat.id}:{message.message_id}",  # each bot counts by itself in private chats
             sender=_sender(message),
             place=Place(
                 chat=str(message.chat.id),

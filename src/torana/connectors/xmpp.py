@@ -63,6 +63,7 @@ _MUC = "{http://jabber.org/protocol/muc}"
 _MUC_USER = "{http://jabber.org/protocol/muc#user}"
 _CHAT_STATES = "{http://jabber.org/protocol/chatstates}"
 _DELAY = "{urn:xmpp:delay}delay"
+_IDS = "{urn:xmpp:sid:0}"
 #: What makes of a message something else: a change of an earlier one, a reaction, an invitation, a copy.
 _NO_MESSAGE = (
     _REPLACE,
@@ -362,7 +363,7 @@ class Xmpp(Connector[XmppSettings]):
         who = sender.bare if room is None else room.people.get(sender.resource) or sender.full
         text, addressed = (body, True) if direct or room is None else _addressed(message, body, room)
         return Heard(
-            id=_identity(message, who),
+            id=_identity(message, who, archive=client.boundjid.bare if direct else sender.bare),
             sender=Sender(id=who, name=sender.user if room is None else sender.resource),
             place=Place(chat=sender.full if room is not None and direct else sender.bare),
             text=text,
@@ -539,12 +540,21 @@ def _addressed(message: Message, body: str, room: _Room) -> tuple[str, bool]:
     return text, replied or re.search(name, body, re.IGNORECASE) is not None
 
 
-def _identity(message: Message, who: str) -> str:
-    """The same when the sender or the server sends a message again; ids are unique for their sender alone."""
-    name = message["id"]
-    if not name:
-        return uuid4().hex
-    return sha256("\0".join((who, name, message["body"])).encode()).hexdigest()[:32]
+def _identity(message: Message, who: str, *, archive: str) -> str:
+    """The same when the server tells a message again, or a client that vouches for its ids sends it again.
+
+    All others may count anew on each connection (RFC 6120, 8.1.3), and what is asked twice in the same words is
+    no repetition: there the id counts with which the ``archive``, a room or our own account, has kept it.
+    """
+    sender, origin = message["from"], message.xml.find(f"{_IDS}origin-id")
+    kept = (one.get("id") for one in message.xml.findall(f"{_IDS}stanza-id") if one.get("by") == archive)
+    if origin is not None and (vouched := origin.get("id")):
+        names = (sender.bare, vouched)
+    else:
+        names = (sender.full, message["id"], next(kept, None) or "")
+        if not any(names[1:]):
+            return uuid4().hex
+    return sha256("\0".join((who, *names, message["body"])).encode()).hexdigest()[:32]
 
 
 def _attachments(message: Message) -> list[Attachment]:

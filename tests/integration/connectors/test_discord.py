@@ -370,11 +370,22 @@ async def test_a_token_that_is_taken_back_is_found_out_by_a_message(platform: Di
         await ended(line, run)
 
 
-async def test_a_limit_at_the_login_is_obeyed(platform: DiscordStandIn) -> None:
-    platform.answer(429, "<html>error 1015</html>", headers={"Retry-After": "1800"}, to="GET .*/users/@me$")
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        ("<html>error 1015</html>", 1800),
+        ('{"retry_after": 64.5}', 64.5),
+        pytest.param(f'{{"retry_after": {"9" * 400}}}', 1800, id="too long a number"),
+        ('{"retry_after": Infinity}', None),
+    ],
+)
+async def test_a_limit_at_the_login_is_obeyed(
+    platform: DiscordStandIn, body: str, seconds: float | None
+) -> None:
+    platform.answer(429, body, headers={"Retry-After": "1800"}, to="GET .*/users/@me$")
     with pytest.raises(TryLater) as raised:
         await ended(*await started(platform))
-    assert raised.value.seconds == 1800
+    assert raised.value.seconds == seconds
 
 
 async def test_cancelled_it_says_farewell_so_that_the_bot_is_seen_to_go(platform: DiscordStandIn) -> None:

@@ -148,6 +148,42 @@ async def test_what_cannot_be_marked_is_heard_once(platform: MailServer) -> None
     assert line.heard.empty()
 
 
+async def test_what_is_not_given_out_is_asked_for_again(
+    platform: MailServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = 0
+
+    async def spoil(data: bytes) -> bytes:
+        nonlocal refused
+        if b"PEEK" not in data or refused == 2:
+            return data
+        refused += 1
+        return data.replace(b"PEEK", b"NONE")
+
+    platform.imap.on_command = spoil
+    async with listening(platform, settings(platform, renew=0.05)) as line:
+        await platform.say("one")
+        assert (await line.next()).text == "one"
+    assert [record.msg for record in caplog.records if "fetched" in record.msg] == ["mail_not_fetched"] * 2
+    assert platform.imap.connections == 1
+
+
+async def test_one_that_is_never_given_out_keeps_nobody_waiting(platform: MailServer) -> None:
+    numbers: list[bytes] = []
+
+    async def spoil(data: bytes) -> bytes:
+        if b"PEEK" in data:
+            numbers.append(data.lower().partition(b"fetch ")[2].partition(b" ")[0])
+        return data.replace(b"PEEK", b"NONE") if numbers and numbers[-1] == numbers[0] else data
+
+    await platform.say("broken")
+    platform.imap.on_command = spoil
+    async with listening(platform, settings(platform, renew=500)) as line:
+        for text in ("one", "two"):
+            await platform.say(text)
+            assert (await line.next()).text == text
+
+
 async def test_what_came_in_between_is_heard_and_what_is_old_is_not(platform: MailServer) -> None:
     await platform.say("old")
     (old,) = (platform.dovecot.folder(platform.user) / "new").iterdir()

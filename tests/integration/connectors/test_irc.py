@@ -19,7 +19,7 @@ from tests.standins.irc import ROOM, IrcPlatform
 from tests.standins.servers import PATIENCE, certify, free_port
 
 from torana.connectors import irc
-from torana.connectors.base import Place, Refused, TryLater, Unsure
+from torana.connectors.base import Heard, Place, Refused, TryLater, Unsure
 from torana.connectors.irc import Irc, IrcSettings, Message, wrap
 from torana.connectors.splitting import split
 from torana.testing.connectors import ConnectorContract, Line, listening, part
@@ -264,6 +264,52 @@ async def test_lines_go_at_the_pace_of_the_server(
         too_many = [answer for answer in answers if isinstance(answer, TryLater)]  # the queue is not endless
         assert 10 <= len(too_many) < 20
         assert all(answer.seconds is not None and 10 < answer.seconds <= 12 for answer in too_many)
+
+
+async def test_while_a_message_waits_to_be_taken_replies_go_out(platform: IrcPlatform) -> None:
+    """As while the gateway stops: what is taken no more keeps nobody from being answered."""
+    async with listening(platform) as line:
+        line.gate = asyncio.Event()
+        await platform.say("slow")
+        place = (await line.next()).place
+        await line.connector.send(part("an answer", place))
+        assert [one.text for one in await platform.shown(1)] == ["an answer"]
+
+
+async def test_what_waits_to_be_taken_outlives_the_connection(platform: IrcPlatform) -> None:
+    """Nobody tells it again. Meanwhile nothing is sent, since there is nothing to send it over."""
+    connector = Irc(IrcSettings.model_validate(platform.settings()))
+    gate, taken = asyncio.Event(), asyncio.Queue[str]()
+
+    class Slow(Line):
+        async def hear(self, heard: Heard) -> None:
+            await super().hear(heard)
+            await gate.wait()
+            taken.put_nowait(heard.text)
+
+    line = Slow(connector)
+    run = asyncio.create_task(connector.run(line))
+    await line.is_ready.wait()
+    for text in ("one", "two"):
+        await platform.say(text)
+    place = (await line.next()).place
+    await line.next()
+    await platform.cut()
+    async with asyncio.timeout(PATIENCE):
+        while not isinstance(await _outcome(line, place), TryLater):
+            pass
+    gate.set()
+    with pytest.raises(ConnectionError):
+        await run
+    assert [taken.get_nowait() for _ in range(2)] == ["one", "two"]
+
+
+async def _outcome(line: Line, place: Place) -> Exception | None:
+    try:
+        await line.connector.send(part("hello?", place))
+    except (TryLater, Unsure) as error:
+        return error
+    return None
 
 
 async def test_a_dead_line_gives_no_sign_of_life(

@@ -270,6 +270,18 @@ class TestReading:
         assert one.place.reply_to == two.place.reply_to
         assert one.id != two.id
 
+    async def test_another_bot_hears_other_messages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In private chats each bot counts by itself: what a second one hears was not heard by the first."""
+        said: list[str] = []
+        heard: list[Heard] = []
+        for bot in (1, 2):
+            monkeypatch.setitem(ME, "id", bot)
+            async with TelegramStandIn() as platform, listening(platform) as line:
+                said.append(await platform.say("hello"))
+                heard.append(await line.next())
+        assert said[0] == said[1]
+        assert heard[0].id != heard[1].id
+
     async def test_replies_outside_of_topics_are_no_thread(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", "message_thread_id": 12})
         assert (await line.next()).place.thread is None

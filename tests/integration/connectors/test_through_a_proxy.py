@@ -78,8 +78,8 @@ CALLED = (LinePlatform, Meta, Program)
 WAYS = [
     Way(platform=TelegramStandIn, hurry={"_POLL": 1, "_PATIENCE": 1.0, "_SETTLE": 0.5}),
     Way(platform=SlackStandIn, hurry={"_PATIENCE": 1.0, "_GREETING": 1.0, "_PROBE": 0.5}),
-    Way(platform=FeishuStandIn, hurry={"_SECONDS": 1.0, "_PROBE": 0.5}),
-    Way(platform=DingtalkStandIn, hurry={"_SECONDS": 1.0, "_PROBE": 0.5}),
+    Way(platform=FeishuStandIn, hurry={"_SECONDS": 1.0}),
+    Way(platform=DingtalkStandIn, hurry={"_SECONDS": 1.0}),
     Way(platform=DiscordStandIn, hurry={"_PATIENCE": 1.0}),
     *(Way(platform=one, hurry={"_TIMEOUT": 1.0}) for one in CALLED),
     *(Way(platform=one, hurry={"_TIMEOUT": 1.0}, is_hook=True) for one in CALLED),
@@ -334,6 +334,7 @@ def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     module = way.platform.connector.__module__
     for name, seconds in way.hurry.items():
         monkeypatch.setattr(f"{module}.{name}", seconds)
+    monkeypatch.setattr("torana.connectors.long_connection._PROBE", 0.5)
     abilities = way.platform.connector.abilities
     if abilities.quiet is not None:
         monkeypatch.setattr(way.platform.connector, "abilities", replace(abilities, quiet=3.0))

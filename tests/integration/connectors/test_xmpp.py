@@ -192,6 +192,74 @@ async def test_an_id_is_only_its_senders(platform: XmppPlatform) -> None:
         assert len({(await line.next()).id for _ in range(3)}) == 3
 
 
+async def test_an_id_is_only_its_devices(platform: XmppPlatform) -> None:
+    """Clients may count anew in each stream, and people ask the same thing twice."""
+    async with listening(platform) as line:
+        for device in ("laptop-monday", "phone-friday"):
+            ana = Person("ana")
+            await ana.connect(platform.port, device)
+            ana.says(US, "what is new?", id="1")
+            await ana.is_up_to_date()
+            await ana.leave()
+        assert (await line.next()).id != (await line.next()).id
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncGenerator[XmppPlatform]:
+    async with XmppPlatform(tmp_path, archives=True) as platform:
+        yield platform
+
+
+@pytest.mark.parametrize(("to", "kind"), [(US, "chat"), (ROOM, "groupchat")])
+async def test_the_servers_own_ids_tell_messages_apart(archive: XmppPlatform, to: str, kind: str) -> None:
+    ana = archive.person("ana")
+    await ana.enters(ROOM)
+    async with listening(archive) as line:
+        for _ in range(2):
+            ana.says(to, "torana: what is new?", kind=kind, id="1")
+        assert (await line.next()).id != (await line.next()).id
+
+
+@pytest.mark.parametrize("name", ["id='1'", ""])
+async def test_what_an_archiving_server_tells_again_is_the_same_message(
+    archive: XmppPlatform, name: str
+) -> None:
+    """Whether it was told before, and not taken, or kept while nobody was there."""
+    run = Run(archive)
+    line = await run.is_ready()
+    line.broken = True
+    archive.person("ana").write(f"<message to='{US}' type='chat' {name}><body>hello</body></message>")
+    missed = await line.next()
+    with pytest.raises(OSError, match="the store"):
+        await run.ended()
+    async with listening(archive) as again:
+        assert (await again.next()).id == missed.id
+
+
+async def test_an_id_for_which_the_client_vouches_is_good_on_all_its_connections(archive: XmppPlatform) -> None:
+    """It sends again what it does not know to have arrived, which the server takes for a new message."""
+    vouched = "<origin-id xmlns='urn:xmpp:sid:0' id='a-uuid'/>"
+    async with listening(archive) as line:
+        for device in ("one", "two"):
+            ana = Person("ana")
+            await ana.connect(archive.port, device)
+            ana.says(US, "hello", vouched)
+            await ana.is_up_to_date()
+            await ana.leave()
+        archive.person("ana").says(US, "hello", vouched.replace("a-uuid", "another"))
+        one, two, other = [(await line.next()).id for _ in range(3)]
+        assert one == two
+        assert one != other
+
+
+async def test_ids_that_others_claim_to_have_given_are_none(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        for by in ("ana@localhost", ROOM, f"{US}/torana", "localhost", "@/"):
+            claimed = f"<stanza-id xmlns='urn:xmpp:sid:0' by='{by}' id='{by}'/>"
+            platform.person("ana").says(US, "hello", claimed, id="1")
+        assert len({(await line.next()).id for _ in range(5)}) == 1
+
+
 async def test_our_other_devices_are_not_heard(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         phone = Person("torana")

@@ -154,6 +154,40 @@ async def test_one_that_is_refused_does_not_disturb_another(running: Running) ->
     assert states["one"]["lastHeard"] is not None
 
 
+async def test_an_account_that_nobody_connects_any_more_is_told_of(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = asyncio.Event()
+
+    def fail(_: Status) -> None:
+        told.set()
+        raise ValueError("nobody wants to hear it")
+
+    hub = Connectors(
+        accounts=[account("three")],
+        admission=Admission(
+            turns=running.turns,
+            rates=MessageRates(per_user=0, overall=0),
+            pairing=running.pairing,
+            database=running.database,
+            clock=utc_now,
+        ),
+        turns=running.turns,
+        database=running.database,
+        holder="there",
+        told=fail,
+    )
+    await hub.start()
+    await told.wait()
+    await hub.stop()
+    await running.hub.stop()
+
+    ((record, error),) = [(one, one.exc_info) for one in caplog.records if one.levelname == "ERROR"]
+    assert vars(record)["account"] == "three"
+    assert error is not None
+    assert str(error[1]) == "nobody wants to hear it"
+
+
 async def test_changed_settings_touch_their_own_connection_alone(
     running: Running,
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from math import inf, nan
 from typing import NoReturn
 
 import pytest
@@ -280,3 +281,14 @@ async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
 
     assert (row.state, row.tries) == ("sent", 6)
     assert home.now - begun > timedelta(seconds=0.25 * (1 + 2 + 4 + 8 + 16))
+
+
+async def test_a_platform_that_names_an_endless_time_is_asked_again(sending: Callable[[Chat], Sending]) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [TryLater("slow down", seconds=seconds) for seconds in (inf, nan)]
+    home = sending(chat)
+
+    await home.say("one")
+    (row,) = await home.idle()
+
+    assert (row.state, row.tries, row.unsure) == ("sent", 3, 0)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -137,6 +138,26 @@ async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> 
 
     assert (seconds, status.reason) == (1234.0, "slow down")
     assert status.next_try is not None
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        (1e12, 86_400),
+        pytest.param(10**400, 86_400, id="an endless row of digits"),
+        *((one, None) for one in (inf, -inf, nan, "9999", True, -5)),
+    ],
+)
+async def test_a_time_that_is_none_or_far_too_long_ends_no_account(
+    watch: Callable[..., Watched], named: Any, kept: float | None
+) -> None:
+    watched = watch(TryLater("slow down", seconds=named))
+    seconds, status = await watched.pause()
+
+    assert status.state == "backing_off"
+    assert seconds == kept if kept else 0 < seconds <= 1.5
+    async with asyncio.timeout(20):
+        await watched.active.wait()
 
 
 async def test_bad_credentials_are_told_and_tried_seldom(watch: Callable[..., Watched]) -> None:

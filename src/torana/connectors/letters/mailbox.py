@@ -64,11 +64,13 @@ class _Answer(NamedTuple):
 
 
 class Mailbox:
-    """A folder that is open. No mail is given out twice on one connection, even if it cannot be marked."""
+    """A folder that is open. No mail that could be fetched is given out twice, even if it cannot be marked."""
 
     def __init__(self, client: _Client) -> None:
         self._client = client
         self._given: set[int] = set()
+        #: Those that the server did not give out; after the next wait they are asked for again.
+        self._refused: set[int] = set()
         self._size: bytes | None = None
 
     async def unseen(self, since: datetime) -> list[int]:
@@ -91,12 +93,14 @@ class Mailbox:
             self._size = sizes[-1]
 
     async def fetch(self, number: int) -> tuple[bytes, bool] | None:
-        """A mail, and whether it is the whole of it; None where it is gone."""
+        """A mail, and whether it is the whole of it; None where it is gone, or not given out for now."""
         wanted = f"(RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)"
         answer = await _answer(self._client.uid("fetch", str(number), wanted), None)
         contents = [bytes(one) for one in answer.lines if isinstance(one, bytearray)]
         if answer.result != "OK" or not contents:
             _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
+            if answer.result != "OK":  # that may pass; an error here would keep all those behind it waiting
+                self._refused.add(number)
             return None
         size = _SIZE.search(b" ".join(one for one in answer.lines if isinstance(one, bytes)))
         return contents[0], size is None or int(size[1]) <= MAIL_LIMIT
@@ -110,6 +114,8 @@ class Mailbox:
 
     async def wait(self, renew: float) -> None:
         """Wait until something happens in the folder, and ``renew`` seconds at most."""
+        self._given -= self._refused
+        self._refused.clear()
         if not self._client.has_capability("IDLE"):
             await asyncio.sleep(min(renew, POLL))
             return
