@@ -20,6 +20,7 @@ from torana.store import turns as turn_rows
 from torana.store.approvals import Approval, Verdict
 from torana.store.audit import Act, record
 from torana.store.database import Connection, Database, Work
+from torana.store.schedules import PRINCIPAL
 from torana.turns.journal import Persists
 from torana.turns.questions import question_text
 
@@ -152,7 +153,7 @@ class Approvals:
         """Whether there is anybody to ask: who sent it over HTTP or can read along on a platform."""
         if turn.account is not None:
             return turn.place is not None and self._can_ask(turn.account)
-        return not turn.principal.startswith("schedule:")
+        return not turn.principal.startswith(PRINCIPAL)
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
         now = self._clock()
