@@ -503,15 +503,24 @@ async def test_who_was_approved_waits_for_a_place_again_and_gives_it_back(
 
 
 async def test_neither_the_turns_time_nor_the_tools_runs_while_it_waits(
-    boot: Boot, desk: Desk, message: Message
+    boot: Boot, desk: Desk, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn may take two seconds and waits for longer: the subject is real time."""
+    """The turn may take a minute, and waits for longer by the clock that asyncio keeps."""
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
     desk.gates["slow"] = asyncio.Event()
-    gateway = await boot(ScriptedModel([pay(to="slow")]), desk.toolset(), turn_timeout=2)
+    gateway = await boot(ScriptedModel([pay(to="slow")]), desk.toolset(), turn_timeout=60)
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
-    await asyncio.sleep(2.2)
+    ahead += 100
+    for _ in range(20):
+        await gateway.look()
+    assert await state_of(gateway, turn) == "waiting"
     await decide(gateway, turn, YES)
+    while desk.done != ["5 to slow"]:
+        await gateway.look()
+    ahead += 100
 
     ended = await gateway.turns.ended(turn)
 
