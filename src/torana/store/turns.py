@@ -327,7 +327,7 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
     ended = _end(connection, turn, ending, beside.held)
     others = [_end(connection, _turn(row), replace(ending, reply=_free(ending.reply))) for row in merged]
     if beside.asks:
-        approvals.withdraw(connection, turn.id)
+        approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
     if beside.journal and ended.state != "failed":
