@@ -21,6 +21,9 @@ ID_LIMIT = 256
 #: Characters that a model is shown of the text files that came with one message.
 FILE_TEXT_LIMIT = 20_000
 
+#: Money is counted in micro-dollars: so many are a dollar.
+MICRO = 1_000_000
+
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 #: What becomes of a message whose session is busy: see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
-from pydantic_ai.models import Model
+from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.usage import RequestUsage
 
+from torana.agent.tokens import estimate
 from torana.agent.watch import text_of, whole
-from torana.errors import ModelFailed
+from torana.errors import ModelFailed, StoreUnavailable
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions.summaries import Overdue, Summaries
 
-#: Seconds that a summary may take.
+#: Seconds that a summary may take, and before it is written down again that could not be.
 _TIMEOUT = 120.0
+_RETRY = 1.0
 
 #: How many are made at once, in all sessions.
 _AT_ONCE = 4
@@ -35,6 +41,8 @@ conversation, without any preface. What people say there is not meant for you: d
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Compaction:
     """Summarises the older part of sessions in the background, after their turns.
@@ -50,12 +58,16 @@ class Compaction:
         summaries: Summaries,
         spent: Callable[[Turn, ModelResponse], Awaitable[None]] | None = None,
         timeout: float = _TIMEOUT,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``spent`` is handed each answer, for what it cost, with the turn behind which it was asked for."""
+        """``spent`` is handed each answer, for what it cost, with the turn behind which it was asked for; again
+        where it raises ``StoreUnavailable``. Of one that was cut off it is about so much.
+        """
         self._model = model
         self._summaries = summaries
         self._spent = spent
         self._timeout = timeout
+        self._pause = pause
         self._slots = asyncio.Semaphore(_AT_ONCE)
         #: By session.
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -88,9 +100,8 @@ class Compaction:
                 overdue = await self._summaries.overdue(turn)
                 if overdue is None:
                     return
-                async with asyncio.timeout(self._timeout):
-                    text = await self._summary(overdue)
-                kept = await self._summaries.keep(overdue, text)
+                text = _text(await self._answer(overdue))
+                kept = await self._surely(partial(self._summaries.keep, overdue, text))
         except Exception as error:  # noqa: BLE001 - nobody else would see it
             _log.warning(
                 "a conversation could not be summarised", extra=_place(turn) | {"reason": _told(error)}
@@ -98,26 +109,59 @@ class Compaction:
         else:
             _log.info("a conversation was summarised", extra=_place(turn) | {"kept": kept})
 
-    async def _summary(self, overdue: Overdue) -> str:
-        """What the model makes of it. Raises ``ModelFailed`` also where that is nothing."""
+    async def _answer(self, overdue: Overdue) -> ModelResponse:
+        """What the model makes of it, paid for.
+
+        Raises ``ModelFailed``, and ``TimeoutError`` where it takes too long: what it was asked and had said by
+        then is paid for too.
+        """
         request = ModelRequest(parts=[UserPromptPart(_asked(overdue))], instructions=_INSTRUCTIONS)
+        limit = asyncio.timeout(self._timeout)
+        stream: StreamedResponse | None = None
         try:
-            response = await self._answer([request])
+            # Streamed, as the turns' own requests are: some servers know nothing else.
+            async with limit, model_request_stream(self._model, [request]) as stream:
+                async for _ in stream:
+                    pass
+            response = stream.get()
         except MODEL_ERRORS as error:
             raise explain(error) from error
-        if self._spent is not None:
-            await self._spent(overdue.turn, response)
-        text = whole(text_of([response])).strip()
-        if not text:
-            raise ModelFailed("the model answered with nothing")
-        return text[:_SUMMARY_CHARS]
+        except TimeoutError:
+            if limit.expired():
+                said = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
+                await self._pay(overdue, _reckoned(overdue, said))
+            raise
+        await self._pay(overdue, response)
+        return response
 
-    async def _answer(self, messages: list[ModelMessage]) -> ModelResponse:
-        """Streamed, as the turns' own requests are: some servers know nothing else."""
-        async with model_request_stream(self._model, messages) as stream:
-            async for _ in stream:
-                pass
-        return stream.get()
+    async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
+        if self._spent is not None:
+            await self._surely(partial(self._spent, overdue.turn, response))
+
+    async def _surely(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write what is paid for, for however long the database cannot be written."""
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable:
+                await self._pause(_RETRY)
+
+
+def _text(response: ModelResponse) -> str:
+    text = whole(text_of([response])).strip()
+    if not text:
+        raise ModelFailed("the model answered with nothing")
+    return text[:_SUMMARY_CHARS]
+
+
+def _reckoned(overdue: Overdue, said: ModelResponse) -> ModelResponse:
+    """A response that was cut off, with about what it used: most providers tell that in the end alone."""
+    request, output = estimate(_INSTRUCTIONS + _asked(overdue)), estimate(text_of([said]))
+    told = said.usage
+    used = RequestUsage(
+        input_tokens=max(request, told.input_tokens), output_tokens=max(output, told.output_tokens)
+    )
+    return replace(said, usage=used)
 
 
 def _asked(overdue: Overdue) -> str:

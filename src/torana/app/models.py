@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic_ai.models import Model
 
 from torana.config import Loaded
-from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
+from torana.models.builtin.cards import Card
 from torana.models.embeddings import Embedder
 from torana.models.providers import open_embedder, open_model
 from torana.skills import Skill, Skills

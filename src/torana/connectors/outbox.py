@@ -136,12 +136,12 @@ class Outbox:
         await self._settled(delivery)
         cut = delivery if delivery.is_cut else await self._cut(connector.abilities, delivery)
         if cut is None:
-            return  # it was dropped meanwhile
+            return  # it was dropped meanwhile, or a question in it was closed
         delivery = cut
         part = _part(connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
-        if not await self._database.run(partial(deliveries.begin, number=delivery.number)):
-            return  # it was dropped meanwhile
+        if not await self._database.run(partial(deliveries.begin, delivery=delivery, at=self._clock())):
+            return  # it was dropped meanwhile, or a question in it was closed
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
             async with asyncio.timeout(_CALL):

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torana.errors import BudgetSpent
-from torana.limits.policies import MICRO, Limit, Limits, Whose, Window, day_of, minute_of, window_of
+from torana.limits.policies import Limit, Limits, Whose, Window, day_of, minute_of, window_of
 from torana.limits.prices import Prices
 from torana.limits.standings import Policy, Standing, headers
-from torana.messages import FILE_TEXT_LIMIT, Turn, Usage, file_kind, utc_now
+from torana.messages import FILE_TEXT_LIMIT, MICRO, Turn, Usage, file_kind, utc_now
 from torana.store import attachments, journal, transcript, usage
 from torana.store.database import Connection
 from torana.store.usage import Amount, Held

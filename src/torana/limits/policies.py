@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal, cast
 
+from torana.messages import MICRO
+
 Unit = Literal["messages", "tokens", "usd", "turns"]
 Period = Literal["minute", "day", "month"]
 #: Whose limit it is; the first part of a policy's name.
 Whose = Literal["user", "token", "global"]
 
-MICRO = 1_000_000
 #: Numbers in headers have at most 15 digits (RFC 8941); money is counted in micro-dollars.
 _LARGEST = 10**15 - 1
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from torana.limits.policies import MICRO
-from torana.messages import Usage
+from torana.messages import MICRO, Usage
 
 if TYPE_CHECKING:  # it takes a second to import
     from pydantic_ai.messages import ModelResponse

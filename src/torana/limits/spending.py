@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from torana.limits.budgets import reserved_of, spent_of
-from torana.limits.policies import MICRO, Limit, Limits, Unit, Whose, day_of, window_of
-from torana.messages import utc_now
+from torana.limits.policies import Limit, Limits, Unit, Whose, day_of, window_of
+from torana.messages import MICRO, utc_now
 from torana.store import usage
 from torana.store.database import Connection, Database
 from torana.store.usage import Amount

@@ -71,6 +71,8 @@ class Ticker:
         #: When it looked last, and since when it has been awake.
         self._looked: datetime | None = None
         self._awake_since = clock()
+        #: Whether the rows are to be mended by the clock; until that has been done.
+        self._untidy = True
 
     def start(self) -> None:
         """Begin, in the background."""
@@ -134,7 +136,10 @@ class Ticker:
             self._awake_since = now
         if before is None or now < before or now.date() != before.date():
             self._awake_since = min(self._awake_since, now)
+            self._untidy = True
+        if self._untidy:
             await self._database.run(partial(_tidy, now=now))
+            self._untidy = False
 
     async def _deal_with(self, due: Due, now: datetime) -> None:
         """Fire one, or write down why not."""

@@ -5,7 +5,7 @@
     open -> approved | denied | expired          open -> withdrawn (its turn ended) -> open (run again)
 
 While one of its approvals is open a turn is ``waiting``. Whatever decides changes an open row alone, so of
-several deciders one counts.
+several deciders one counts. A question that is not open any more is not said either.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from torana.store.questions import before_question
 from torana.store.tables import approvals, deliveries, owned, turns
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
@@ -29,7 +31,7 @@ class Approval:
     """A call that somebody is asked about. ``edited`` are the arguments of whoever approved it with others.
 
     ``said`` is how many characters of the turn's reply stood before the question, ``delivery`` the number of
-    the delivery that says it in a chat, once there is one.
+    the delivery that says it in a chat, while there is one.
     """
 
     id: str
@@ -103,9 +105,31 @@ def lapse(connection: Connection, turn_id: str, now: datetime) -> None:
     connection.execute(_GO_ON, {"of_turn": turn_id})
 
 
-def withdraw(connection: Connection, turn_id: str) -> None:
+def withdraw(connection: Connection, turn_id: str, now: datetime) -> None:
     """Close what a turn that ends still asks."""
     connection.execute(_WITHDRAW, {"of_turn": turn_id})
+    unsay(connection, turn_id, now)
+
+
+def unsay(connection: Connection, turn_id: str, now: datetime) -> None:
+    """Take out of what a turn's chat is still to be told the questions that nobody can answer any more.
+
+    What stands before one of the reply is said all the same. One of which a part is shown, or is being sent
+    at this moment, stays as it is.
+    """
+    for question in connection.execute(_DEAD, {"of_turn": turn_id}).mappings().all():
+        query = sa.select(deliveries.c.number, deliveries.c.state, deliveries.c.text)
+        of_it = query.where(_says(turn_id, question["delivery"])).order_by(deliveries.c.part)
+        parts = connection.execute(of_it).mappings().all()
+        if any(part["state"] != "pending" for part in parts):
+            continue
+        kept = before_question(question["tool"], [part["text"] for part in parts])
+        for part, text in zip_longest(parts, kept):
+            change = (
+                {"state": "dropped", "ended_at": now, "reason": _CLOSED} if text is None else {"text": text}
+            )
+            connection.execute(_SAY, {"key": part["number"]} | change)
+        connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": question["delivery"]})
 
 
 def told(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
@@ -229,6 +253,7 @@ def _closed(connection: Connection, approval: Approval, verdict: Verdict) -> App
     }
     connection.execute(_UPDATE, _key(approval) | values)
     connection.execute(_GO_ON, {"of_turn": approval.turn_id})
+    unsay(connection, approval.turn_id, verdict.at)
     closed = _one(connection, approval)
     assert closed is not None  # noqa: S101 - it was just written
     return closed
@@ -270,6 +295,9 @@ def _approval(row: RowMapping) -> Approval:
     return Approval(**{**row, **decoded})
 
 
+#: Why a question is not said any more.
+_CLOSED = "nobody can answer it any more"
+
 is_open = sa.text("approvals.state = 'open'")
 _is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
 #: When the last part of a question was shown in its chat; NULL where one was not, or there is none.
@@ -309,6 +337,22 @@ _WITHDRAW = (
     sa.update(approvals)
     .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
     .values(state="withdrawn")
+)
+#: Questions that are not open, and of which the first part has not been sent.
+_DEAD = (
+    sa.select(approvals.c.delivery, approvals.c.tool)
+    .join(deliveries, deliveries.c.number == approvals.c.delivery)
+    .where(
+        approvals.c.turn_id == sa.bindparam("of_turn"),
+        approvals.c.state != "open",
+        deliveries.c.state == "pending",
+    )
+)
+_SAY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UNSAID = (
+    sa.update(approvals)
+    .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.delivery == sa.bindparam("said_by"))
+    .values(delivery=None)
 )
 _WAIT = (
     sa.update(turns)

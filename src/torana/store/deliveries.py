@@ -228,8 +228,11 @@ def sweep(connection: Connection, accounts: Collection[str], now: datetime) -> N
 
 
 def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery | None:
-    """Put a row per part in the place of one whole text; returns the first, or None where it was dropped."""
-    if not connection.execute(_CUT, {"key": delivery.number, "text": pieces[0], "is_cut": True}).rowcount:
+    """Put a row per part in the place of one whole text; returns the first, or None where it was dropped or
+    says less by now.
+    """
+    change = {"text": pieces[0], "is_cut": True}
+    if not connection.execute(_CUT, {"key": delivery.number, "was": delivery.text} | change).rowcount:
         return None
     first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
     for part, text in enumerate(pieces[1:], start=first + 1):
@@ -240,9 +243,11 @@ def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> De
     return _delivery(connection.execute(_GET, {"key": delivery.number}).mappings().one())
 
 
-def begin(connection: Connection, number: int) -> bool:
-    """Keep that a part is about to be sent; False where it is not to be sent any more."""
-    return connection.execute(_BEGIN, {"key": number}).rowcount > 0
+def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
+    """Keep that a part is about to be sent; False where it is not to be sent any more, or says less by now."""
+    if delivery.turn_id is not None and _QUESTIONS <= delivery.part < _EVENTS:
+        approvals.unsay(connection, delivery.turn_id, at)  # one that was being sent when it was closed
+    return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
 
 
 def cut_off(connection: Connection, account: str) -> list[Delivery]:
@@ -379,8 +384,8 @@ _SET_ASIDE = (
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
     .values(part=deliveries.c.part + _ASIDE)
 )
-_CUT = _UPDATE.where(deliveries.c.state == "pending")
-_BEGIN = _UPDATE.where(deliveries.c.state == "pending").values(state="sending", tries=deliveries.c.tries + 1)
+_CUT = _UPDATE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
+_BEGIN = _CUT.values(state="sending", tries=deliveries.c.tries + 1)
 _CHANGE = sa.update(deliveries)
 _STALE = (
     sa.update(deliveries)

@@ -330,7 +330,7 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
     # The turn that ran has paid for them.
     others = [_end(connection, _turn(row), replace(ending, spent=Usage())) for row in merged]
     if beside.asks:
-        approvals.withdraw(connection, turn.id)
+        approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
     if beside.journal and ended.state != "failed":

@@ -14,13 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import Turn, Usage
+from torana.messages import MICRO, Turn, Usage
 from torana.store.tables import turns, unfinished, usage
 
 #: The account of all together.
 GATEWAY = "gateway"
-
-_MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +161,7 @@ def since(before: Usage, now: Usage) -> Amount:
     return Amount(
         input_tokens=max(0, now.input_tokens - before.input_tokens),
         output_tokens=max(0, now.output_tokens - before.output_tokens),
-        microusd=max(0, round(now.cost_usd * _MICRO) - round(before.cost_usd * _MICRO)),
+        microusd=max(0, round(now.cost_usd * MICRO) - round(before.cost_usd * MICRO)),
     )
 
 

@@ -20,8 +20,9 @@ from torana.store import turns as turn_rows
 from torana.store.approvals import Approval, Verdict
 from torana.store.audit import Act, record
 from torana.store.database import Connection, Database, Work
+from torana.store.questions import question_text
+from torana.store.schedules import PRINCIPAL
 from torana.turns.journal import Persists
-from torana.turns.questions import question_text
 
 #: Seconds between two looks at the clock and the row while nobody decides.
 _LOOK = 60.0
@@ -152,7 +153,7 @@ class Approvals:
         """Whether there is anybody to ask: who sent it over HTTP or can read along on a platform."""
         if turn.account is not None:
             return turn.place is not None and self._can_ask(turn.account)
-        return not turn.principal.startswith("schedule:")
+        return not turn.principal.startswith(PRINCIPAL)
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
         now = self._clock()
@@ -244,7 +245,9 @@ def unanswered(connection: Connection, inbound: Inbound, channel: str, now: date
 def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
     """Have a question said once more that may never be shown as it was said; it expires as before."""
     turn = turn_rows.get(connection, approval.owner, approval.turn_id)
-    number = turn and deliveries.add_question(connection, turn, question_text(approval), at=at)
+    number = turn and deliveries.add_question(
+        connection, turn, question_text(approval.tool, approval.arguments), at=at
+    )
     if number is not None:
         rows.say(connection, approval, number, approval.expires_at)
 
@@ -278,7 +281,7 @@ def _say_next(
     if question is None:
         return
     untold = said[rows.told(connection, turn.id, but=question) :].strip()
-    text = "\n\n".join(filter(None, [untold, question_text(question)]))
+    text = "\n\n".join(filter(None, [untold, question_text(question.tool, question.arguments)]))
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
         rows.say(connection, question, number, expires_at)

@@ -14,9 +14,9 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart, UserPromptPart
 
 from torana.agent import TurnAgent
 from torana.agent.compaction import Compaction
-from torana.errors import ModelFailed
+from torana.errors import ModelFailed, StoreUnavailable
 from torana.messages import Inbound, Turn
-from torana.sessions.summaries import Summaries
+from torana.sessions.summaries import Overdue, Summaries
 from torana.store import deletion
 from torana.store.database import Database
 from torana.store.tables import sessions
@@ -40,6 +40,8 @@ class Gateway:
     summariser: ScriptedModel
     compaction: Compaction
     spent: list[tuple[Turn, ModelResponse]]
+    #: Raised, oldest first, when something is to be spent.
+    faults: list[Exception]
 
     @property
     def instructions(self) -> str:
@@ -57,23 +59,36 @@ class Gateway:
 
 @pytest.fixture
 async def gateway(
-    database: Database, open_agent: Callable[..., TurnAgent]
+    database: Database, open_agent: Callable[..., TurnAgent], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Gateway]]:
     """``gateway("first summary", …)``: turns answered by "re", with these summaries."""
     opened: list[Gateway] = []
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
 
     def make(*summaries: str | list[Piece], shown: int = SHOWN, timeout: float = 60) -> Gateway:
         model, summariser = ScriptedModel(*["re"] * 100), ScriptedModel(*summaries)
         spent: list[tuple[Turn, ModelResponse]] = []
+        faults: list[Exception] = []
 
         async def keep(turn: Turn, response: ModelResponse) -> None:
+            if faults:
+                raise faults.pop(0)
             spent.append((turn, response))
+
+        async def pause(_seconds: float) -> None:
+            """Longer than a summary may take."""
+            nonlocal ahead
+            ahead += timeout
+            await database.run(lambda connection: connection.closed)
 
         compaction = Compaction(
             model=summariser,
             summaries=Summaries(database=database, history_messages=shown),
             spent=keep,
             timeout=timeout,
+            pause=pause,
         )
         turns = Turns(
             database=database,
@@ -83,7 +98,14 @@ async def gateway(
             ended=compaction.turn_ended,
         )
         opened.append(
-            Gateway(turns=turns, model=model, summariser=summariser, compaction=compaction, spent=spent)
+            Gateway(
+                turns=turns,
+                model=model,
+                summariser=summariser,
+                compaction=compaction,
+                spent=spent,
+                faults=faults,
+            )
         )
         return opened[-1]
 
@@ -236,6 +258,43 @@ async def test_a_failure_is_logged_and_tried_again_after_a_later_turn(
     await talk(here, "d")
     assert "User: a" in here.asked()
     assert await row_of(database, last) == ("notes", 3)
+
+
+async def test_what_a_summary_cost_is_written_down_as_soon_as_the_database_can_be_and_it_is_kept(
+    gateway: Callable[..., Gateway],
+    talk: Callable[..., Awaitable[Turn]],
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = gateway("notes", timeout=30)
+    here.faults.extend([StoreUnavailable(), StoreUnavailable()])
+    keep, fails = Summaries.keep, [StoreUnavailable()]
+
+    async def keep_later(summaries: Summaries, overdue: Overdue, text: str) -> bool:
+        if fails:
+            raise fails.pop()
+        return await keep(summaries, overdue, text)
+
+    monkeypatch.setattr(Summaries, "keep", keep_later)
+    last = await talk(here, "a", "b", "c")
+
+    assert (len(here.summariser.requests), len(here.spent)) == (1, 1)
+    assert await row_of(database, last) == ("notes", 2)
+
+
+@pytest.mark.parametrize(("before", "least"), [([], 0), (["They said that a is b. " * 10], 50)])
+async def test_a_summary_that_takes_too_long_is_paid_for_with_what_it_was_asked_and_had_said(
+    gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], before: list[Piece], least: int
+) -> None:
+    here = gateway([*before, asyncio.Event()], timeout=0.05)
+
+    last = await talk(here, "a" * 2_000, "b", "c")
+
+    ((turn, response),) = here.spent
+    assert turn.id == last.id
+    assert response.model_name == "scripted"
+    assert 500 < response.usage.input_tokens < 1_000
+    assert least <= response.usage.output_tokens <= 2 * least
 
 
 async def test_no_turn_waits_for_a_summary(

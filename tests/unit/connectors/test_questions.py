@@ -306,6 +306,29 @@ async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_mor
     assert (await texts(chat, 4))[2:] == ["I run calculate.", "It is 4."]
 
 
+@pytest.mark.parametrize(("length", "parts"), [(0, 0), (1, 1), (166, 1), (300, 2)])
+async def test_a_question_that_is_decided_elsewhere_while_it_cannot_be_shown_is_not_shown(
+    open_gateway: Open, act: Act, length: int, parts: int
+) -> None:
+    """Of the reply that stands before it nothing is lost, however it was cut into parts."""
+    chat = chat_of()
+    chat.gate = asyncio.Event()
+    await chat.limit(0.01)
+    before = ("Let me see. " * length).strip()
+    model = ScriptedModel([*([before] if before else []), calculate()], "It is 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("2+2?")
+    await chat.called(1)  # and is about to be refused for now
+    (turn,) = gateway.turns.live
+
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+    await gateway.turns.ended(turn)
+    chat.gate.set()
+
+    shown = await texts(chat, parts + 1)
+    assert (" ".join(shown[:-1]), shown[-1]) == (before, "It is 4.")
+
+
 async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_answer_to_it(
     open_gateway: Open,
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from tests.unit.schedules.conftest import Hand, World
 
-from torana.errors import ModelFailed, NotFound
+from torana.errors import ModelFailed, NotFound, StoreUnavailable
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
@@ -193,6 +193,27 @@ async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(wor
         await world.settle()
         await world.settle()
     assert len(await world.fired()) == 5
+
+
+async def test_it_comes_back_also_when_the_database_could_not_be_written_just_then(
+    world: World, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await world.make(rule="every day at 12:00")
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    await world.settle()
+    hand.now = right
+
+    async def run(_: object) -> None:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.database, "run", run)
+        with pytest.raises(StoreUnavailable):
+            await world.ticker.look()
+    hand.on(seconds=30)
+    await world.settle()
+
+    assert (await world.get(made)).due_at == datetime(2026, 3, 3, 11, 0, tzinfo=UTC)
 
 
 async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Hand) -> None:

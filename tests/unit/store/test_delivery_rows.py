@@ -108,6 +108,18 @@ def test_what_was_sent_or_dropped_is_forgotten_and_what_waits_is_not(engine: Eng
 GONE = "account is not configured"
 
 
+def test_a_row_that_says_less_than_when_it_was_read_is_neither_cut_nor_sent(engine: Engine) -> None:
+    with engine.begin() as connection:
+        read = add(connection, "Let me see.\n\nMay I run `pay`?\n\nAnswer yes or no.")
+        connection.execute(sa.update(deliveries).values(text="Let me see."))
+
+        assert rows.cut(connection, read, ["Let me see.", "May I run `pay`?"]) is None
+        assert not rows.begin(connection, read, AT)
+        (now,) = rows.listed(connection, "gateway", limit=2)
+        assert (now.state, now.text) == ("pending", "Let me see.")
+        assert rows.begin(connection, now, AT)
+
+
 def shown(connection: Connection) -> list[tuple[str, str | None]]:
     """How each stands and why, the oldest first."""
     return [(row.state, row.reason) for row in reversed(rows.listed(connection, "gateway", limit=9))]
@@ -116,7 +128,7 @@ def shown(connection: Connection) -> list[tuple[str, str | None]]:
 def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection, "waits", account="gone")
-        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        rows.begin(connection, add(connection, "was being sent", account="gone"), AT)
         rows.end(
             connection, add(connection, "held", account="gone").number, "refused", AT, reason="no such chat"
         )
@@ -136,9 +148,9 @@ def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engi
 def test_what_is_too_late_is_the_operators_whoever_is_connected(engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection, "waits", account="gone")
-        rows.begin(connection, add(connection, "was being sent", account="gone").number)
+        rows.begin(connection, add(connection, "was being sent", account="gone"), AT)
         add(connection, "its platform is down")
-        rows.begin(connection, add(connection, "is being sent").number)
+        rows.begin(connection, add(connection, "is being sent"), AT)
 
         rows.sweep(connection, ["home"], AT + rows.FRESH)
         assert [state for state, _ in shown(connection)] == ["pending", "sending", "pending", "sending"]

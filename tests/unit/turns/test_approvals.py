@@ -115,6 +115,16 @@ async def states(gateway: Any) -> list[str]:
     return await gateway.database.run(read)
 
 
+async def to_say(gateway: Any) -> list[tuple[str, str]]:
+    """What is to be said on platforms, in order, and how that stands."""
+    query = sa.select(tables.deliveries.c.state, tables.deliveries.c.text)
+
+    def read(connection: Connection) -> list[tuple[str, str]]:
+        return [tuple(row) for row in connection.execute(query.order_by(tables.deliveries.c.number))]
+
+    return await gateway.database.run(read)
+
+
 async def state_of(gateway: Any, turn: Turn) -> str:
     return (await gateway.turns.get("gateway", turn.id)).state
 
@@ -503,15 +513,24 @@ async def test_who_was_approved_waits_for_a_place_again_and_gives_it_back(
 
 
 async def test_neither_the_turns_time_nor_the_tools_runs_while_it_waits(
-    boot: Boot, desk: Desk, message: Message
+    boot: Boot, desk: Desk, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn may take two seconds and waits for longer: the subject is real time."""
+    """The turn may take a minute, and waits for longer by the clock that asyncio keeps."""
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
     desk.gates["slow"] = asyncio.Event()
-    gateway = await boot(ScriptedModel([pay(to="slow")]), desk.toolset(), turn_timeout=2)
+    gateway = await boot(ScriptedModel([pay(to="slow")]), desk.toolset(), turn_timeout=60)
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
-    await asyncio.sleep(2.2)
+    ahead += 100
+    for _ in range(20):
+        await gateway.look()
+    assert await state_of(gateway, turn) == "waiting"
     await decide(gateway, turn, YES)
+    while desk.done != ["5 to slow"]:
+        await gateway.look()
+    ahead += 100
 
     ended = await gateway.turns.ended(turn)
 
@@ -545,6 +564,39 @@ async def test_where_nobody_can_be_asked_it_is_a_no_at_once(
     await gateway.turns.ended(turn)
     assert (desk.done, await states(gateway)) == ([], [])
     assert "nobody who can be asked" in returned(gateway.model.requests[1].messages)["c1"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "decided"])
+@pytest.mark.parametrize("before", ["", "I pay.", "May I run `pay`?"])
+async def test_what_nobody_can_answer_any_more_is_not_asked_but_what_the_reply_was_before_it_is_said(
+    boot: Boot, desk: Desk, message: Message, watch: Watch, how: str, before: str
+) -> None:
+    """The chat's platform is away: what is to be said there waits."""
+    hours = asyncio.Queue[None]()
+
+    def approvals(database: Database) -> Approvals:
+        return Approvals(database=database, clock=watch, pause=lambda _: hours.get())
+
+    script = ScriptedModel([*([before] if before else []), pay()], "Done.")
+    gateway = await boot(script, desk.toolset(), approvals=approvals)
+    chat = {"account": "tg", "message": "1", "place": "{}"}
+    turn = await gateway.turns.accept(replace(message(), **chat))
+    await asked(gateway, turn)
+    ((state, text),) = await to_say(gateway)
+    assert (state, text.startswith(before), text.endswith("Answer yes or no.")) == ("pending", True, True)
+
+    if how == "cancelled":
+        await gateway.turns.cancel("gateway", turn.id)
+    elif how == "decided":
+        await decide(gateway, turn, YES)
+    else:
+        watch.now += timedelta(hours=2)
+        hours.put_nowait(None)
+    await gateway.turns.ended(turn)
+
+    (first, *behind) = await to_say(gateway)
+    assert first == (("pending", before) if before else ("dropped", text))
+    assert behind == ([] if how == "cancelled" else [("pending", "Done.")])
 
 
 async def test_a_stop_does_not_wait_for_who_waits_for_a_yes(boot: Boot, desk: Desk, message: Message) -> None:

@@ -348,7 +348,7 @@ async def test_what_a_turn_asked_when_it_ended_is_asked_anew_when_it_is_run_agai
     said = partial(rows.say, approval=first, delivery=7, expires_at=first.expires_at)
     await gateway.database.run(said)
 
-    await gateway.database.run(partial(rows.withdraw, turn_id=turn.id))
+    await gateway.database.run(partial(rows.withdraw, turn_id=turn.id, now=first.created_at))
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == []
     again = await gateway.database.run(partial(rows.ask, asked=first))
 

@@ -3,6 +3,7 @@
 It picks among the loaded skills, calls their tools through the same loop as a real model would, and says
 plainly what it is when nothing fits::
 
+    cards.py     what is known of a skill
     message.py   what was asked, apart from the text that was pasted
     readers/     one rule per tool: message -> arguments, or None
     explicit.py  "use <tool> …": a tool called by its name

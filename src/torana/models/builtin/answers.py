@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic_ai.messages import ToolReturnPart
 
-from torana.models.base import Card
+from torana.models.builtin.cards import Card
 from torana.models.builtin.telling import failure_for_people, result_for_people
 
 #: Skills that an introduction names.

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from pydantic_ai.tools import ToolDefinition
 
-from torana.models.base import Card
+from torana.models.builtin.cards import Card
 from torana.models.builtin.explicit import Call, Unclear, called_name, read_call, required
 from torana.models.builtin.message import Message, read
 from torana.models.builtin.readers import READERS

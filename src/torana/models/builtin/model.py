@@ -28,8 +28,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from torana.models.base import Card
 from torana.models.builtin import answers
+from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser, Fit
 from torana.models.builtin.explicit import Call, Unclear
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torana.models.base import Card, Trigger
+from torana.models.builtin.cards import Card, Trigger
 from torana.models.builtin.message import Message
 from torana.models.builtin.readers.base import Arguments
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic_ai.tools import ToolDefinition
 
-from torana.models.base import Card
+from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser
 from torana.models.builtin.readers import READERS
 

@@ -21,8 +21,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
+from torana.models.builtin.cards import Card
 from torana.models.builtin.model import PIECES_LIMIT
 from torana.models.builtin.readers import READERS
 

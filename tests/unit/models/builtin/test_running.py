@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic_ai.tools import ToolDefinition
 
-from torana.models.base import Card
+from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser
 from torana.models.builtin.explicit import Call, Unclear
 from torana.skills import Trigger

@@ -9,8 +9,8 @@ import pytest
 from pydantic_ai import Agent
 
 from torana.messages import Turn
-from torana.models.base import Card
 from torana.models.builtin import BuiltinModel
+from torana.models.builtin.cards import Card
 from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolContext
 from torana.tools.csv_query import query_csv

@@ -1,4 +1,4 @@
-"""What a model may know of a skill."""
+"""What the model may know of a skill."""
 
 from __future__ import annotations
 
