@@ -328,8 +328,8 @@ class Runner:
         held = self._budgets.held(connection, turn)
         if ending.stopped_at is not None:
             self._budgets.stop(connection, turn, ending.stopped_at)
-        # Whether others are held up is asked at each try.
-        ended, following = rows.finish(connection, turn, ending, hold=self.holding)
+        # Asked at each try. What is claimed once stopping is not begun, and would be blamed for a kill.
+        ended, following = rows.finish(connection, turn, ending, hold=self.holding or self._stopping)
         return (ended, following), self._budgets.warnings(connection, ended[0], held)
 
     async def persist(self, work: Work[T]) -> T:
