@@ -30,7 +30,7 @@ from torana.store import deletion, keys
 from torana.store import turns as rows
 from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
-from torana.store.turns import Accepted, NewTurn
+from torana.store.turns import Accepted, Ending, NewTurn
 from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
 from torana.turns.log.base import EventLog
@@ -116,10 +116,12 @@ class Turns:
         A turn over which two processes died runs alone, the others after it, until it has settled a step or
         ended: a poisonous message is found out, and its neighbours live.
         """
+        for turn in await self._database.run(rows.interrupted):
+            await self._end(turn, self._runner.cut_off(turn, await self._runner.settled_text(turn)))
         unfinished = await self._database.run(rows.recover)
         for turn in unfinished:
             self._runner.expect(turn, settled=await self._runner.settled_text(turn))
-        alive = [turn for turn in unfinished if not await self._given_up(turn, unfinished)]
+        alive = [turn for turn in unfinished if not await self._given_up(turn)]
         suspects = [turn for turn in alive if turn.crashes >= _SUSPECT]
         if suspects:
             self._runner.holding = True
@@ -384,18 +386,20 @@ class Turns:
             at=self._clock(),
         )
 
-    async def _given_up(self, turn: Turn, unfinished: Sequence[Turn]) -> bool:
-        """End a turn that is not to run again: interrupted, waited too long, or killed too many processes."""
-        if turn.attempt > 0 and any(_interrupts(other, turn) for other in unfinished):
-            ending = self._runner.cut_off(turn, await self._runner.settled_text(turn))
-        elif turn.crashes >= _SUSPECT + self._max_crashes:
+    async def _given_up(self, turn: Turn) -> bool:
+        """End a turn that is not to run again: waited too long, or killed too many processes."""
+        if turn.crashes >= _SUSPECT + self._max_crashes:
             ending = self._runner.failed(CrashedRepeatedly())
         elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
             ending = self._runner.failed(Expired())
         else:
             return False
-        self._runner.tell_ends(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
+        await self._end(turn, ending)
         return True
+
+    async def _end(self, turn: Turn, ending: Ending) -> None:
+        """End a turn that nobody runs."""
+        self._runner.tell_ends(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
 
     async def _isolate(self, sessions: Iterable[str]) -> None:
         """Run the next turn of each session, one after the other, while everything else waits."""
@@ -412,12 +416,6 @@ class Turns:
         for turn in await self._runner.persist(rows.claim_all):
             _log.info("turn taken up again", extra={"turn_id": turn.id})
             self._runner.start(turn)
-
-
-def _interrupts(other: Turn, turn: Turn) -> bool:
-    """Whether the other turn came to interrupt this one, which the process did not live to see."""
-    same = (other.session_id, other.user) == (turn.session_id, turn.user)
-    return same and other.on_busy == "interrupt" and other.attempt == 0 and other.seq > turn.seq
 
 
 def _told_from_row(turn: Turn) -> list[TurnEvent]:
