@@ -190,7 +190,8 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         turn,
         seq=seq,
         state="running" if free else "queued",
-        attempt=turn.attempt + free,
+        # One that failed before it was begun counts as begun once: its events were told, and it waited anew.
+        attempt=max(turn.attempt, 1) + free,
         crashes=0,
         failure=None,
         merged_into=None,
