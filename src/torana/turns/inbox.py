@@ -108,6 +108,8 @@ class Turns:
         self._accepting = True
         #: What is on its way into the store, with the message if it is one.
         self._writing: dict[asyncio.Task[Any], Inbound | None] = {}
+        #: Control words that are being obeyed. A /stop may wait for as long as a tool takes to tidy up.
+        self._obeying: set[asyncio.Task[Submitted]] = set()
         self._isolating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -139,6 +141,8 @@ class Turns:
         if self._isolating is not None:
             self._isolating.cancel()
         await self._runner.stop(grace=grace)
+        if self._obeying:  # whom they wait for has ended, or does so after the next start
+            await asyncio.wait(self._obeying)
         with suppress(StoreUnavailable):
             await self._database.run(rows.requeue)
 
@@ -170,7 +174,10 @@ class Turns:
         """
         self.check_accepting()
         if also is None and (word := self._controls.word(inbound.content)):
-            return await self._obey(word, inbound)
+            task = asyncio.create_task(self._obey(word, inbound))
+            self._obeying.add(task)
+            task.add_done_callback(self._obeying.discard)
+            return await asyncio.shield(task)  # it is carried out also when its caller goes away
         is_told = also is None and is_answer(inbound.content)
         if is_told and (answer := await self._carried_out(self._answer(inbound))):
             return answer
@@ -365,8 +372,14 @@ class Turns:
             self._runner.start(turn)
 
     async def _obey(self, word: str, inbound: Inbound) -> Submitted:
-        """Do what a control word says, and write it down as a turn that is over already."""
+        """Do what a control word says, and write it down as a turn that is over already.
+
+        One that is known is not obeyed again: by now it would hit something else.
+        """
         new = self._new(inbound)
+        known = await self._database.run(partial(keys.find, inbound=inbound, now=new.at))
+        if known is not None:
+            return Submitted(turn=known, new=False)
         text = await self._controls.obey(word, owner=inbound.owner, channel=new.channel)
         work = partial(keys.answer_at_once, inbound=inbound, new=new, text=text)
         turn = await self._database.run(work)
