@@ -244,7 +244,7 @@ class Turns:
         """Put a failed turn at its session's tail again, with its journal: what was settled is not repeated.
 
         An operator's act is written down where the turn is a user's own. Raises ``NotFound``, ``NotFailed`` for
-        a turn that did not fail, and ``BudgetSpent``.
+        a turn that did not fail, ``QueueFull`` and ``BudgetSpent``.
         """
         self.check_accepting()
         return await self._carried_out(self._retry(owner, turn_id, act))
@@ -316,6 +316,7 @@ class Turns:
         accepted = keys.accept(connection, inbound, new, hold=self._runner.holding)
         if accepted.turn.id != new.turn_id:
             return accepted, None
+        self._runner.check_runs(accepted.turn.session_id)
         admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
         if also is not None:
             also(connection, accepted.turn)
@@ -357,6 +358,7 @@ class Turns:
     def _taken_up(self, connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
         turn = rows.retry(connection, owner, turn_id, hold=hold)
         if turn is not None:
+            self._runner.check_runs(turn.session_id)
             self._budgets.admit(connection, turn, messages=0)
         return turn
 
