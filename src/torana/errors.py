@@ -413,7 +413,7 @@ class CrashedRepeatedly(GatewayError):
 
 
 class Expired(GatewayError):
-    """The message waited for more than a day while the gateway was down; it was not acted on. Send it again."""
+    """The message had waited for over a day when the gateway started; it was not acted on. Send it again."""
 
     code = "expired"
 

@@ -54,7 +54,8 @@ def fork(
     copies = _new_ids(connection, session_id, last_seq, new.turn_id, most)
     places = _places(connection, session_id)
     kept = [place for turn_id, place in places.items() if turn_id in copies]
-    values = _shown(source, kept=kept, left=set(places.values()) - set(kept), named=last is not None)
+    left = set(places.values()) - set(kept)
+    values = _shown(source, kept=kept, left=left, last_seq=last_seq, named=last is not None)
     title = source["title"] if _gave_title(connection, source, copies, new.title_of) else None
     connection.execute(_INSERT_SESSION, _session(source, new, last_seq) | values | {"title": title})
     if copies:
@@ -110,12 +111,17 @@ def _places(connection: Connection, session_id: str) -> dict[str, int]:
     return {row.turn_id: row.seq for row in connection.execute(found)}
 
 
-def _shown(source: RowMapping, *, kept: list[int], left: set[int], named: bool) -> dict[str, Any]:
+def _shown(
+    source: RowMapping, *, kept: list[int], left: set[int], last_seq: int, named: bool
+) -> dict[str, Any]:
     """From where on the copied history is shown to the model, and the summary, if it tells of nothing else."""
-    is_before = named and max(kept, default=0) < source["fresh_from"]
+    is_hidden = max(kept, default=0) < source["fresh_from"] or last_seq < source["fresh_seq"]
+    is_before = named and is_hidden
     is_whole = not is_before and all(place > source["summary_to"] for place in left)
     return {
         "fresh_from": 0 if is_before else source["fresh_from"],
+        # Turns that are not copied leave their numbers to those of the copy.
+        "fresh_seq": 0 if is_before else min(source["fresh_seq"], last_seq + 1),
         "summary": source["summary"] if is_whole else None,
         "summary_to": source["summary_to"] if is_whole else 0,
     }

@@ -66,7 +66,10 @@ def nth_newest(connection: Connection, owner: str, channel: str, number: int) ->
 
 
 def start_afresh(connection: Connection, owner: str, channel: str) -> None:
-    """Show the model nothing any more of what was said in a channel so far; it stays written."""
+    """Show the model nothing any more of what was said in a channel so far; it stays written.
+
+    So it is with the messages that have no answer yet, and with their answers.
+    """
     connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))
 
 
@@ -79,4 +82,6 @@ def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | N
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
     history.c.session_id == sessions.c.id
 )
-_AFRESH = sa.update(sessions).values(fresh_from=_NEWEST.scalar_subquery() + 1, summary=None, summary_to=0)
+_AFRESH = sa.update(sessions).values(
+    fresh_from=_NEWEST.scalar_subquery() + 1, fresh_seq=sessions.c.next_seq, summary=None, summary_to=0
+)

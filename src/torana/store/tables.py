@@ -54,6 +54,9 @@ sessions = sa.Table(
     sa.Column("shared", sa.Boolean, nullable=False),
     # History before this place is not shown to the model any more.
     sa.Column("fresh_from", sa.Integer, nullable=False, server_default="0"),
+    # Nor is that of turns whose seq is below this one: they were accepted before the conversation was begun
+    # anew, and ended after.
+    sa.Column("fresh_seq", sa.Integer, nullable=False, server_default="0"),
     sa.Column("title", sa.Text),
     # What the model is told of history up to and with the place ``summary_to``.
     sa.Column("summary", sa.Text),

@@ -67,7 +67,7 @@ def unsummarised(connection: Connection, owner: str, session_id: str, *, limit: 
 def bodies(
     connection: Connection, owner: str, session_id: str, *, first: int, last: int
 ) -> list[tuple[int, bytes]]:
-    """The places and serialised messages of a stretch of history, in order."""
+    """The places and serialised messages of a stretch of shown history, in order."""
     stretch = {"owner": owner, "session_id": session_id, "first": first, "last": last}
     return [(row.seq, row.body) for row in connection.execute(_BODIES, stretch)]
 
@@ -116,22 +116,28 @@ def exchanges(
 _SHOWN_OF = sa.select(sessions.c.shared, sessions.c.summary).where(
     sessions.c.owner == sa.bindparam("owner"), sessions.c.id == sa.bindparam("session_id")
 )
+_of_session = sessions.c.id == sa.bindparam("session_id")
+#: Besides a place of history that is shown: its turn is none of before the conversation was begun anew.
+_is_fresh = sa.exists().where(
+    turns.c.id == history.c.turn_id,
+    turns.c.seq >= sa.select(sessions.c.fresh_seq).where(_of_session).scalar_subquery(),
+)
 _HISTORY = (
     sa.select(history.c.body, history.c.messages)
     .where(
         history.c.owner == sa.bindparam("owner"),
         history.c.session_id == sa.bindparam("session_id"),
-        history.c.seq
-        >= sa.select(sessions.c.fresh_from)
-        .where(sessions.c.id == sa.bindparam("session_id"))
-        .scalar_subquery(),
+        history.c.seq >= sa.select(sessions.c.fresh_from).where(_of_session).scalar_subquery(),
+        _is_fresh,
     )
     .order_by(history.c.seq.desc())
     .limit(sa.bindparam("limit"))
 )
 _SIZES = (
     sa.select(history.c.seq, history.c.messages, sa.func.length(history.c.body).label("bytes"))
-    .where(history.c.session_id == sa.bindparam("session_id"), history.c.seq >= sa.bindparam("first"))
+    .where(
+        history.c.session_id == sa.bindparam("session_id"), history.c.seq >= sa.bindparam("first"), _is_fresh
+    )
     .order_by(history.c.seq)
     .limit(sa.bindparam("limit"))
 )
@@ -141,6 +147,7 @@ _BODIES = (
         history.c.owner == sa.bindparam("owner"),
         history.c.session_id == sa.bindparam("session_id"),
         history.c.seq.between(sa.bindparam("first"), sa.bindparam("last")),
+        _is_fresh,
     )
     .order_by(history.c.seq)
 )

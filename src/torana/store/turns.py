@@ -164,7 +164,7 @@ def cancel_queued(connection: Connection, owner: str, turn_id: str, ending: Endi
 
 
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
-    """End a queued turn that is not to run, with those that are merged into it."""
+    """End a turn that no process runs and none is to run, with those that are merged into it."""
     return _end_all(connection, turn, ending, _beside(connection, turn))
 
 
@@ -192,7 +192,8 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         turn,
         seq=seq,
         state="running" if free else "queued",
-        attempt=turn.attempt + free,
+        # One that failed before it was begun counts as begun once: its events were told, and it waited anew.
+        attempt=max(turn.attempt, 1) + free,
         crashes=0,
         failure=None,
         merged_into=None,
@@ -228,8 +229,19 @@ def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
 
 
 def requeue(connection: Connection) -> None:
-    """Put what runs back into its queue: the process stops in order, and the turns are not to blame."""
-    connection.execute(_REQUEUE)
+    """Put what runs back into its queue: the process stops in order, and the turns are not to blame.
+
+    What was ``interrupted`` stays as it is, for the next process to end it.
+    """
+    connection.execute(_REQUEUE.where(~_is_interrupted))
+
+
+def interrupted(connection: Connection) -> list[Turn]:
+    """The turns that the process died over while another message waited to interrupt them.
+
+    It is asked before ``recover``, after which nobody knows what ran. They are given as queued: none runs.
+    """
+    return [replace(_turn(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
 
 
 def recover(connection: Connection) -> list[Turn]:
@@ -493,6 +505,16 @@ _START = (
     .where(turns.c.id == sa.bindparam("key"))
     .values(state="running", attempt=turns.c.attempt + 1)
 )
+_other = turns.alias("other")
+_is_interrupted = sa.exists().where(
+    _other.c.session_id == turns.c.session_id,
+    unfinished,
+    _other.c.on_busy == "interrupt",
+    _other.c.attempt == 0,
+    _other.c.seq > turns.c.seq,
+    _other.c.user.is_not_distinct_from(turns.c.user),
+)
+_INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
@@ -517,7 +539,6 @@ _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")
 )
 _KEEP = sa.insert(history).values(seq=_PLACE.scalar_subquery())
-_other = turns.alias("other")
 _BESIDE = sa.select(
     *usage.HELD,
     sa.exists()

@@ -30,7 +30,7 @@ from torana.store import deletion, keys
 from torana.store import turns as rows
 from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
-from torana.store.turns import Accepted, NewTurn
+from torana.store.turns import Accepted, Ending, NewTurn
 from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
 from torana.turns.log.base import EventLog
@@ -108,6 +108,8 @@ class Turns:
         self._accepting = True
         #: What is on its way into the store, with the message if it is one.
         self._writing: dict[asyncio.Task[Any], Inbound | None] = {}
+        #: Control words that are being obeyed. A /stop may wait for as long as a tool takes to tidy up.
+        self._obeying: set[asyncio.Task[Submitted]] = set()
         self._isolating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -116,10 +118,12 @@ class Turns:
         A turn over which two processes died runs alone, the others after it, until it has settled a step or
         ended: a poisonous message is found out, and its neighbours live.
         """
+        for turn in await self._database.run(rows.interrupted):
+            await self._end(turn, self._runner.cut_off(turn, await self._runner.settled_text(turn)))
         unfinished = await self._database.run(rows.recover)
         for turn in unfinished:
             self._runner.expect(turn, settled=await self._runner.settled_text(turn))
-        alive = [turn for turn in unfinished if not await self._given_up(turn, unfinished)]
+        alive = [turn for turn in unfinished if not await self._given_up(turn)]
         suspects = [turn for turn in alive if turn.crashes >= _SUSPECT]
         if suspects:
             self._runner.holding = True
@@ -137,6 +141,8 @@ class Turns:
         if self._isolating is not None:
             self._isolating.cancel()
         await self._runner.stop(grace=grace)
+        if self._obeying:  # whom they wait for has ended, or does so after the next start
+            await asyncio.wait(self._obeying)
         with suppress(StoreUnavailable):
             await self._database.run(rows.requeue)
 
@@ -168,7 +174,10 @@ class Turns:
         """
         self.check_accepting()
         if also is None and (word := self._controls.word(inbound.content)):
-            return await self._obey(word, inbound)
+            task = asyncio.create_task(self._obey(word, inbound))
+            self._obeying.add(task)
+            task.add_done_callback(self._obeying.discard)
+            return await asyncio.shield(task)  # it is carried out also when its caller goes away
         is_told = also is None and is_answer(inbound.content)
         if is_told and (answer := await self._carried_out(self._answer(inbound))):
             return answer
@@ -235,7 +244,7 @@ class Turns:
         """Put a failed turn at its session's tail again, with its journal: what was settled is not repeated.
 
         An operator's act is written down where the turn is a user's own. Raises ``NotFound``, ``NotFailed`` for
-        a turn that did not fail, and ``BudgetSpent``.
+        a turn that did not fail, ``QueueFull`` and ``BudgetSpent``.
         """
         self.check_accepting()
         return await self._carried_out(self._retry(owner, turn_id, act))
@@ -307,6 +316,7 @@ class Turns:
         accepted = keys.accept(connection, inbound, new, hold=self._runner.holding)
         if accepted.turn.id != new.turn_id:
             return accepted, None
+        self._runner.check_runs(accepted.turn.session_id)
         admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
         if also is not None:
             also(connection, accepted.turn)
@@ -348,6 +358,7 @@ class Turns:
     def _taken_up(self, connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
         turn = rows.retry(connection, owner, turn_id, hold=hold)
         if turn is not None:
+            self._runner.check_runs(turn.session_id)
             self._budgets.admit(connection, turn, messages=0)
         return turn
 
@@ -363,8 +374,14 @@ class Turns:
             self._runner.start(turn)
 
     async def _obey(self, word: str, inbound: Inbound) -> Submitted:
-        """Do what a control word says, and write it down as a turn that is over already."""
+        """Do what a control word says, and write it down as a turn that is over already.
+
+        One that is known is not obeyed again: by now it would hit something else.
+        """
         new = self._new(inbound)
+        known = await self._database.run(partial(keys.find, inbound=inbound, now=new.at))
+        if known is not None:
+            return Submitted(turn=known, new=False)
         text = await self._controls.obey(word, owner=inbound.owner, channel=new.channel)
         work = partial(keys.answer_at_once, inbound=inbound, new=new, text=text)
         turn = await self._database.run(work)
@@ -384,18 +401,20 @@ class Turns:
             at=self._clock(),
         )
 
-    async def _given_up(self, turn: Turn, unfinished: Sequence[Turn]) -> bool:
-        """End a turn that is not to run again: interrupted, waited too long, or killed too many processes."""
-        if turn.attempt > 0 and any(_interrupts(other, turn) for other in unfinished):
-            ending = self._runner.cut_off(turn, await self._runner.settled_text(turn))
-        elif turn.crashes >= _SUSPECT + self._max_crashes:
+    async def _given_up(self, turn: Turn) -> bool:
+        """End a turn that is not to run again: waited too long, or killed too many processes."""
+        if turn.crashes >= _SUSPECT + self._max_crashes:
             ending = self._runner.failed(CrashedRepeatedly())
         elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
             ending = self._runner.failed(Expired())
         else:
             return False
-        self._runner.tell_ends(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
+        await self._end(turn, ending)
         return True
+
+    async def _end(self, turn: Turn, ending: Ending) -> None:
+        """End a turn that nobody runs."""
+        self._runner.tell_ends(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
 
     async def _isolate(self, sessions: Iterable[str]) -> None:
         """Run the next turn of each session, one after the other, while everything else waits."""
@@ -412,12 +431,6 @@ class Turns:
         for turn in await self._runner.persist(rows.claim_all):
             _log.info("turn taken up again", extra={"turn_id": turn.id})
             self._runner.start(turn)
-
-
-def _interrupts(other: Turn, turn: Turn) -> bool:
-    """Whether the other turn came to interrupt this one, which the process did not live to see."""
-    same = (other.session_id, other.user) == (turn.session_id, turn.user)
-    return same and other.on_busy == "interrupt" and other.attempt == 0 and other.seq > turn.seq
 
 
 def _told_from_row(turn: Turn) -> list[TurnEvent]:

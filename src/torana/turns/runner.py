@@ -15,7 +15,7 @@ from torana.agent import Answer, Emit
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.watch import text_of
-from torana.errors import Draining, GatewayError, StoreUnavailable, TurnCancelled, TurnTimeout
+from torana.errors import Draining, GatewayError, QueueFull, StoreUnavailable, TurnCancelled, TurnTimeout
 from torana.limits.budgets import Budgets, Warned
 from torana.messages import EventType, Failure, Turn
 from torana.sessions import history
@@ -85,6 +85,8 @@ class Runner:
         self._live: dict[str, Turn] = {}
         self._endings: dict[str, asyncio.Future[Turn]] = {}
         self._settled: dict[str, asyncio.Event] = {}
+        #: Sessions in which nothing runs before the next start: a turn's end could not be written.
+        self._stuck: set[str] = set()
         #: While a suspect runs alone nothing else is started.
         self.holding = False
 
@@ -200,13 +202,26 @@ class Runner:
             self._ended(ended)
         _log.info("turn ended", extra={"state": ended.state, "model": ended.model})
 
+    def check_runs(self, session_id: str) -> None:
+        """Raise ``QueueFull`` where what waits in a session would not be run before the next start."""
+        if session_id in self._stuck:
+            raise QueueFull(
+                "Nothing runs in this session until the gateway is started again: the end of a turn could not "
+                "be written, and the gateway's log says why.",
+                headers={"Retry-After": "60"},
+            )
+
     def _give_up_on(self, turn: Turn, error: Exception) -> None:
-        """Leave a turn whose end cannot be written to the next start, and let nobody wait for it or watch."""
-        ending = self._forget(turn)
-        if ending is not None:
-            ending.set_exception(error)
-            ending.exception()
-            self._log.append(turn.id, "turn.failed", {})
+        """Leave a turn whose end cannot be written to the next start, with those that stand behind it in its
+        session, and let nobody wait for them or watch.
+        """
+        self._stuck.add(turn.session_id)
+        for left in [one for one in self._live.values() if one.session_id == turn.session_id]:
+            ending = self._forget(left)
+            if ending is not None:
+                ending.set_exception(error)
+                ending.exception()
+                self._log.append(left.id, "turn.failed", {})
         self._note_settled(turn.id)
 
     def _forget(self, turn: Turn) -> asyncio.Future[Turn] | None:
@@ -327,8 +342,8 @@ class Runner:
         held = self._budgets.held(connection, turn)
         if ending.stopped_at is not None:
             self._budgets.stop(connection, turn, ending.stopped_at)
-        # Whether others are held up is asked at each try.
-        ended, following = rows.finish(connection, turn, ending, hold=self.holding)
+        # Asked at each try. What is claimed once stopping is not begun, and would be blamed for a kill.
+        ended, following = rows.finish(connection, turn, ending, hold=self.holding or self._stopping)
         return (ended, following), self._budgets.warnings(connection, ended[0], held)
 
     async def persist(self, work: Work[T]) -> T:

@@ -145,6 +145,23 @@ def test_the_summary_is_copied_where_it_tells_of_nothing_else(
     assert (made["fresh_from"], made["summary"], made["summary_to"]) == shown
 
 
+@pytest.mark.parametrize(
+    ("last", "fresh_seq", "shown"),
+    [
+        (None, 3, (2, 3)),
+        ("t3", 3, (2, 3)),
+        ("t2", 3, (0, 0)),  # it ended after the conversation was begun anew, and is what the fork is made from
+        (None, 8, (2, 4)),  # what had not ended then left its numbers
+    ],
+)
+def test_what_was_accepted_before_a_new_conversation_stays_hidden(
+    engine: Engine, last: str | None, fresh_seq: int, shown: tuple[int, int]
+) -> None:
+    fill(engine, 3, fresh_from=2, fresh_seq=fresh_seq)
+    made = copy(engine, last)
+    assert (made["fresh_from"], made["fresh_seq"]) == shown
+
+
 def test_a_merged_turn_is_merged_into_the_copy_of_the_other(engine: Engine) -> None:
     fill(engine, 3)
     change(engine, "t2", merged_into="t1", merged_step=1)

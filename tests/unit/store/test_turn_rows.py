@@ -156,6 +156,24 @@ def test_recovery_puts_all_back_into_their_queues_and_counts_the_death(
     assert claimed == [("a1", "running", 2), ("b1", "running", 2)]
 
 
+def test_a_stop_leaves_what_was_interrupted_to_the_next_start(
+    engine: Engine, take: Callable[..., Turn], message: Callable[..., Inbound]
+) -> None:
+    with engine.begin() as connection:
+        for channel in ("a", "b"):
+            take(connection, f"{channel}1", channel=channel, user="ana")
+            take(connection, f"{channel}2", channel=channel, user="bob")
+        urgent = message(channel="a", user="ana", on_busy="interrupt")
+        new = NewTurn(turn_id="a3", session_id="ses_a3", channel="a", at=AT)
+        rows.accept(connection, urgent, new, hold=False)
+        rows.requeue(connection)
+
+        assert states(connection) == dict.fromkeys(["a2", "a3", "b1", "b2"], "queued") | {"a1": "running"}
+        assert [(turn.id, turn.state) for turn in rows.interrupted(connection)] == [("a1", "queued")]
+        rows.recover(connection)
+        assert rows.interrupted(connection) == []
+
+
 def test_recovery_of_a_quiet_database_finds_nothing(engine: Engine) -> None:
     with engine.begin() as connection:
         assert rows.recover(connection) == []
@@ -199,6 +217,7 @@ def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take:
         assert raw is not None
         raw.set_trace_callback(statements.append)
         rows.finish(connection, take(connection, "t1"), DONE, hold=False)
+        rows.interrupted(connection)
         rows.recover(connection)
         raw.set_trace_callback(None)
         plans = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import ModelFailed, SessionBusy
 from torana.messages import Inbound, OnBusy, Usage
+from torana.store import turns as rows
+from torana.store.turns import NewTurn
 from torana.testing import ScriptedModel
 
 Boot = Callable[..., Awaitable[Any]]
@@ -48,6 +51,32 @@ async def test_an_interrupt_ends_what_runs_and_goes_before_what_waits(boot: Boot
     ended = await gateway.turns.ended(running)
     assert (ended.state, ended.reply) == ("cancelled", "half a")
     assert [(await gateway.turns.ended(turn)).state for turn in (urgent, waiting)] == ["completed"] * 2
+
+
+async def test_an_interrupt_that_the_process_did_not_live_to_see_is_for_what_ran(
+    boot: Boot, message: Message
+) -> None:
+    gateway = await boot(obedient=True)
+    failed = await gateway.turns.accept(message("failed"))
+    await gateway.agent.until("failed")
+    gateway.agent.end("failed", ModelFailed())
+    await gateway.turns.ended(failed)
+    running = await gateway.turns.accept(message("running"))
+    await gateway.agent.until("running")
+    retried = await gateway.turns.retry("gateway", failed.id)
+    new = NewTurn(turn_id="turn_u", session_id="ses_u", channel=running.channel, at=running.created_at)
+    urgent = message("urgent", on_busy="interrupt")
+    await gateway.database.run(partial(rows.accept, inbound=urgent, new=new, hold=False))
+    await gateway.crash()
+
+    gateway = await boot(obedient=True)
+    for content in ("urgent", "failed"):
+        await gateway.agent.until(content)
+        gateway.agent.end(content)
+
+    ended = [await gateway.turns.ended(turn) for turn in (running, retried)]
+    assert [turn.state for turn in ended] == ["cancelled", "completed"]
+    assert [event.type for event in await gateway.watch(running)] == ["turn.accepted", "turn.failed"]
 
 
 @pytest.mark.parametrize("on_busy", ["steer", "interrupt"])

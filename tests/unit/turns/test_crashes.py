@@ -238,6 +238,33 @@ async def test_what_waited_for_more_than_a_day_is_not_acted_on(
     assert (found.failure and found.failure.code) == (None if state == "running" else "expired")
 
 
+async def test_what_expired_and_is_retried_does_not_expire_while_it_waits_again(
+    boot: Boot, message: Message
+) -> None:
+    now = datetime(2026, 3, 2, tzinfo=UTC)
+    gateway = await boot(obedient=True, clock=lambda: now)
+    for content in ("begun", "waited"):
+        waited = await gateway.turns.accept(message(content))
+    await gateway.agent.until("begun")
+    await gateway.crash()
+    later = now + timedelta(days=2)
+    gateway = await boot(obedient=True, clock=lambda: later)
+    assert (await gateway.turns.ended(waited)).failure.code == "expired"
+    told = await gateway.watch(waited)
+    await gateway.turns.retry("gateway", waited.id)
+    await gateway.turns.stop(grace=0)
+    gateway.database.close()
+
+    gateway = await boot(obedient=True, clock=lambda: later)
+    for content in ("begun", "waited"):
+        await gateway.agent.until(content)
+        gateway.agent.end(content)
+
+    assert (await gateway.turns.ended(waited)).state == "completed"
+    ids = [event.id for event in [*told, *await gateway.watch(waited)]]
+    assert len(set(ids)) == len(ids)  # who follows its events misses none of the new ones
+
+
 async def one_running(gateway: Any) -> list[str]:
     """The turns that run, once one does and any other had the time to."""
     for _ in range(5):  # as many looks into the store as another one would need to be started

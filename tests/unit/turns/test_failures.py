@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
-from torana.errors import GatewayError, StoreUnavailable
+from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Reply, Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
@@ -115,6 +115,37 @@ async def test_nobody_waits_for_an_end_that_cannot_be_written(
     assert turns.live == []
 
 
+async def test_nor_for_what_waits_behind_an_end_that_cannot_be_written(
+    open_turns: OpenTurns, open_database: Callable[[], Database], message: Message, database: Database
+) -> None:
+    gate = asyncio.Event()
+    turns = open_turns(ScriptedModel([RuntimeError("broken")], ["It is ", gate, "lost."], [asyncio.Event()]))
+    broken = await turns.ended(await turns.accept(message()))
+    accepted = [await turns.accept(message()), await turns.accept(message(on_busy="steer"))]
+    accepted.append(await turns.accept(message(user="bob")))
+    watchers = [asyncio.create_task(seen(turns, turn)) for turn in accepted]
+    waiting = [asyncio.ensure_future(turns.ended(turn)) for turn in accepted]
+    await database.run(refuse_ends)
+    gate.set()
+
+    for one in waiting:
+        with pytest.raises(IntegrityError):
+            await one
+    assert [events[-1].type for events in await asyncio.gather(*watchers)] == ["turn.failed"] * 3
+    assert turns.live == []
+    with pytest.raises(QueueFull, match="until the gateway is started again"):
+        await turns.accept(message())
+    with pytest.raises(QueueFull, match="until the gateway is started again"):
+        await turns.retry(broken.owner, broken.id)
+    assert (await turns.accept(message(channel="elsewhere"))).state == "running"
+    await turns.stop(grace=0)
+    await database.run(take_ends)
+
+    turns = open_turns(ScriptedModel(*["at last"] * 4), database=open_database())
+    await turns.start()
+    assert [(await turns.ended(turn)).reply for turn in accepted] == ["at last"] * 3
+
+
 async def seen(turns: Turns, turn: Turn) -> list[TurnEvent]:
     """What who follows a turn sees of it."""
     return [event async for event in turns.events(turn)]
@@ -126,6 +157,11 @@ def refuse_ends(connection: Connection) -> None:
         "CREATE TRIGGER no_end BEFORE UPDATE ON turns WHEN NEW.state IN ('completed', 'failed') "
         "BEGIN SELECT RAISE(ABORT, 'no end'); END"
     )
+
+
+def take_ends(connection: Connection) -> None:
+    """Have it take them again."""
+    connection.exec_driver_sql("DROP TRIGGER no_end")
 
 
 async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ToolCallPart
 
-from torana.errors import KeyReused, SessionBusy
+from torana.errors import Draining, KeyReused, SessionBusy
 from torana.messages import Inbound
+from torana.store.database import Connection
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
 
 Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
@@ -121,3 +128,90 @@ async def test_a_message_without_a_key_is_known_to_nobody(boot: Boot, message: M
     await gateway.turns.accept(message("a"))
 
     assert await gateway.turns.known(message("a")) is None
+
+
+@pytest.mark.parametrize(
+    "name", [{"key": "k"}, {"account": "chat", "message": "7"}], ids=["a key", "a platform's message"]
+)
+async def test_a_control_word_is_obeyed_once(boot: Boot, message: Message, name: dict[str, str]) -> None:
+    gateway = await boot(obedient=True)
+    await gateway.turns.accept(message("a"))
+    await gateway.agent.until("a")
+    stop = replace(message("/stop"), **name)
+    first = await gateway.turns.submit(stop)
+    await gateway.turns.accept(message("b"))
+    await gateway.agent.until("b")
+
+    again = await gateway.turns.submit(stop)
+
+    assert (first.turn.reply, again.turn, first.new, again.new) == ("Stopped.", first.turn, True, False)
+    assert set(gateway.agent.running) == {"b"}
+
+
+async def test_a_control_word_under_another_messages_key_is_not_obeyed(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    await gateway.turns.accept(message("a", key="k"))
+    await gateway.agent.until("a")
+
+    with pytest.raises(KeyReused):
+        await gateway.turns.accept(message("/stop", key="k"))
+
+    assert set(gateway.agent.running) == {"a"}
+
+
+async def test_a_control_word_is_carried_out_although_its_caller_goes_and_the_gateway_stops(
+    boot: Boot, message: Message
+) -> None:
+    begun, stopped, tidy = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def dig() -> str:
+        """Dig."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+            await tidy.wait()
+        return "never"
+
+    tools = FunctionToolset[ToolContext]([dig], metadata={"permission": "allow"})
+    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})]), tools)
+    turn = await gateway.turns.accept(message())
+    await begun.wait()
+    caller = asyncio.ensure_future(gateway.turns.submit(message("/stop", key="k")))
+    await stopped.wait()
+    caller.cancel()
+    stopping = asyncio.ensure_future(gateway.turns.stop(grace=60))
+    await asyncio.sleep(0)
+    tidy.set()
+    await stopping
+    gateway.database.close()
+
+    gateway = await boot(obedient=True)
+
+    assert (await gateway.turns.get("gateway", turn.id)).state == "cancelled"
+    assert (await gateway.turns.known(message("/stop", key="k"))).reply == "Stopped."
+
+
+async def test_a_stop_of_the_gateway_does_not_wait_for_whom_a_control_word_waits_for(
+    boot: Boot, message: Message
+) -> None:
+    gateway = await boot(obedient=True)
+    turn = await gateway.turns.accept(message("a"))
+    await gateway.agent.until("a")
+    go_on = threading.Event()
+
+    def read(_: Connection) -> bool:
+        return go_on.wait(30)
+
+    reading = asyncio.ensure_future(gateway.database.run(read))
+    caller = asyncio.ensure_future(gateway.turns.submit(message("/stop", key="k")))
+    await asyncio.sleep(0)  # it looks whether it is known
+    stopping = asyncio.ensure_future(gateway.turns.stop(grace=0))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(reading, stopping)
+
+    with pytest.raises(Draining):
+        await caller
+    assert (await gateway.turns.get("gateway", turn.id)).state == "queued"

@@ -1,0 +1,80 @@
+"""A new conversation shows the model nothing of before, also where that has not ended yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from torana.errors import ModelFailed
+from torana.messages import Inbound
+from torana.sessions import Sessions
+from torana.sessions.summaries import Summaries
+from torana.testing import ScriptedModel
+from torana.turns import SessionChanges
+
+Boot = Callable[..., Awaitable[Any]]
+Message = Callable[..., Inbound]
+
+
+def shown(gateway: Any) -> list[list[str]]:
+    """What was said in each request to the model."""
+    return [
+        [part.content for said in asked.messages for part in said.parts] for asked in gateway.model.requests
+    ]
+
+
+@pytest.mark.parametrize("how", ["/new", "reset"])
+async def test_what_runs_and_what_waits_then_belongs_to_the_old_one(
+    boot: Boot, message: Message, how: str
+) -> None:
+    gate = asyncio.Event()
+    gateway = await boot(ScriptedModel([gate, "A"], "B", "C", "D"))
+    running = await gateway.turns.accept(message("a"))
+    await gateway.turns.accept(message("b"))
+    await gateway.until_asked(1)
+
+    if how == "/new":
+        await gateway.turns.accept(message("/new"))
+    else:
+        sessions = Sessions(database=gateway.database, history_messages=40)
+        changes = SessionChanges(database=gateway.database, sessions=sessions, turns=gateway.turns)
+        await changes.reset("gateway", running.session_id)
+    new = await gateway.turns.accept(message("c"))
+    gate.set()
+    await gateway.turns.ended(new)
+    last = await gateway.turns.ended(await gateway.turns.accept(message("d")))
+
+    assert shown(gateway) == [["a"], ["b"], ["c"], ["c", "C", "d"]]
+    overdue = await Summaries(database=gateway.database, history_messages=2).overdue(last)
+    assert overdue is not None
+    assert overdue.transcript == "User: c\nAssistant: C"
+
+
+async def test_what_waited_hides_nothing_of_the_new_one_that_came_before_it(
+    boot: Boot, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([asyncio.Event()], "C", "B", "D"))
+    await gateway.turns.accept(message("a"))
+    old = await gateway.turns.accept(message("b"))
+    await gateway.until_asked(1)
+
+    await gateway.turns.accept(message("/new"))
+    await gateway.turns.accept(message("c", on_busy="interrupt"))
+    await gateway.turns.ended(old)
+    await gateway.turns.ended(await gateway.turns.accept(message("d")))
+
+    assert shown(gateway) == [["a"], ["c"], ["c", "C", "b"], ["c", "C", "d"]]
+
+
+async def test_what_is_retried_belongs_to_the_new_one(boot: Boot, message: Message) -> None:
+    gateway = await boot(ScriptedModel([ModelFailed()], "A", "B"))
+    failed = await gateway.turns.ended(await gateway.turns.accept(message("a")))
+
+    await gateway.turns.accept(message("/new"))
+    await gateway.turns.ended(await gateway.turns.retry("gateway", failed.id))
+    await gateway.turns.ended(await gateway.turns.accept(message("b")))
+
+    assert shown(gateway) == [["a"], ["a"], ["a", "A", "b"]]
