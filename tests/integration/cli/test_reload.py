@@ -79,6 +79,8 @@ def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files:
     assert [(act["action"], act["source"], act["detail"]) for act in acts] == [
         ("connectors.reload", "signal", {"changed": ["gone", "new", "two"]})
     ]
+    assert place.run("pair", "approve", "new:ana")[0] == 0
+    assert place.run("pair", "approve", "gone:ana")[0] == 1
 
 
 def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, files: Files) -> None:
