@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from torana.store.backup import DATABASE_NAME
+from torana.store.migrate import migrate
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 
@@ -40,6 +43,9 @@ def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> No
 
 
 def test_without_a_gateway_the_database_is_changed_itself(place: Place) -> None:
+    place.data_dir.mkdir()
+    migrate(place.data_dir / DATABASE_NAME)
+
     approved = place.run("pair", "approve", "irc:~ana!a@b", **SETTINGS)
     assert approved == (0, f"irc:~ana!a@b may talk, as irc:~ana!a@b{UNASKED}\n", "")
     code, _, err = place.run("pair", "approve", "telegrm:1")
