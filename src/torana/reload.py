@@ -61,26 +61,27 @@ class Reload:
         """
         async with self._one_at_a_time:
             try:
-                settings, accounts = await asyncio.to_thread(self._read)
+                loaded, accounts = await asyncio.to_thread(self._read)
                 changed = self._connectors.changes(accounts)
                 new = [account for account in accounts if account.name in changed]
-                await asyncio.to_thread(check_accounts, new)
+                with loaded.placing():
+                    await asyncio.to_thread(check_accounts, new)
             except ConfigInvalid as error:
                 faults = error.detail.splitlines()
                 _log.error("the settings are faulty; nothing changed", extra={"faults": faults})
                 raise SettingsFaulty(error.detail) from error
-            self._tell_of_others(settings)
+            self._tell_of_others(loaded.settings)
             await self._audit.add(act, "connectors.reload", "connectors", changed=changed)
             changed = await self._connectors.apply(accounts)
-            self._kinds = kinds_of_people(settings.connectors)
+            self._kinds = kinds_of_people(loaded.settings.connectors)
             _log.info("connectors changed" if changed else "no connector changed", extra={"accounts": changed})
             return changed
 
-    def _read(self) -> tuple[Settings, Sequence[Account]]:
+    def _read(self) -> tuple[Loaded, Sequence[Account]]:
         loaded = self._loaded.again()
         for line in loaded.warnings:
             _log.warning("settings: %s", line)
-        return loaded.settings, read_accounts(loaded.settings.connectors, loaded.provider_environ)
+        return loaded, read_accounts(loaded.settings.connectors, loaded.provider_environ)
 
     def _tell_of_others(self, settings: Settings) -> None:
         before = self._loaded.settings
