@@ -315,7 +315,13 @@ def _install(handlers: Iterable[logging.Handler], level: int) -> None:
     root.setLevel(level)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that an answer was broken off: whoever did so has said why."""
+    return record.msg != "ASGI callable returned without completing response."
+
+
 def _adopt_uvicorn() -> None:
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

@@ -202,6 +202,7 @@ def test_uvicorn_takes_part_without_its_access_log() -> None:
     stream = configure()
     logging.getLogger("uvicorn.error").info("started", extra={"color_message": "\x1b[1mstarted"})
     logging.getLogger("uvicorn.access").info("GET /health")
+    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing response.")
     (line,) = lines(stream)
     assert (line["event"], "color_message" in line) == ("started", False)
 

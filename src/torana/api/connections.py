@@ -116,7 +116,10 @@ def add_pairing(router: APIRouter, services: Services) -> None:
     async def approve_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
         user = wire.identifier(document, "user")
-        paired = await services.connections.pairing.approve(_who(document), user=user, act=act(request))
+        connections = services.connections
+        paired = await connections.pairing.approve(
+            _who(document), user=user, kinds=connections.kinds(), act=act(request)
+        )
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
     @router.post(
@@ -130,7 +133,8 @@ def add_pairing(router: APIRouter, services: Services) -> None:
     )
     async def deny_sender(request: Request) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
-        paired = await services.connections.pairing.deny(_who(document), act=act(request))
+        connections = services.connections
+        paired = await connections.pairing.deny(_who(document), kinds=connections.kinds(), act=act(request))
         return JSONResponse(sender_body(paired), headers=NO_STORE)
 
 

@@ -25,6 +25,10 @@ _log = logging.getLogger(__name__)
 _LINGER_BYTES = 1024 * 1024
 
 
+class BrokenOff(Exception):
+    """An answer that has begun cannot be brought to its end: its connection is broken, and no bug is meant."""
+
+
 class RequestScope:
     """Gives a request its id, its log line, and an answer whatever happens inside."""
 
@@ -60,6 +64,8 @@ class RequestScope:
             if status == 0:
                 await problem(Draining(), request)(scope, receive, reply)
             raise
+        except BrokenOff as reason:
+            _log.info("an answer was broken off", extra={"reason": str(reason)})
         except Exception:  # noqa: BLE001 - whatever it is, its caller gets an answer
             _log.exception("a request failed on a bug")
             if status == 0:

@@ -7,7 +7,9 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from torana.api.edge import BrokenOff
 from torana.api.openapi import with_headers
+from torana.errors import GatewayError
 from torana.sessions.export import Format, file_name, head, told
 from torana.sessions.listing import Message, Session
 
@@ -48,5 +50,8 @@ async def _written(
     session: Session, form: Format, pages: AsyncGenerator[Sequence[Message]]
 ) -> AsyncGenerator[str]:
     yield head(session, form)
-    async for page in pages:
-        yield "".join(told(message, form) for message in page)
+    try:
+        async for page in pages:
+            yield "".join(told(message, form) for message in page)
+    except GatewayError as error:
+        raise BrokenOff(error.detail) from error

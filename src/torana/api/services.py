@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,8 @@ class Connections:
     """The chat platforms, who may talk there, and what is to be said there."""
 
     pairing: Pairing
+    #: What the ids of people may begin with: the accounts of the settings, and their kinds.
+    kinds: Callable[[], Collection[str]]
     deliveries: Deliveries
     #: How every account stands, and what is to be delivered there.
     status: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]

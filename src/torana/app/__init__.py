@@ -184,6 +184,7 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
 def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:
     return Connections(
         pairing=pairing,
+        kinds=reload.kinds,
         deliveries=Deliveries(database=core.database, wake=connectors.wake),
         status=connectors.status,
         reload=reload.by_act,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
@@ -27,7 +28,7 @@ from torana.tools.sandbox import Bubblewrap, Sandbox
 from torana.tools.schedules import ScheduleTools
 from torana.tools.scripts import Granted, ScriptTools
 from torana.tools.skills import SkillTools
-from torana.tools.toolset import build_toolset
+from torana.tools.toolset import ToolGroup, build_toolset
 from torana.tools.web import WebTools
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
@@ -54,9 +55,38 @@ def build_acting(
     granted: Granted,
 ) -> Acting:
     """All tools of the gateway. Raises ``ConfigInvalid`` for an operator's own that cannot be had."""
+    python = PythonTools()
+    groups = tool_groups(
+        loaded,
+        memory=memory,
+        sessions=sessions,
+        skills=skills,
+        schedules=schedules,
+        workspaces=workspaces,
+        granted=granted,
+        python=python,
+    )
+    toolset = build_toolset(groups, own=load_tools(loaded.settings.tools))
+    mcp = _mcp(loaded, taken=frozenset(toolset.tools))
+    return Acting(
+        toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset, python=python, mcp=mcp
+    )
+
+
+def tool_groups(
+    loaded: Loaded,
+    *,
+    memory: Memory,
+    sessions: Sessions,
+    skills: Skills,
+    schedules: Schedules,
+    workspaces: Workspaces,
+    granted: Granted,
+    python: PythonTools,
+) -> Sequence[ToolGroup]:
+    """The gateway's own tools that work with something. Starts and opens nothing."""
     settings = loaded.settings
     guard = open_guard(settings)
-    python = PythonTools()
     scripts = ScriptTools(
         skills=skills,
         sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=guard.resolve),
@@ -64,7 +94,7 @@ def build_acting(
         environ=loaded.provider_environ,
     )
     search = open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
-    groups = [
+    return [
         MemoryTools(memory=memory),
         ConversationTools(sessions=sessions),
         SkillTools(skills=skills),
@@ -74,11 +104,6 @@ def build_acting(
         FileTools(workspaces=workspaces),
         WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
-    toolset = build_toolset(groups, own=load_tools(settings.tools))
-    mcp = _mcp(loaded, taken=frozenset(toolset.tools))
-    return Acting(
-        toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset, python=python, mcp=mcp
-    )
 
 
 def _mcp(loaded: Loaded, *, taken: frozenset[str]) -> McpServers:

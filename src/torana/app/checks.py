@@ -7,15 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic_ai.models import Model
 
-from torana.app.acting import open_skills, search_key
+from torana.app.acting import open_skills, open_workspaces, search_key, tool_groups
+from torana.app.core import open_schedules
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, read_accounts
 from torana.errors import ConfigInvalid
+from torana.memory import Memory
+from torana.sessions import Sessions
+from torana.skills.installed import InstalledSkills
+from torana.store.backup import DATABASE_NAME, INSTALLED
+from torana.store.database import Database
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
-from torana.tools.toolset import build_toolset
+from torana.tools.python import PythonTools
+from torana.tools.toolset import ToolGroup, build_toolset
 from torana.web.search import lacking
 
 
@@ -74,8 +81,29 @@ def check_tools(loaded: Loaded) -> Sequence[str]:
     """The names of the operator's own tools, which can all be imported and called."""
     with loaded.placing():
         own = load_tools(loaded.settings.tools)
-        build_toolset([], own=own)
+        # Opens its file when it is first asked for something, which it never is here.
+        database = Database(path=loaded.settings.data_dir / DATABASE_NAME)
+        try:
+            build_toolset(_groups(loaded, database), own=own)
+        finally:
+            database.close()
     return [function.__name__ for function in own]
+
+
+def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
+    """What the names of the operator's own tools must not clash with."""
+    settings = loaded.settings
+    installed = InstalledSkills(root=settings.data_dir / INSTALLED)
+    return tool_groups(
+        loaded,
+        memory=Memory(database=database),
+        sessions=Sessions(database=database, history_messages=settings.history_messages),
+        skills=open_skills(loaded, installed),
+        schedules=open_schedules(settings, database, changed=lambda: None),
+        workspaces=open_workspaces(settings),
+        granted=installed.granted,
+        python=PythonTools(),
+    )
 
 
 def check_search(loaded: Loaded) -> None:

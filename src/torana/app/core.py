@@ -90,7 +90,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
     workspaces, takes = open_workspaces(settings), files_taken(model, settings.model_files)
-    schedules = _schedules(settings, database, due := asyncio.Event())
+    schedules = open_schedules(settings, database, changed=(due := asyncio.Event()).set)
     acting = build_acting(
         loaded,
         memory=memory,
@@ -147,13 +147,14 @@ def _database(settings: Settings) -> Database:
     return Database(path=path)
 
 
-def _schedules(settings: Settings, database: Database, due: asyncio.Event) -> Schedules:
+def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:
+    """Users' schedules; ``changed`` is told that something else may be due next."""
     return Schedules(
         database=database,
         zone=ZoneInfo(settings.timezone),
         per_user=settings.schedules_per_user,
         min_minutes=settings.schedule_min_minutes,
-        changed=due.set,
+        changed=changed,
     )
 
 

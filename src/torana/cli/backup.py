@@ -11,9 +11,10 @@ import typer
 from torana import __version__
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
-from torana.errors import DataDirUnusable, OperatorError
+from torana.errors import OperatorError
 from torana.skills.folder import files_to_keep
 from torana.store.backup import DATABASE_NAME, INSTALLED, write_backup
+from torana.store.reading import check_there
 
 app = typer.Typer()
 
@@ -31,8 +32,7 @@ def backup(
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
     file = _file(target or Path(), now)
-    if not (settings.data_dir / DATABASE_NAME).exists():
-        raise DataDirUnusable(f"there is no database in {settings.data_dir} yet; name another with --data-dir")
+    check_there(settings.data_dir / DATABASE_NAME)
     if file.exists():
         raise OperatorError(f"{file} exists already; name another file, or a directory")
     if not file.parent.is_dir():

@@ -47,7 +47,7 @@ def approve(
 ) -> None:
     """Show the tools of a server that are new, or changed since they were seen, and offer them.
 
-    What is shown is what the model would read; a note tells what of the server's words it would not.
+    What is shown is what the model would read; behind a note stand the server's words that it would not.
     """
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     one = next((one for one in gateway.ask("GET", "/v1/mcp", read=_items) if one["server"] == server), None)
@@ -62,6 +62,8 @@ def approve(
         )
         for note in tool["notes"]:
             typer.echo(f"note: {note}", err=as_json)
+        for text in tool["withheld"]:
+            typer.echo(f"the server's words: {_laid_open(text)}", err=as_json)
         typer.echo(err=as_json)
     if not yes:
         typer.confirm("Offer these to the agent?", abort=True, err=as_json)
@@ -71,6 +73,11 @@ def approve(
         typer.echo(json.dumps(after, indent=2))
     else:
         typer.echo(f"{server} offers {after['tools']} tools.")
+
+
+def _laid_open(text: str) -> str:
+    """The text on one line, also what nobody sees of it: it may be there for a model alone."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _items(document: Any) -> list[Mapping[str, Any]]:

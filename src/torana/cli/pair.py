@@ -15,6 +15,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
 from torana.cli.terminal import print_rows, printable
 from torana.config import Settings
+from torana.connectors.registry import kinds_of_people
 from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
 from torana.people.pairing import Pairing
@@ -60,18 +61,30 @@ def approve(
     """Let somebody talk."""
     body = {"who": who} if user is None else {"who": who, "user": user}
     settings = settings_from(config=config, data_dir=data_dir).settings
+    kinds = kinds_of_people(settings.connectors)
     paired = _decided(
-        settings, "approve", body, lambda pairing: pairing.approve(who, user=user, act=act_by_hand())
+        settings,
+        "approve",
+        body,
+        lambda pairing: pairing.approve(who, user=user, kinds=kinds, act=act_by_hand()),
     )
-    typer.echo(printable(f"{paired['sender']} may talk, as {paired['user']}"))
+    typer.echo(printable(f"{paired['sender']} may talk, as {paired['user']}{_unasked(paired)}"))
 
 
 @app.command()
 def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
     """Let somebody not talk, or not any more."""
     settings = settings_from(config=config, data_dir=data_dir).settings
-    paired = _decided(settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, act=act_by_hand()))
-    typer.echo(printable(f"{paired['sender']} may not talk"))
+    kinds = kinds_of_people(settings.connectors)
+    paired = _decided(
+        settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, kinds=kinds, act=act_by_hand())
+    )
+    typer.echo(printable(f"{paired['sender']} may not talk{_unasked(paired)}"))
+
+
+def _unasked(paired: Mapping[str, Any]) -> str:
+    """The end of a line about somebody whom only the operator named: a slip would go unnoticed."""
+    return "" if paired["account"] else "; nobody of that id has asked for a code, so check the spelling"
 
 
 def _decided(
@@ -83,7 +96,7 @@ def _decided(
     """The sender after the operator's word. Raises ``OperatorError`` where it is refused."""
 
     def chosen(document: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {name: document[name] for name in ("sender", "user")}
+        return {name: document[name] for name in ("sender", "user", "account")}
 
     gateway = running_gateway(settings)
     if gateway is not None:

@@ -10,7 +10,9 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import httpx
+import typer
 
+from torana.cli.terminal import printable
 from torana.config import Settings
 from torana.errors import OperatorError
 from torana.messages import utc_now
@@ -19,6 +21,7 @@ from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
 from torana.store.lock import DataDirLock, read_address
 from torana.store.migrate import migrate
+from torana.store.reading import check_there
 
 T = TypeVar("T")
 
@@ -109,16 +112,26 @@ def the_gateway(settings: Settings) -> RunningGateway:
 
 
 @contextmanager
-def own_database(settings: Settings) -> Generator[Database]:
-    """The database while no gateway runs; none can start meanwhile. Raises ``DataDirBusy``."""
+def own_database(settings: Settings, *, making: bool = False) -> Generator[Database]:
+    """The database while no gateway runs; none can start meanwhile.
+
+    One that is not there yet is made with ``making``, and when all is done that is said on standard error: its
+    place may be mistyped. Raises ``DataDirBusy``, and ``DataDirUnusable`` for what is not there and not made.
+    """
+    path = settings.data_dir / DATABASE_NAME
+    if not making:
+        check_there(path)
     with DataDirLock(data_dir=settings.data_dir, address="a command of torana"):
-        path = settings.data_dir / DATABASE_NAME
+        new = not path.exists()
         migrate(path)
         database = Database(path=path)
         try:
             yield database
         finally:
             database.close()
+        if new:
+            line = f"made a new database {path}; if the gateway has another, name its place with --data-dir"
+            typer.echo(printable(line), err=True)
 
 
 def act_by_hand() -> Act:

@@ -68,6 +68,8 @@ class _Change:
     path: str
     body: Mapping[str, Any] | None = None
     by_hand: Callable[[Tokens], Coroutine[Any, Any, Mapping[str, Any]]]
+    #: Whether it may come before the first start of the gateway.
+    making: bool = False
 
 
 @app.command()
@@ -105,7 +107,7 @@ def create(
         "label": label,
         "expiresIn": None if expires is None else int(expires.total_seconds()),
     }
-    change = _Change(method="POST", path="/v1/tokens", body=body, by_hand=by_hand)
+    change = _Change(method="POST", path="/v1/tokens", body=body, by_hand=by_hand, making=True)
     settings = settings_from(config=config, data_dir=data_dir).settings
     _tell_secret(_made(settings, change, _ISSUED), as_json=as_json)
 
@@ -184,7 +186,7 @@ def _made(settings: Settings, change: _Change, fields: Sequence[str]) -> Mapping
     gateway = running_gateway(settings)
     if gateway is not None:
         return gateway.ask(change.method, change.path, body=change.body, read=chosen)
-    with own_database(settings) as database:
+    with own_database(settings, making=change.making) as database:
         try:
             return chosen(asyncio.run(change.by_hand(Tokens(database=database))))
         except GatewayError as error:

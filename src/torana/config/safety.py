@@ -1,4 +1,4 @@
-"""When the gateway may be reached from other machines, and with which token."""
+"""Where the gateway may be reached: on which ports, when from other machines, and with which token."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ def refusals(settings: Settings, *, where: Callable[[str], str]) -> list[str]:
 
     ``where`` tells how a message about a setting begins.
     """
+    return [*_same_port(settings, where), *_reachable(settings, where)]
+
+
+def _same_port(settings: Settings, where: Callable[[str], str]) -> list[str]:
+    if settings.hooks_port != settings.port:
+        return []
+    return [f"{where('hooks_port')}: {settings.port} is the gateway's own port; choose another"]
+
+
+def _reachable(settings: Settings, where: Callable[[str], str]) -> list[str]:
     if is_loopback(settings.host):
         return []
     if settings.gateway_token is None:

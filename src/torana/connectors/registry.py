@@ -64,6 +64,11 @@ def read_accounts(
     ]
 
 
+def kinds_of_people(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """What people's ids may begin with on the accounts that the settings name, also on those switched off."""
+    return frozenset(kind for name, table in tables.items() for kind in (name, str(table.get("kind", name))))
+
+
 def check_accounts(accounts: Sequence[Account]) -> None:
     """Import what the accounts need, and check their settings; nothing is connected. May take seconds.
 

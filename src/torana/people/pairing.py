@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
@@ -15,6 +15,7 @@ from torana.store import senders
 from torana.store.audit import Act
 from torana.store.database import Connection, Database
 from torana.store.senders import Asker, Paired, SenderState
+from torana.tools.entry_faults import meant
 
 #: How long a code is good for.
 VALID = timedelta(hours=1)
@@ -51,27 +52,34 @@ class Pairing:
         work = partial(_asked, asker=asker, code=_digest(code), at=self._clock())
         return code if await self._database.run(work) else None
 
-    async def approve(self, who: str, *, user: str | None = None, act: Act) -> Paired:
+    async def approve(self, who: str, *, user: str | None = None, kinds: Collection[str], act: Act) -> Paired:
         """Let somebody talk, by their code or by ``kind:id``, as a user of that name or of their own.
 
-        Raises ``NotFound`` for a code that is wrong or too old.
+        ``kinds`` are those that there are. Raises ``NotFound`` for a code that is wrong or too old, and for
+        somebody of another kind of whom nothing is known.
         """
-        return await self._decided(who, "approved", user, act)
+        return await self._decided(who, "approved", user, kinds, act)
 
-    async def deny(self, who: str, *, act: Act) -> Paired:
-        """Let somebody not talk, or not any more; they are not answered again. Raises ``NotFound``."""
-        return await self._decided(who, "denied", None, act)
+    async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
+        """Let somebody not talk, or not any more; they are not answered again. Raises as ``approve``."""
+        return await self._decided(who, "denied", None, kinds, act)
 
     async def listed(self, *, state: SenderState | None = None, limit: int = 200) -> Sequence[Paired]:
         """Who asked, the newest first."""
         return await self._database.run(partial(senders.listed, state=state, limit=limit))
 
     async def _decided(
-        self, who: str, state: Literal["approved", "denied"], user: str | None, act: Act
+        self,
+        who: str,
+        state: Literal["approved", "denied"],
+        user: str | None,
+        kinds: Collection[str],
+        act: Act,
     ) -> Paired:
         if user is not None and not 0 < len(user) <= ID_LIMIT:
             raise BadRequest(f"`user` must have 1 to {ID_LIMIT} characters.")
-        return await self._database.run(partial(_decide, who=who, state=state, user=user, act=act))
+        work = partial(_decide, who=who, state=state, user=user, kinds=kinds, act=act)
+        return await self._database.run(work)
 
 
 def _asked(connection: Connection, asker: Asker, code: bytes, at: datetime) -> bool:
@@ -87,11 +95,21 @@ def _asked(connection: Connection, asker: Asker, code: bytes, at: datetime) -> b
 
 
 def _decide(
-    connection: Connection, who: str, state: Literal["approved", "denied"], user: str | None, act: Act
+    connection: Connection,
+    who: str,
+    state: Literal["approved", "denied"],
+    user: str | None,
+    kinds: Collection[str],
+    act: Act,
 ) -> Paired:
     kind, colon, sender = who.strip().partition(":")
     if colon and kind and sender:
         known = senders.get(connection, kind, sender)
+        if known is None and kind not in kinds:
+            raise NotFound(
+                f"no connector is called {kind[:60]!r}; the settings have "
+                f"{', '.join(sorted(kinds)) or 'none'}{meant(kind, kinds)}"
+            )
         asker = known.asker if known else Asker(kind=kind, sender=sender, account="", place="", name="")
     else:
         found = senders.by_code(connection, _digest(who.strip().upper()), act.at - VALID)

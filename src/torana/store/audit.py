@@ -1,4 +1,4 @@
-"""Rows of the audit record: appended in the transaction of the act itself, and never changed."""
+"""Rows of the audit record: in the transaction of an act that changes rows itself, and never changed."""
 
 from __future__ import annotations
 

@@ -15,10 +15,18 @@ from torana.store.database import sqlite_engine
 T = TypeVar("T")
 
 
+def check_there(path: Path) -> None:
+    """Raise ``DataDirUnusable`` where there is no such file."""
+    if not path.exists():
+        raise DataDirUnusable(
+            f"there is no database {path} yet; start the gateway with `torana serve`, or name the place of "
+            "another with --data-dir"
+        )
+
+
 def read_database(path: Path, work: Callable[[Connection], T]) -> T:
     """What ``work`` reads. Raises ``DataDirUnusable`` for a file that is missing or cannot be read."""
-    if not path.exists():
-        raise DataDirUnusable(f"there is no database {path} yet; name another place with --data-dir")
+    check_there(path)
     engine = sqlite_engine(path, read_only=True)
     try:
         with engine.begin() as connection:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from torana.app import App
 from torana.sessions.export import FORMATS
@@ -14,6 +16,11 @@ from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
+
+
+async def never() -> Message:
+    """Nothing more is received."""
+    return await asyncio.get_running_loop().create_future()
 
 
 async def say(client: httpx.AsyncClient, content: str, **more: Any) -> dict[str, Any]:
@@ -74,6 +81,38 @@ async def test_a_message_that_comes_while_a_session_is_exported_disturbs_nothing
     asked = [content for content in contents if content != "yes"]
     assert asked[:120] == [str(number) for number in range(120)]
     assert asked[120:] == [f"later {n}" for n in range(len(asked) - 120)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+async def test_a_session_that_is_deleted_meanwhile_breaks_the_connection_and_that_is_expected(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, form: str
+):
+    app, client = gateway
+    first = await say(client, "0")
+    for number in range(1, 120):
+        await say(client, str(number))
+    path = f"/v1/sessions/{first['sessionId']}"
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if b"yes" in message.get("body", b"") and len(sent) < 4:
+            (await client.delete(path)).raise_for_status()
+
+    caplog.set_level(logging.INFO, logger="torana")
+    request = {
+        "type": "http",
+        "method": "GET",
+        "path": f"{path}/export",
+        "query_string": f"format={form}".encode(),
+    }
+    await app.asgi(request | {"headers": [(b"host", b"localhost:18789")]}, never, send)
+
+    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 2
+    assert sent[-1]["more_body"]
+    (told,) = [one for one in caplog.records if "bug" in one.message or "broken off" in one.message]
+    assert (told.levelname, told.exc_info, told.message) == ("INFO", None, "an answer was broken off")
+    assert vars(told)["reason"].startswith("there is no session")
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -47,6 +47,9 @@ async def test_turns_are_counted_by_how_they_stand_and_how_they_ended(start: Sta
     _, client = await start(ScriptedModel([gate, "one"], [ValueError("no")]))
     before = await scraped(client)
     assert [value for name, value in before.items() if name[0].startswith("torana_turns")] == [0] * 6
+    guide = Path(__file__).parents[3] / "docs" / "howto" / "watch-it.md"
+    (row,) = [line for line in guide.read_text().splitlines() if line.startswith("| `torana_turns` ")]
+    assert all(f"`{name[1]}`" in row for name in before if name[0] == "torana_turns")
 
     later = {"Prefer": "respond-async"}
     for content in ("first", "second"):

@@ -309,7 +309,8 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     calls = [
         ToolCallPart("remember", {"text": f"Ana likes {x}", "subject": "fruit"}) for x in ("figs", "kiwis")
     ]
-    app, client = await start(ScriptedModel([calls[0]], "kept", [calls[1]], "kept 2", [ModelFailed("no")]))
+    model = ScriptedModel([calls[0]], "kept", [calls[1]], "kept 2", [ModelFailed("no")])
+    app, client = await start(model, connectors='{"telegram": {"enabled": false}}')
     for content in ("figs 🍈", "kiwis", "fail"):
         await say(client, content, "a", "ana")
     await insert(app, usage, **USAGE)

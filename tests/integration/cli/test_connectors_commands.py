@@ -5,18 +5,34 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from torana.store.backup import DATABASE_NAME
+from torana.store.migrate import migrate
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 
 OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
 
 
+#: Where nobody connects, people may be spoken of all the same.
+SETTINGS = OPERATOR | {
+    "TORANA_CONNECTORS": json.dumps({name: {"enabled": False} for name in ("email", "irc", "telegram")})
+}
+UNASKED = "; nobody of that id has asked for a code, so check the spelling"
+
+
 def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> None:
-    place.serve(**OPERATOR)
+    place.serve(**SETTINGS)
 
     approved = place.run("pair", "approve", "telegram:12345", "--user", "ana", **OPERATOR)
-    assert approved == (0, "telegram:12345 may talk, as ana\n", "")
-    assert place.run("pair", "deny", "telegram:12345", **OPERATOR) == (0, "telegram:12345 may not talk\n", "")
+    assert approved == (0, f"telegram:12345 may talk, as ana{UNASKED}\n", "")
+    denied = place.run("pair", "deny", "telegram:12345", **OPERATOR)
+    assert denied == (0, f"telegram:12345 may not talk{UNASKED}\n", "")
+    code, out, err = place.run("pair", "deny", "telegrm:12345", **OPERATOR)  # the gateway's settings count
+    assert (code, out) == (1, "")
+    assert err == (
+        "no connector is called 'telegrm'; the settings have email, irc, telegram; did you mean \"telegram\"?\n"
+    )
     code, out, err = place.run("pair", "list", "--json", **OPERATOR)
     assert (code, err) == (0, "")
     (item,) = json.loads(out)["items"]
@@ -27,7 +43,13 @@ def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> No
 
 
 def test_without_a_gateway_the_database_is_changed_itself(place: Place) -> None:
-    assert place.run("pair", "approve", "irc:~ana!a@b") == (0, "irc:~ana!a@b may talk, as irc:~ana!a@b\n", "")
+    place.data_dir.mkdir()
+    migrate(place.data_dir / DATABASE_NAME)
+
+    approved = place.run("pair", "approve", "irc:~ana!a@b", **SETTINGS)
+    assert approved == (0, f"irc:~ana!a@b may talk, as irc:~ana!a@b{UNASKED}\n", "")
+    code, _, err = place.run("pair", "approve", "telegrm:1")
+    assert (code, err) == (1, "no connector is called 'telegrm'; the settings have none\n")
 
     code, out, _ = place.run("pair", "list")
     assert code == 0

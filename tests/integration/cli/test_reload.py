@@ -81,6 +81,8 @@ def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files:
     assert [(act["action"], act["source"], act["detail"]) for act in acts] == [
         ("connectors.reload", "signal", {"changed": ["gone", "new", "two"]})
     ]
+    assert place.run("pair", "approve", "new:ana")[0] == 0
+    assert place.run("pair", "approve", "gone:ana")[0] == 1
 
 
 def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, files: Files) -> None:
@@ -97,17 +99,20 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
     gateway.send_signal(signal.SIGHUP)
     faults = files.logged("the settings are faulty; nothing changed", 2)["faults"]
     assert [fault.partition(": ")[0] for fault in faults[:-1]] == [
-        "connectors.one.allow",
-        "connectors.one.sender",
+        "torana.toml:4",
+        "torana.toml:5",
     ]
-    assert faults[-1:] == [
-        "connectors.two.chat: the environment variable UNSET is not set; set it, or write it into .env"
-    ]
+    assert [fault.split(": ")[1] for fault in faults[:-1]] == ["connectors.one.allow", "connectors.one.sender"]
+    unset = "the environment variable UNSET is not set; set it, or write it into .env"
+    assert faults[-1:] == [f"torana.toml:9: connectors.two.chat: {unset}"]
 
     files.write(one="allow = 7", two="nonsense = 1")
     gateway.send_signal(signal.SIGHUP)
     faults = files.logged("the settings are faulty; nothing changed", 3)["faults"]
-    assert [fault.partition(": ")[0] for fault in faults] == ["connectors.one.allow", "connectors.two.nonsense"]
+    assert [fault.split(": ")[:2] for fault in faults] == [
+        ["torana.toml:4", "connectors.one.allow"],
+        ["torana.toml:8", "connectors.two.nonsense"],
+    ]
 
     assert files.active("one", "two") == before
 
@@ -146,9 +151,9 @@ def test_the_command_and_the_variables_of_a_file(place: Place, files: Files) -> 
     files.write(one='chat = "$UNSET"', two="")
     refused = httpx.post(f"{address}/v1/connectors/reload", timeout=30, trust_env=False)
     assert (refused.status_code, refused.json()["code"]) == (409, "settings_faulty")
-    assert (
-        refused.json()["detail"]
-        == "connectors.one.chat: the environment variable UNSET is not set; set it, or write it into .env"
+    assert refused.json()["detail"] == (
+        "torana.toml:4: connectors.one.chat: the environment variable UNSET is not set; set it, or write it "
+        "into .env"
     )
 
 

@@ -496,8 +496,8 @@ async def test_who_was_let_in_is_answered_though_the_gateway_was_away(
     act = Act(principal="operator", source="test", at=utc_now())
     missed = {name: await platform.say("hello?", sender=name) for name in ("carol", "dave", "eve")}
     ids = {name: platform.people[name]["id"] for name in missed}
-    await pairing.approve(f"discord:{ids['carol']}", act=act)
-    await pairing.deny(f"discord:{ids['eve']}", act=act)
+    await pairing.approve(f"discord:{ids['carol']}", kinds=("discord",), act=act)
+    await pairing.deny(f"discord:{ids['eve']}", kinds=("discord",), act=act)
     ended: list[Callable[[Turn], None]] = []
 
     def tell(turn: Turn) -> None:

@@ -109,7 +109,8 @@ async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
         try:
             await ours.say("hello")
             code = (await ours.shown(1))[0].text.split()[-1]
-            await pairing.approve(code.rstrip("."), act=Act(principal="operator", source="test", at=utc_now()))
+            act = Act(principal="operator", source="test", at=utc_now())
+            await pairing.approve(code.rstrip("."), kinds=tables, act=act)
             welcomed = await ours.say("hello again")
             assert (await ours.shown(2))[1].text == "welcome"
             turn = await turns.heard("ours", welcomed)

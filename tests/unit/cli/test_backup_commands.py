@@ -61,8 +61,9 @@ def test_a_backup_overwrites_no_file_and_makes_no_directory(command: Command, da
 
 
 def test_without_a_database_there_is_nothing_to_back_up(command: Command, place: Path) -> None:
-    line = f"there is no database in {place / 'data'} yet; name another with --data-dir\n"
-    assert command("backup") == (1, "", line)
+    code, out, err = command("backup")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"there is no database {place / 'data' / 'torana.db'} yet; start the gateway")
 
 
 def test_a_backup_that_cannot_be_written_is_one_line(command: Command, data: Path, place: Path) -> None:

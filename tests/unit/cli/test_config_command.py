@@ -183,6 +183,32 @@ def test_check_finds_a_missing_key_and_what_stands_in_variables(
     ]
 
 
+def test_check_finds_a_function_that_is_called_as_one_of_the_gateways_tools(
+    torana: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    source = "def read_file(name: str) -> str:\n    return name\n"
+    (tmp_path / "their_files.py").write_text(source + source.replace("read_file", "web_search"))
+    data = tmp_path / "data"
+    own = {"TORANA_TOOLS": "their_files:read_file", "TORANA_DATA_DIR": str(data)}
+    code, _, err = torana("check", **own)
+    assert (code, err) == (
+        2,
+        "TORANA_TOOLS: read_file cannot be a tool: Tool name conflicts with existing tool: 'read_file'\n",
+    )
+    own["TORANA_TOOLS"] = "their_files:web_search"
+    assert torana("check", **own)[0] == 0  # the gateway has none while no service is named
+    code, _, err = torana("check", TORANA_SEARCH="brave", TORANA_SEARCH_API_KEY=TOKEN)
+    assert (code, "web_search cannot be a tool" in err) == (2, True)
+    assert not data.exists()
+
+
+def test_check_refuses_the_gateways_own_port_for_hooks(torana: Command) -> None:
+    Path("torana.toml").write_text("port = 1234\nhooks_port = 1234\n")
+    code, _, err = torana("check")
+    assert (code, err) == (2, "torana.toml:2: hooks_port: 1234 is the gateway's own port; choose another\n")
+
+
 @pytest.mark.parametrize("command", ["check", "show"])
 def test_a_settings_file_that_is_none_is_not_passed_over(torana: Command, command: str) -> None:
     Path("torana.toml").mkdir()

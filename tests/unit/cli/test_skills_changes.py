@@ -51,7 +51,7 @@ def loaded(command: Command) -> list[str]:
 
 def test_an_installed_skill_is_reported_and_waits(command: Command, source: Path) -> None:
     code, out, err = command("skills", "install", str(source))
-    assert (code, err) == (0, "")
+    assert (code, err.partition(" /")[0]) == (0, "made a new database")
     lines = out.splitlines()
     assert lines[0] == "tea is in quarantine"
     assert "  scripts it can run: scripts/boil.sh" in lines
@@ -154,7 +154,8 @@ def test_what_was_placed_by_hand_is_approved_and_asked_again_when_it_changes(
     assert "tea" in loaded(command)
     assert command("skills", "list")[2].startswith("tea: its scripts are not approved")
     (place / ".env").write_text("KETTLE_KEY=a-key\n")
-    assert command("skills", "approve", "tea", "--yes") == (0, "tea is active; its scripts may be run\n", "")
+    code, out, _ = command("skills", "approve", "tea", "--yes")
+    assert (code, out) == (0, "tea is active; its scripts may be run\n")
     assert command("skills", "list")[2] == ""
     (folder / "scripts" / "boil.sh").write_text("echo other\n")
     assert "tea" in loaded(command)

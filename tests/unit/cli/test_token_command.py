@@ -34,7 +34,8 @@ def holder(place: Path, secret: str) -> Principal | None:
 
 def created(command: Command, *options: str) -> dict[str, Any]:
     code, out, err = command("token", "create", "--json", *options)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert not err or err.startswith("made a new database ")
     return json.loads(out)
 
 
@@ -54,6 +55,35 @@ def test_a_token_is_made_before_the_first_start(command: Command, place: Path):
     assert (item["id"], item["label"], item["status"]) == (token["id"], "phone", "active")
     lifetime = datetime.fromisoformat(item["expiresAt"]) - datetime.fromisoformat(item["createdAt"])
     assert lifetime == timedelta(days=30)
+
+
+def test_where_a_token_makes_the_database_it_says_so_and_names_the_place(command: Command, place: Path):
+    there, elsewhere = place / "data" / "torana.db", place / "typo" / "torana.db"
+    cure = "if the gateway has another, name its place with --data-dir"
+    _, _, err = command("token", "create", "--json")
+    assert err == f"made a new database {there}; {cure}\n"
+    assert command("token", "create", "--json")[2] == ""
+    _, out, err = command("token", "create", "--data-dir", "typo")
+    assert err.startswith(f"made a new database {elsewhere}; {cure}\ntok_")
+    assert SECRET.fullmatch(out.rstrip("\n"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("token", "revoke", "tok_1"),
+        ("token", "rotate", "tok_1"),
+        ("pair", "approve", "ABCDEFGH"),
+        ("pair", "deny", "telegram:1"),
+    ],
+)
+def test_what_can_only_change_what_is_there_makes_nothing(
+    command: Command, place: Path, arguments: tuple[str, ...]
+):
+    code, out, err = command(*arguments, "--data-dir", "typo")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"there is no database {place / 'typo' / 'torana.db'} yet; ")
+    assert not (place / "typo").exists()
 
 
 def test_for_a_person_the_secret_stands_alone_on_standard_output(command: Command):

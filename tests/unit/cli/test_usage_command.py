@@ -110,4 +110,6 @@ def test_without_a_database_it_says_so(command: Command) -> None:
     code, _, err = command("usage")
 
     assert code == 1
-    assert "there is no database" in err
+    assert err.endswith(
+        "torana.db yet; start the gateway with `torana serve`, or name the place of another with --data-dir\n"
+    )

@@ -360,7 +360,7 @@ async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_anothe
     await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])
     await running.until_active("one", "two")
     act = Act(principal="operator", source="test", at=utc_now())
-    await running.pairing.approve(user, act=act)
+    await running.pairing.approve(user, kinds=("one", "chat"), act=act)
 
     for name in ("one", "two"):
         said = await chats[name].say("hello", sender="ana")

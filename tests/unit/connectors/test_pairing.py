@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -12,9 +12,14 @@ from tests.unit.connectors.conftest import Gateway
 
 from torana.errors import NotFound
 from torana.messages import utc_now
+from torana.people.pairing import Pairing
 from torana.store.audit import Act
+from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
+
+#: What the ids of people begin with here.
+KINDS = ("chat", "irc")
 
 Open = Callable[..., Awaitable[Gateway]]
 
@@ -34,7 +39,7 @@ async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_g
     (waiting,) = await gateway.pairing.listed(state="pending")
     assert (waiting.asker.sender, waiting.asker.name, waiting.asker.account) == ("eve", "Eve", "home")
 
-    approved = await gateway.pairing.approve(code.lower(), act=act)
+    approved = await gateway.pairing.approve(code.lower(), kinds=KINDS, act=act)
     assert (approved.state, approved.user) == ("approved", "chat:eve")
     said = await chat.say("and now?", sender="eve")
 
@@ -47,8 +52,8 @@ async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_g
 async def test_several_accounts_are_one_person_where_the_operator_says_so(open_gateway: Open, act: Act) -> None:
     chat = Chat()
     gateway = await open_gateway(chat, ScriptedModel("hi", "hi"))
-    await gateway.pairing.approve("chat:ana", user="ana@example.org", act=act)
-    await gateway.pairing.approve("chat:ana2", user="ana@example.org", act=act)
+    await gateway.pairing.approve("chat:ana", user="ana@example.org", kinds=KINDS, act=act)
+    await gateway.pairing.approve("chat:ana2", user="ana@example.org", kinds=KINDS, act=act)
 
     said = [await chat.say("hello", sender=sender) for sender in ("ana", "ana2")]
     await chat.shown(1, to="ana")
@@ -63,7 +68,7 @@ async def test_a_denied_person_is_not_answered_even_where_the_settings_allow_the
 ) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
-    await gateway.pairing.deny("chat:eve", act=act)
+    await gateway.pairing.deny("chat:eve", kinds=KINDS, act=act)
 
     await chat.until_taken(await chat.say("hello", sender="eve"))
     await chat.say("hello", sender="ana")
@@ -92,7 +97,7 @@ async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, ac
     for code in codes:
         late_act = Act(principal=act.principal, source=act.source, at=clock())
         with pytest.raises(NotFound):
-            await gateway.pairing.approve(code, act=late_act)
+            await gateway.pairing.approve(code, kinds=KINDS, act=late_act)
 
 
 async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gateway: Open) -> None:
@@ -117,8 +122,39 @@ async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
 async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Open, act: Act) -> None:
     pairing = (await open_gateway(Chat())).pairing
     for minutes, who in enumerate(("chat:ana", "chat:bob", "chat:eve", "irc:ana")):
-        await pairing.approve(who, act=replace(act, at=act.at + timedelta(minutes=minutes)))
-    await pairing.deny("chat:eve", act=act)
+        await pairing.approve(who, kinds=KINDS, act=replace(act, at=act.at + timedelta(minutes=minutes)))
+    await pairing.deny("chat:eve", kinds=KINDS, act=act)
 
     assert await pairing.approved("chat", 9) == ["bob", "ana"]
     assert await pairing.approved("chat", 1) == ["bob"]
+
+
+@pytest.mark.parametrize("word", ["approve", "deny"])
+@pytest.mark.parametrize(
+    ("who", "kinds", "told"),
+    [
+        ("chta:ana", ("irc", "chat"), 'chta\'; the settings have chat, irc; did you mean "chat"?'),
+        ("@ana:example.org", ("irc",), "@ana'; the settings have irc"),
+        ("chat:ana", (), "chat'; the settings have none"),
+    ],
+)
+async def test_of_nobody_who_can_come_nothing_is_written_down(
+    open_database: Callable[[], Database], act: Act, word: str, who: str, kinds: Sequence[str], told: str
+) -> None:
+    pairing = Pairing(database=open_database(), clock=utc_now)
+    decided = {"approve": pairing.approve, "deny": pairing.deny}[word]
+
+    with pytest.raises(NotFound) as refused:
+        await decided(who, kinds=kinds, act=act)
+
+    assert refused.value.detail == f"no connector is called '{told}"
+    assert await pairing.listed() == []
+
+
+async def test_who_is_known_may_be_turned_away_when_their_connector_is_gone(
+    open_database: Callable[[], Database], act: Act
+) -> None:
+    pairing = Pairing(database=open_database(), clock=utc_now)
+    await pairing.approve("chat:ana", kinds=KINDS, act=act)
+
+    assert (await pairing.deny("chat:ana", kinds=(), act=act)).state == "denied"

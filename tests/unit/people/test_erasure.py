@@ -205,8 +205,8 @@ async def test_of_whom_the_operator_turned_away_nothing_is_left_but_that(
             kind="telegram", sender=sender, account="home", place='{"chat": "attic"}', name="Anabel B."
         )
         assert await pairing.ask(asker)
-        await pairing.approve(f"telegram:{sender}", user=user, act=ACT)
-    await pairing.deny("telegram:1", act=ACT)
+        await pairing.approve(f"telegram:{sender}", user=user, kinds=("telegram",), act=ACT)
+    await pairing.deny("telegram:1", kinds=("telegram",), act=ACT)
 
     erases = erasure(database, open_turns(ScriptedModel()))
     for who in [user] if user else ["telegram:1", "telegram:2"]:

@@ -69,6 +69,7 @@ def test_instructions_and_hidden_characters_are_not_passed_on(text: str) -> None
         assert offer.schema == {"type": "object", "properties": {"what": {"type": "string"}}}
         assert offer.permission == "ask"  # whatever the settings allow
         assert offer.notes
+        assert any(text in one for one in offer.withheld)  # for people to judge
     in_values = {"type": "object", "properties": {"what": {"enum": [text]}}}
     in_names = {"type": "object", "properties": {text: {"type": "string"}}}
     for schema in (in_values, in_names):

@@ -34,6 +34,12 @@ class McpToolBody(Wire):
     description: str
     input_schema: Annotated[dict[str, Any], Field(description="The JSON Schema of its arguments.")]
     notes: Annotated[list[str], Field(description="What was changed of its definition.")]
+    withheld: Annotated[
+        list[str],
+        Field(
+            description="The server's own words that were not taken over: for people to judge, not for a model."
+        ),
+    ]
 
 
 class McpLeftOut(Wire):

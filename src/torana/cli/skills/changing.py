@@ -207,7 +207,7 @@ def _made(loaded: Loaded, change: _Change) -> str:
     with _waiting("the skill is unpacked and looked through"):
         if gateway is not None:
             return _asked(gateway, change)
-        with own_database(loaded.settings) as database:
+        with own_database(loaded.settings, making=True) as database:
             here = SkillsHere(loaded)
             changes = SkillChanges(
                 database=database, skills=here.skills, installed=here.installed, fetcher=_fetcher(loaded)

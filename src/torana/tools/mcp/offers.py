@@ -29,6 +29,8 @@ class Offer:
     permission: Permission
     #: What was changed of it.
     notes: tuple[str, ...] = ()
+    #: The server's own words that were not taken over, for people to judge; never for a model.
+    withheld: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -193,6 +193,7 @@ def _offer(offer: Offer) -> dict[str, Any]:
         "description": offer.description,
         "inputSchema": dict(offer.schema),
         "notes": list(offer.notes),
+        "withheld": list(offer.withheld),
     }
 
 

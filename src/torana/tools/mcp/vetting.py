@@ -72,7 +72,8 @@ def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> Offer:
     schema = _schema(tool.get("inputSchema"))
     digest = hashlib.sha256(json.dumps([name, description, schema], sort_keys=True).encode()).hexdigest()
     notes: list[str] = []
-    suspicious = any(has_hidden(text) or instructs(text) for text in (description, *_words(schema)))
+    words = (description, *_words(schema))
+    suspicious = any(has_hidden(text) or instructs(text) for text in words)
     if suspicious:
         description = f"The tool {name} of the MCP server {server.name}."
         schema = _without_words(schema)
@@ -91,6 +92,7 @@ def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> Offer:
         idempotent=name in server.idempotent,
         permission="allow" if name in server.allow and not suspicious else "ask",
         notes=tuple(notes),
+        withheld=tuple(text[:_DESCRIPTION_LIMIT] for text in words if text) if suspicious else (),
     )
 
 
