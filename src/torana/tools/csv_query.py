@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 from typing import Literal
 
 from torana.tools.base import ToolError, tool
@@ -158,10 +158,16 @@ def _worked_out(rows: list[Row], aggregate: Aggregate, column: str) -> str:
         case "max":
             result = max(numbers)
         case "mean":
-            result = Context(prec=MEAN_DIGITS).divide(sum(numbers, Decimal(0)), Decimal(len(numbers)))
+            result = Context(prec=MEAN_DIGITS).divide(_sum(numbers), Decimal(len(numbers)))
         case _:
-            result = sum(numbers, Decimal(0))
+            result = _sum(numbers)
     return format(result, "f")
+
+
+def _sum(numbers: Sequence[Decimal]) -> Decimal:
+    # All digits stand in the table, so no sum has more than these before the point or behind it.
+    with localcontext(Context(prec=2 * CSV_LIMIT)):
+        return sum(numbers, Decimal(0))
 
 
 def _required_number(cell: str, column: str) -> Decimal:
