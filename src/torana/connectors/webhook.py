@@ -63,7 +63,7 @@ def _address(url: str) -> str:
         _ = parts.port
     except ValueError:
         # What is wrong with it is not repeated: what should be a port may be a password.
-        raise ValueError("an address whose host and port can be") from None
+        raise ValueError("an https:// address with a host and a port that can be") from None
     if parts.username or parts.password:
         raise ValueError("an address with a name or a password in it ends up in logs")
     if not parts.hostname or not (

@@ -264,8 +264,8 @@ class _Header(tarfile.TarInfo):
             raise SkillInvalid("The archive is damaged; pack it anew.") from error
         if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:
             raise SkillInvalid(
-                f"The archive holds a header of more than {HEADER_LIMIT:,} bytes; pack it without extended "
-                "attributes."
+                f"The archive holds a header of more than {HEADER_LIMIT:,} bytes; shorten the names, and pack "
+                "it without extended attributes."
             )
         return header
 

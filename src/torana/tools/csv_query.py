@@ -108,7 +108,6 @@ def _refuse_ragged(header: list[str], rows: list[list[str]]) -> None:
 def _chosen(table: _Table, where: str) -> list[Row]:
     if not where.strip():
         return list(table.rows)
-    # The length first: to look for the sign takes time that grows with its square.
     match = _CONDITION.fullmatch(where.strip()) if len(where) <= CONDITION_LIMIT else None
     if match is None:
         raise ToolError("A condition reads “column = value”, with =, !=, <, <=, >, >= or contains.")
