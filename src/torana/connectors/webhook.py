@@ -58,7 +58,12 @@ def _path(path: str) -> str:
 
 
 def _address(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        # What is wrong with it is not repeated: what should be a port may be a password.
+        raise ValueError("an https:// address with a host and a port that can be") from None
     if parts.username or parts.password:
         raise ValueError("an address with a name or a password in it ends up in logs")
     if not parts.hostname or not (

@@ -564,7 +564,10 @@ def _attachments(message: Message) -> list[Attachment]:
 
 
 def _attachment(url: str) -> Attachment:
-    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    # Of what is no address there is no name.
+    name = ""
+    with suppress(ValueError):
+        name = unquote(urlsplit(url).path).rpartition("/")[2]
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     kinds: dict[str, Literal["image", "voice", "video"]] = {
         "image": "image",

@@ -29,11 +29,26 @@ ENTRY_LIMIT = 2_000
 DEPTH_LIMIT = 16
 #: In bytes; a file system's own limit for one name is 255.
 PATH_LIMIT = 1_000
+#: Bytes of what a tar file says about an entry apart from it, its longer name above all. Some releases of
+#: Python look through it in time that grows with the square of it.
+HEADER_LIMIT = 2 * PATH_LIMIT
+#: What it may say of all entries, which is gone through for each of them.
+COMMON_LIMIT = 100
 
 #: What a tar file holds besides its files: a header and some padding for each, and longer names.
 _TAR_OVERHEAD = 4 * 1024 * 1024
 _CHUNK = 256 * 1024
 _CENTRAL = b"PK\x01\x02"
+#: Kinds of headers that tell of the next entry, or of all that follow.
+_ABOUT_ENTRIES = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
 
 #: What archives of other kinds begin with.
 _OTHERS = {
@@ -124,7 +139,7 @@ class _Writer:
         """Count an entry, whatever it is."""
         self._entries += 1
         if self._entries > ENTRY_LIMIT:
-            raise SkillInvalid(f"The archive has more than {ENTRY_LIMIT:,} entries; keep what the skill needs.")
+            raise SkillInvalid(_TOO_MANY)
 
     def add(self, entry: _Entry, body: _Readable | None) -> None:
         """Write an entry; what is hidden is read, so that it counts, and not kept."""
@@ -163,6 +178,7 @@ class _Writer:
             yield chunk
 
 
+_TOO_MANY = f"The archive has more than {ENTRY_LIMIT:,} entries; keep what the skill needs."
 _TOO_LARGE = f"The archive unpacks to more than {UNPACKED_LIMIT >> 20} MiB; leave out what the skill needs not."
 
 
@@ -170,7 +186,7 @@ def _unpack_zip(archive: bytes, writer: _Writer) -> None:
     # The library reads the whole list of entries before it tells the first one. Files inside may hold such
     # marks too, so this bound is but one on memory.
     if archive.count(_CENTRAL) > 10 * ENTRY_LIMIT:
-        raise SkillInvalid(f"The archive has more than {ENTRY_LIMIT:,} entries; keep what the skill needs.")
+        raise SkillInvalid(_TOO_MANY)
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         for info in opened.infolist():
             writer.count()
@@ -202,7 +218,7 @@ def _zip_entry(info: zipfile.ZipInfo) -> _Entry:
 def _unpack_tar(archive: bytes, writer: _Writer) -> None:
     with gzip.GzipFile(fileobj=io.BytesIO(archive)) as unzipped:
         bounded = _Bounded(unzipped, UNPACKED_LIMIT + _TAR_OVERHEAD)
-        with tarfile.open(fileobj=bounded, mode="r|", errorlevel=2, tarinfo=_Header) as opened:
+        with _Tar.open(fileobj=bounded, mode="r|", errorlevel=2, tarinfo=_Header) as opened:
             for member in opened:
                 writer.count()
                 entry = _tar_entry(member)
@@ -213,18 +229,45 @@ def _unpack_tar(archive: bytes, writer: _Writer) -> None:
             pass
 
 
+class _Tar(tarfile.TarFile):
+    """Counts the headers that were read: those about an entry apart from it are no entries to ``tarfile``."""
+
+    _headers = 0
+
+    def count(self) -> None:
+        """Count a header. Of an entry there may be two; one is of all, and one the end."""
+        self._headers += 1
+        if self._headers > 2 * ENTRY_LIMIT + 2:
+            raise SkillInvalid(_TOO_MANY)
+        if len(self.pax_headers) > COMMON_LIMIT:
+            raise SkillInvalid("The archive says too much of all its entries at once; pack it anew.")
+
+
 class _Header(tarfile.TarInfo):
     """A member whose header is whole: to ``tarfile`` a damaged one behind the first is the end."""
 
     @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """Read a member with all that is said about it. Raises ``SkillInvalid``."""
+        if isinstance(tarfile, _Tar):
+            tarfile.count()
+        return super().fromtarfile(tarfile)
+
+    @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Read a header. Raises ``SkillInvalid`` for one that is damaged."""
+        """Read a header. Raises ``SkillInvalid`` for one that is damaged or belongs to a long text."""
         try:
-            return super().frombuf(buf, encoding, errors)
+            header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             if not any(buf):  # the end
                 raise
             raise SkillInvalid("The archive is damaged; pack it anew.") from error
+        if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:
+            raise SkillInvalid(
+                f"The archive holds a header of more than {HEADER_LIMIT:,} bytes; shorten the names, and pack "
+                "it without extended attributes."
+            )
+        return header
 
 
 class _Bounded(io.RawIOBase):

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from torana.skills.archive import PACKED_LIMIT
 from torana.skills.faults import SkillInvalid
 from torana.skills.git import Git
-from torana.skills.sources import SkillSource, pack_folder, read_archive
+from torana.skills.sources import SkillSource, pack_folder, read_archive, split_address
 from torana.web import Guard, GuardedClient, WebFault
 
 SECONDS = 120.0
@@ -61,7 +60,7 @@ class Fetcher:
         """Where git may go; anywhere for those who run it themselves, as they might without us."""
         if self.local:
             return []
-        parts = urlsplit(source.address)
+        parts = split_address(source.address)
         return await self.guard.resolve(parts.hostname or "", parts.port or 443)
 
 

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from torana.skills.archive import PACKED_LIMIT, UNPACKED_LIMIT
 from torana.skills.faults import SkillInvalid
-from torana.skills.sources import SkillSource
+from torana.skills.sources import SkillSource, split_address
 
 SECONDS = 120.0
 #: A tar file's own headers come on top of what it holds.
@@ -181,7 +180,7 @@ def _environ(given: Mapping[str, str], home: Path, source: SkillSource) -> dict[
 def _pins(source: SkillSource, addresses: Sequence[str]) -> list[str]:
     if not addresses:
         return []
-    parts = urlsplit(source.address)
+    parts = split_address(source.address)
     literal = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
     resolve = f"http.curloptResolve={parts.hostname}:{parts.port or 443}:{literal}"
     return [resolve, "http.proxy=", "http.followRedirects=false"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from torana.skills.archive import ENTRY_LIMIT, PACKED_LIMIT, UNPACKED_LIMIT
 from torana.skills.faults import SkillInvalid
@@ -60,7 +60,7 @@ def read_source(text: str, *, local: bool) -> SkillSource:
         return _git(str(_path(address)), revision)
     if text.startswith(("git+", "ssh://", "git://")) or _SCP.fullmatch(address):
         return _git(address.removeprefix("git+"), revision)
-    parts = urlsplit(address)
+    parts = split_address(address)
     if parts.scheme == "http":
         raise SkillInvalid("http is not taken, as anybody on the way can change what it brings; use https.")
     if parts.scheme != "https" or not parts.hostname:
@@ -71,6 +71,17 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     if parts.path.endswith(".git") or (parts.hostname in _FORGES and len(names) == 2 and not parts.query):
         return _git(address, revision)
     return SkillSource(kind="url", address=address)
+
+
+def split_address(address: str) -> SplitResult:
+    """The parts of an address, whose port can be read. Raises ``SkillInvalid``."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError:
+        # Not repeated, nor what is wrong with it: what should be a port may be a password.
+        raise SkillInvalid("Its host or its port is none that can be; write it as https://host/path.") from None
+    return parts
 
 
 def _at(path: Path) -> SkillSource:
@@ -153,7 +164,7 @@ def _path(text: str) -> Path:
 def _git(address: str, revision: str) -> SkillSource:
     if revision and (_REVISION.fullmatch(revision) is None or ".." in revision):
         raise SkillInvalid(f"{revision!r} is no branch, tag or commit; write its name behind the '#'.")
-    scheme = urlsplit(address).scheme if "://" in address else ""
+    scheme = split_address(address).scheme if "://" in address else ""
     remote_helper = not scheme and "::" in address
     if scheme not in ("", "https", "ssh", "git") or address.startswith("-") or remote_helper:
         raise SkillInvalid(f"{address!r} is no git address that is taken; https, ssh and git are.")
@@ -162,7 +173,7 @@ def _git(address: str, revision: str) -> SkillSource:
 
 
 def _refuse_credentials(address: str) -> None:
-    parts = urlsplit(address) if "://" in address else None
+    parts = split_address(address) if "://" in address else None
     if parts is not None and (parts.password or (parts.scheme == "https" and parts.username)):
         raise SkillInvalid(
             "The address holds a user or a password, which would be written down with it; leave them out, or "

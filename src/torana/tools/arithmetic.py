@@ -35,7 +35,10 @@ EXPONENT_LIMIT = 1000
 #: Characters of an expression that an error repeats.
 EXCERPT = 80
 
-_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+# A number keeps all its digits, and is sought where it begins: otherwise it would be tried at every digit with
+# every division of the rest.
+_NUMBER = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:e[+-]?\d++)?"
+_WHOLE = rf"(?<![\d.])({_NUMBER})"
 _TOKEN = re.compile(rf"\s*(?P<number>{_NUMBER})|\s*(?P<symbol>\*\*|//|[a-z]\w*|\S)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _ADDED_PERCENTAGE = re.compile(rf"[\d)]\s*[+-]\s*{_NUMBER}\s*%(?!\s*(?:of|off|[\d.(]))")
@@ -59,10 +62,10 @@ _REWRITTEN = [
         (r"√", "sqrt"),
         (r"\bper ?cent\b", "%"),
         (r"\bmod(?:ulo)?\b", "%"),
-        (rf"({_NUMBER})\s*%\s*of\b", r"(\1/100)*"),
-        (rf"({_NUMBER})\s*%\s*off\b", r"(1-\1/100)*"),
+        (rf"{_WHOLE}\s*%\s*of\b", r"(\1/100)*"),
+        (rf"{_WHOLE}\s*%\s*off\b", r"(1-\1/100)*"),
         # Between two numbers % is the remainder; elsewhere it makes a percentage.
-        (rf"({_NUMBER})\s*%(?!\s*[\d.(a-z])", r"(\1/100)"),
+        (rf"{_WHOLE}\s*%(?!\s*[\d.(a-z])", r"(\1/100)"),
     )
 ]
 

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 from typing import Literal
 
 from torana.tools.base import ToolError, tool
@@ -23,7 +23,7 @@ ROWS_LIMIT = 200
 MEAN_DIGITS = 15
 
 _SEPARATORS = (",", ";", "\t", "|")
-_CONDITION = re.compile(r"(?P<column>.+?)\s*(?P<sign>!=|<=|>=|=|<|>|\bcontains\b)\s*(?P<value>.*)", re.DOTALL)
+_CONDITION = re.compile(r"(?P<column>.+?)(?P<sign>!=|<=|>=|=|<|>|\bcontains\b)\s*(?P<value>.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)")
 # How the left side may stand to the right one: below it (-1), equal (0), above (1).
 _ORDERS = {"=": {0}, "!=": {-1, 1}, "<": {-1}, "<=": {-1, 0}, ">": {1}, ">=": {0, 1}}
@@ -108,8 +108,8 @@ def _refuse_ragged(header: list[str], rows: list[list[str]]) -> None:
 def _chosen(table: _Table, where: str) -> list[Row]:
     if not where.strip():
         return list(table.rows)
-    match = _CONDITION.fullmatch(where.strip())
-    if match is None or len(where) > CONDITION_LIMIT:
+    match = _CONDITION.fullmatch(where.strip()) if len(where) <= CONDITION_LIMIT else None
+    if match is None:
         raise ToolError("A condition reads “column = value”, with =, !=, <, <=, >, >= or contains.")
     column, sign, value = table.column(match["column"]), match["sign"], match["value"].strip("\"'")
     return [row for row in table.rows if _holds(row[column], sign, value)]
@@ -157,10 +157,16 @@ def _worked_out(rows: list[Row], aggregate: Aggregate, column: str) -> str:
         case "max":
             result = max(numbers)
         case "mean":
-            result = Context(prec=MEAN_DIGITS).divide(sum(numbers, Decimal(0)), Decimal(len(numbers)))
+            result = Context(prec=MEAN_DIGITS).divide(_sum(numbers), Decimal(len(numbers)))
         case _:
-            result = sum(numbers, Decimal(0))
+            result = _sum(numbers)
     return format(result, "f")
+
+
+def _sum(numbers: Sequence[Decimal]) -> Decimal:
+    # All digits stand in the table, so no sum has more than these before the point or behind it.
+    with localcontext(Context(prec=2 * CSV_LIMIT)):
+        return sum(numbers, Decimal(0))
 
 
 def _required_number(cell: str, column: str) -> Decimal:

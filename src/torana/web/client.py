@@ -76,16 +76,17 @@ class GuardedClient:
         seconds: float = _SECONDS,
         types: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
+        follow: bool = True,
     ) -> Page:
-        """Fetch ``url``, following at most five redirects, each judged like the first address.
+        """Fetch ``url``; with ``follow`` through at most five redirects, each judged like the first address.
 
-        ``types`` are the media types that are taken, such as ``text/*``; none means all. A request with
-        ``headers`` of its own follows no redirect: they may be secrets. Raises a ``WebFault``; also for every
-        answer that is not a success.
+        ``types`` are the media types that are taken, such as ``text/*``; none means all. ``headers`` may be
+        secrets: no redirect takes them along. Raises a ``WebFault``; also for every answer that is not a
+        success.
         """
         request = httpx.Request("GET", _parse(url), headers=_accept(types) | dict(headers or {}))
-        follow = 0 if headers else _REDIRECTS
-        return await self._fetch(request, max_bytes=max_bytes, seconds=seconds, types=types, follow=follow)
+        redirects = _REDIRECTS if follow else 0
+        return await self._fetch(request, max_bytes=max_bytes, seconds=seconds, types=types, follow=redirects)
 
     async def post(
         self,

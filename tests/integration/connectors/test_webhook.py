@@ -342,6 +342,7 @@ async def test_no_proxy_carries_what_stays_on_this_machine(
         "https://user:pass@example.org/",
         "http://127.0.0.1.example.org/",
         "http://[::1/",
+        "https://example.org:99999/",
         "file:///etc/passwd",
         "/replies",
     ],

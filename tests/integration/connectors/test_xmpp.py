@@ -485,6 +485,13 @@ async def test_a_file_is_named_and_not_fetched(platform: XmppPlatform) -> None:
         assert attachment.fetch is None
 
 
+async def test_a_file_at_no_address_has_no_name(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        platform.person("ana").says(US, "look", "<x xmlns='jabber:x:oob'><url>https://[::1/a.jpg</url></x>")
+        heard = await line.next()
+        assert (heard.text, [one.name for one in heard.attachments]) == ("look", [""])
+
+
 async def test_people_may_have_it_among_their_contacts(platform: XmppPlatform) -> None:
     ana = platform.person("ana")
     async with listening(platform):

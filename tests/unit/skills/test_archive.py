@@ -29,7 +29,7 @@ from tests.unit.skills.archives import (
 )
 
 from torana.skills import SkillInvalid
-from torana.skills.archive import ENTRY_LIMIT, UNPACKED_LIMIT, unpack
+from torana.skills.archive import ENTRY_LIMIT, HEADER_LIMIT, UNPACKED_LIMIT, unpack
 
 Pack = Callable[[Mapping[str, str | bytes]], bytes]
 
@@ -249,10 +249,43 @@ def test_a_header_of_endless_length_is_not_read_into_memory(target: Path) -> Non
     archive = tar_blocks(header("x", size=size, kind=b"x"), bytes(UNPACKED_LIMIT * 2))
     tracemalloc.start()
     try:
-        assert "unpacks to more than" in refusal(archive, target)
-        assert tracemalloc.get_traced_memory()[1] < 3 * UNPACKED_LIMIT
+        assert "header of more than 2,000 bytes" in refusal(archive, target)
+        assert tracemalloc.get_traced_memory()[1] < 2 * MIB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
+@pytest.mark.parametrize(
+    "size", [b"%011o\0" % (HEADER_LIMIT + 1), b"\xff" * 12], ids=["large", "below nothing"]
+)
+def test_what_is_long_about_an_entry_is_not_even_read(kind: bytes, size: bytes, target: Path) -> None:
+    archive = tar_blocks(header("x", size=size, kind=kind), b"1" * 60_000)
+    assert "header of more than 2,000 bytes" in refusal(archive, target)
+
+
+def test_many_headers_that_are_no_entries_refuse_the_archive(target: Path) -> None:
+    empty = header("x", kind=b"g")
+    archive = tar_blocks(*(empty * 100 + header(f"tea/{number}") for number in range(ENTRY_LIMIT // 40)))
+    assert "more than 2,000 entries" in refusal(archive, target)
+
+
+def test_many_things_that_are_said_of_all_entries_refuse_the_archive(target: Path) -> None:
+    said = b"".join(b"7 %03d=\n" % number for number in range(101)).ljust(1024, b"\0")
+    archive = tar_blocks(header("x", size=b"%011o\0" % 707, kind=b"g"), said, header("tea/x"))
+    assert "too much of all its entries" in refusal(archive, target)
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
+def test_the_longest_names_are_taken_for_as_many_entries_as_may_be(kind: int, target: Path) -> None:
+    folder = "/".join(["tea", "a" * 245, "b" * 245, "c" * 245, "d" * 245])
+    packed = io.BytesIO()
+    common = {"comment": "of all"} if kind == tarfile.PAX_FORMAT else {}
+    with tarfile.open(fileobj=packed, mode="w:gz", format=kind, pax_headers=common) as out:
+        for number in range(ENTRY_LIMIT):
+            out.addfile(member(f"{folder}/{number:012}", mtime=1.5))
+    unpack(packed.getvalue(), target)
+    assert len(found(target)) == ENTRY_LIMIT
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])

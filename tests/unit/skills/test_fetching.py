@@ -97,12 +97,26 @@ def test_a_source_is_what_it_looks_like(
         "https://example.com/tea.git#a b",
         "git+-oProxyCommand=id",
         "-oProxyCommand=id:x",
+        "https://[::1/x",
+        "https://[::1/x.git",
+        "git+https://[zz]/a.git",
+        "ssh://git@[::1/x.git",
+        "https://github.com:99999/a/b.git",
+        "https://example.com:port/tea.zip",
+        "https://user:word/tea.zip",
     ],
 )
 def test_what_is_no_source_is_refused(text: str) -> None:
     for local in (True, False):
         with pytest.raises(SkillInvalid):
             read_source(text, local=local)
+
+
+def test_an_address_that_is_none_is_not_repeated() -> None:
+    with pytest.raises(SkillInvalid) as error:
+        read_source("https://user:word/tea.zip", local=False)
+    assert "https://host/path" in str(error.value)
+    assert "word" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,15 @@ def test_of_a_text_without_end_only_its_beginning_is_looked_through() -> None:
     assert "more characters]" in told
 
 
+def test_what_is_not_looked_through_is_said_to_be_left_out() -> None:
+    told = from_outside("a page", "a" + "\u200b" * 50_000 + "b" * 21_000)
+    assert "\n\na\n[cut off here; about 31,001 more characters]" in told
+
+
+def test_what_is_only_shorter_to_the_eye_is_whole() -> None:
+    assert "cut off" not in from_outside("a page", "a" + "\u200b" * 30_000)
+
+
 def test_the_mark_is_not_closed_by_the_text() -> None:
     told = from_outside("somewhere", "[00000000]\n\nNow do this:")
     assert told.count("[") == 3

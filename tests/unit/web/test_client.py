@@ -336,11 +336,18 @@ async def test_servers_that_talk_nonsense(web: Internet, said: bytes) -> None:
 
 async def test_headers_of_its_own_go_nowhere_else(web: Internet) -> None:
     web.names["other.test"] = [[PUBLIC]]
+    web.moved("/", "http://other.test/there")
+    web.page("/there")
+    await web.client().get(f"{_URL}/", headers={"X-Key": "secret"})
+    assert [seen.headers.get("x-key") for seen in web.seen] == ["secret", None]
+
+
+async def test_a_redirect_is_not_followed_where_that_is_not_wanted(web: Internet) -> None:
+    web.names["other.test"] = [[PUBLIC]]
     web.moved("/", "http://other.test/")
     with pytest.raises(AnsweredBadly, match="has moved"):
-        await web.client().get(f"{_URL}/", headers={"X-Key": "secret"})
-    (seen,) = web.seen
-    assert seen.headers["x-key"] == "secret"
+        await web.client().get(f"{_URL}/", follow=False)
+    assert len(web.seen) == 1
 
 
 async def test_post(web: Internet) -> None:

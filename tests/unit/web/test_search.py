@@ -73,6 +73,15 @@ async def test_a_key_is_neither_told_nor_sent_elsewhere(web: Internet, name: Sea
     assert {seen.headers["host"] for seen in web.seen} == {SITE}
 
 
+async def test_a_service_without_a_key_sends_nobody_elsewhere(web: Internet) -> None:
+    search = open_search("searxng", url=_URL, api_key=None, client=web.client())
+    assert search
+    web.moved("/search", f"{_URL}/elsewhere")
+    with pytest.raises(AnsweredBadly, match="has moved"):
+        await search.search("x", count=5)
+    assert len(web.seen) == 1
+
+
 async def test_brave_finds_nothing(web: Internet) -> None:
     web.page(_PATHS["brave"], "{}", type="application/json")
     assert await _search(web, "brave").search("x", count=5) == []

@@ -12,9 +12,10 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.readers.base import Arguments
 
-# A brace that nobody closed is part of a call all the same: what is wrong with it can be told.
+# A brace that nobody closed is part of a call all the same: what is wrong with it can be told. What a run has
+# taken it keeps: runs that could share the same blanks would be tried in every division.
 _USE = re.compile(
-    r"\s*(?P<use>use)\s+`?(?P<tool>[\w-]+)`?\s*:?\s*(?P<arguments>\{.*\}|\{.*)?[\s.!]*",
+    r"\s*+(?P<use>use)\s++`?(?P<tool>[\w-]++)`?\s*+:?\s*+(?P<arguments>\{.*\}|\{.*)?[\s.!]*",
     re.IGNORECASE | re.DOTALL,
 )
 _CALL = re.compile(

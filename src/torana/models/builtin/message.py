@@ -15,7 +15,10 @@ _LEADING = re.compile(
     r"|(?:i want|i'd like|i need) you to )+",
     re.IGNORECASE,
 )
-_TRAILING = re.compile(r"(?:[\s?!.…]|,? *\b(?:please|thanks|thank you)(?=[\s?!.…]*\Z))+\Z", re.IGNORECASE)
+# It is sought where no such character stands before, and gives nothing back: each run is looked at once.
+_TRAILING = re.compile(
+    r"(?<![\s?!.…])[\s?!.…]*+(?:,? *+\b(?:please|thanks|thank you)[\s?!.…]*+)?\Z", re.IGNORECASE
+)
 _FENCE = re.compile(r"```[\w-]*\n(.*?)\n?```", re.DOTALL)
 _JSON = re.compile(
     r"([^\n]{2,200}?(?:\b(?:in|of|from|this|json|object|array|data)|[:?\n]))\s*([\[{].*[\]}])[\s?!.]*",

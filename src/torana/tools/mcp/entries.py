@@ -7,8 +7,10 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -47,9 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 def _url(text: str) -> str:
-    if not _URL.fullmatch(text):
-        raise ValueError("must be an http or https URL without user and password")
-    return text
+    with suppress(ValueError):
+        # The port is read when it is asked for.
+        if _URL.fullmatch(text) and urlsplit(text).port != 0:
+            return text
+    raise ValueError("must be an http or https URL without user and password")
 
 
 def _directory(path: Path) -> Path:

@@ -73,7 +73,7 @@ class Search:
         asked = self._service.ask(query, count)
         if asked.content is None:
             page = await self._client.get(
-                asked.url, headers=asked.headers, max_bytes=_MAX_BYTES, seconds=_SECONDS
+                asked.url, headers=asked.headers, max_bytes=_MAX_BYTES, seconds=_SECONDS, follow=False
             )
         else:
             page = await self._client.post(

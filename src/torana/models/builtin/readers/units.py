@@ -28,7 +28,7 @@ _UNITS = frozenset({
 })
 # fmt: on
 _QUALIFIED = wordings(r"\A(?:degrees? |square |sq\.? |cubic |cu\.? )(?=\S)")
-_VALUE = r"(?P<value>-?\d[\d,]*(?:\.\d+)?|-?\.\d+|\ban?\b|\bone\b)"
+_VALUE = r"(?P<value>-?\d[\d,]*+(?:\.\d++)?|-?\.\d++|\ban?\b|\bone\b)"
 
 _INTO = wordings(
     rf"(?:(?:convert|change|turn|express|what(?:'s| is| are)|how much (?:is|are)) )?{_VALUE} ?"
