@@ -104,7 +104,10 @@ class SkillChanges:
         return await self.renew(slug, archive, act=act)
 
     async def renew(self, slug: str, archive: bytes, *, act: Act) -> Decision:
-        """Put another version of an installed skill in quarantine, from an archive; as ``update`` otherwise."""
+        """Put another version of an installed skill in quarantine, from an archive; as ``update`` otherwise.
+
+        Where it is the one that the decision is about, one that waits is withdrawn.
+        """
         async with self._changing():
             decision = self._installed_one(slug)
             staged = await self._staged(archive, decision.subfolder)
@@ -113,6 +116,12 @@ class SkillChanges:
                     f"That is the skill {staged.skill.slug!r}, not {slug!r}; install it by itself."
                 )
             new = staged.skill.digest
+            if new == decision.digest and decision.next_digest is not None:
+                withdrawn, decision = (
+                    decision.next_digest,
+                    replace(decision, next_folder=None, next_digest=None),
+                )
+                return await self._put(decision, act=act, action="skill.update", withdrawn=withdrawn)
             if new in (decision.digest, decision.next_digest):
                 return decision
             if decision.state == "quarantine":

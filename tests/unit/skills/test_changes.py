@@ -507,6 +507,19 @@ async def test_the_same_files_are_no_newer_version(place: Place) -> None:
     assert place.leftovers() == set()
 
 
+async def test_a_version_that_its_author_withdrew_waits_no_more(place: Place) -> None:
+    old = await place.install_and_approve()
+    newer = await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert newer.next_digest is not None
+    await place.changes.renew("tea", tarred(NEEDY_TEA), act=ACT)
+    assert (place.loaded(), place.shown().newer, place.shown().standing.newer) == (True, None, None)
+    assert place.leftovers() == set()
+    assert len(list(place.root.iterdir())) == 1
+    await refused(place.changes.approve("tea", digest=newer.next_digest, act=ACT), SkillChanged)
+    last = (await place.audited())[-1]
+    assert (last.action, last.detail) == ("skill.update", {"digest": old, "withdrawn": newer.next_digest})
+
+
 async def test_another_skill_is_no_newer_version(place: Place) -> None:
     await place.install_and_approve()
     archive = tarred({"x/SKILL.md": SKILL.replace("name: tea", "name: coffee")})
