@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torana.errors import NotFound, SkillChanged, SkillConflict, SkillRefused
+from torana.lasting import finished, to_its_end
 from torana.messages import utc_now
 from torana.skills.faults import SkillInvalid
 from torana.skills.fetching import Fetcher
@@ -188,23 +189,29 @@ class SkillChanges:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[None]:
-        """A change that no other one disturbs; behind it all is as the rows say, whatever became of it."""
+        """A change that no other one disturbs; behind it all is as the rows say, whatever became of it.
+
+        A cancellation waits for that.
+        """
         async with self._one_at_a_time:
             try:
                 yield
             finally:
-                decided = await self._database.run(rows.listed)
-                self._installed.decide(decided)
-                keep = {folder for decision in decided.values() for folder in decision.folders}
-                await asyncio.to_thread(self._settle, keep)
+                await finished(asyncio.create_task(self._settle()))
 
-    def _settle(self, keep: set[str]) -> None:
+    async def _settle(self) -> None:
+        decided = await self._database.run(rows.listed)
+        self._installed.decide(decided)
+        keep = {folder for decision in decided.values() for folder in decision.folders}
+        await to_its_end(partial(self._clear, keep))
+
+    def _clear(self, keep: set[str]) -> None:
         self._skills.refresh()
         sweep(self._installed.root, keep=keep)
 
     async def _staged(self, archive: bytes, path: str | None) -> Staged:
         try:
-            return await asyncio.to_thread(stage, archive, root=self._installed.root, path=path)
+            return await to_its_end(partial(stage, archive, root=self._installed.root, path=path))
         except SkillInvalid as error:
             raise SkillRefused(str(error)) from error
 

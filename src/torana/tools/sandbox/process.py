@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from torana.lasting import to_its_end
 from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Limits, Outcome, Stopped
-from torana.tools.sandbox.threads import to_its_end
 
 #: Seconds between two looks at what is in use.
 _LOOK = 0.1
