@@ -163,7 +163,7 @@ async def _round(
         await note("torana old", through(gateway.url, in_sessions(concurrency)))
         if other is not None:
             await note("nanobot", through(other.url, to_nanobot, part=4))
-    # The same session a hundred times, against sessions of their own: the last twenty have the longest history.
+    # The same session a hundred times, against sessions of their own.
     same = await measure(gateway.url, in_sessions(1), messages=100, concurrency=1)
     fresh = await measure(gateway.url, to_torana, messages=100, concurrency=1)
     results.add("same session", same.p50)

@@ -7,33 +7,21 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
 from tests.parts import require
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 
 #: Seconds for anything that is waited for.
 PATIENCE = 30.0
-
-T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T | None]) -> T:
-    """What ``look`` gives as soon as it is true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {PATIENCE:g} s in vain")
 
 
 def free_port() -> int:

@@ -6,21 +6,16 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-
-#: Seconds for anything that is waited for.
-PATIENCE = 60.0
-
-T = TypeVar("T")
 
 #: An operator's tools. One that must not run twice writes a line; two others look for what the test left them.
 TOOLS = '''
@@ -69,16 +64,6 @@ def poison(text: str) -> str:
     _append("poisoned", text)
     os.kill(os.getpid(), 9)
 '''
-
-
-def eventually(look: Callable[[], T | None]) -> T:
-    """What ``look`` gives as soon as it is true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {PATIENCE:g} s in vain")
 
 
 @pytest.fixture(name="eventually")

@@ -25,6 +25,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ModelResponse
 from pydantic_ai.messages import UserPromptPart as UserPrompt
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from tests.waiting import until_death
 
 from torana.agent import TurnAgent
 from torana.agent.journal import UNKNOWN_OUTCOME
@@ -42,9 +43,6 @@ from torana.turns.log.memory import MemoryEventLog
 
 #: How many pairs of deaths are tried: every single one is, but all pairs take an hour.
 PAIRS = 300 if os.environ.get("TORANA_CHAOS_SECONDS") else 12
-
-#: Seconds after which a life is stuck.
-PATIENCE = 10.0
 
 #: So that something is held back for every call, and nothing is refused.
 AMPLE = Limits(overall=[parse_limit("1000000000 tokens/minute"), parse_limit("1000 turns")])
@@ -286,20 +284,12 @@ def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) ->
             await turns.stop(grace=0)
 
         try:
-            asyncio.run(_until_death(lived, faults))
+            asyncio.run(until_death(lived, faults))
         finally:
             database.close()
         return faults
 
     return one_life
-
-
-async def _until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
-    life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
-    ended, _ = await asyncio.wait({life, death}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-    assert ended, "something is stuck"
-    if life in ended:
-        await life
 
 
 @pytest.fixture

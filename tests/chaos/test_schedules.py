@@ -6,13 +6,15 @@ import asyncio
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.standins.clock import Clock
+from tests.waiting import until_death
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
@@ -27,9 +29,6 @@ from torana.turns.log.memory import MemoryEventLog
 BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TIMES = [BEGIN + timedelta(minutes=minutes) for minutes in (10, 20, 37)]
 
-#: Seconds after which a life is stuck.
-PATIENCE = 10.0
-
 
 class Agent:
     """Answers at once."""
@@ -37,16 +36,6 @@ class Agent:
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer a turn."""
         return Answer(reply=Reply(text="done", model="m"), history=(b"[]", 0))
-
-
-class Clock:
-    """The time, which goes on whatever dies."""
-
-    def __init__(self) -> None:
-        self.now = BEGIN
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @pytest.fixture
@@ -61,7 +50,7 @@ def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
             per_user=10,
             min_minutes=5,
             changed=lambda: None,
-            clock=Clock(),
+            clock=Clock(BEGIN),
         )
         for kind in ("remind", "task"):
             repeated = NewSchedule(
@@ -101,18 +90,10 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
         await turns.stop(grace=0)
 
     try:
-        asyncio.run(_until_death(lived, faults))
+        asyncio.run(until_death(lived, faults))
     finally:
         database.close()
     return faults
-
-
-async def _until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
-    life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
-    ended, _ = await asyncio.wait({life, death}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-    assert ended, "something is stuck"
-    if life in ended:
-        await life
 
 
 def seen(path: Path) -> tuple[Counter[str], list[str], Counter[str]]:
@@ -141,14 +122,14 @@ def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
     new_file: Callable[[], Path], subtests: pytest.Subtests
 ) -> None:
     path = new_file()
-    clean = live(path, Clock())
+    clean = live(path, Clock(BEGIN))
     assert seen(path) == EXPECTED
     assert len(clean.reached) > 40
 
     missed: list[str] = []
     for place in clean.reached:
         with subtests.test(place=place):
-            path, clock = new_file(), Clock()
+            path, clock = new_file(), Clock(BEGIN)
             died = live(path, clock, die_at=place)
             if died.reached[-1] != place:
                 missed.append(place)  # the store's thread was faster or slower: not every life passes there
@@ -161,7 +142,7 @@ def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
 @pytest.mark.parametrize("when", ["before its commit", "after its commit"])
 def test_deaths_one_after_the_other_change_nothing_either(new_file: Callable[[], Path], when: str) -> None:
-    path, clock = new_file(), Clock()
+    path, clock = new_file(), Clock(BEGIN)
     deaths = [f"said {number % 2 + 1} {when}" for number in range(8)]
     lives = [live(path, clock, die_at=place).reached[-1] for place in deaths]
     assert lives[:2] == deaths[:2]

@@ -111,6 +111,7 @@ class IrcPlatform(Platform):
     room = ROOM
     tells_again = False
     has_bots = False
+    has_lines = False
     has_files = False
 
     def __init__(self, directory: Path, *, tls_port: int | None = None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torana.errors import NotFound, SkillChanged, SkillConflict, SkillRefused
+from torana.lasting import finished, to_its_end
 from torana.messages import utc_now
 from torana.skills.faults import SkillInvalid
 from torana.skills.fetching import Fetcher
@@ -104,7 +105,10 @@ class SkillChanges:
         return await self.renew(slug, archive, act=act)
 
     async def renew(self, slug: str, archive: bytes, *, act: Act) -> Decision:
-        """Put another version of an installed skill in quarantine, from an archive; as ``update`` otherwise."""
+        """Put another version of an installed skill in quarantine, from an archive; as ``update`` otherwise.
+
+        Where it is the one that the decision is about, one that waits is withdrawn.
+        """
         async with self._changing():
             decision = self._installed_one(slug)
             staged = await self._staged(archive, decision.subfolder)
@@ -113,6 +117,12 @@ class SkillChanges:
                     f"That is the skill {staged.skill.slug!r}, not {slug!r}; install it by itself."
                 )
             new = staged.skill.digest
+            if new == decision.digest and decision.next_digest is not None:
+                withdrawn, decision = (
+                    decision.next_digest,
+                    replace(decision, next_folder=None, next_digest=None),
+                )
+                return await self._put(decision, act=act, action="skill.update", withdrawn=withdrawn)
             if new in (decision.digest, decision.next_digest):
                 return decision
             if decision.state == "quarantine":
@@ -179,23 +189,29 @@ class SkillChanges:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[None]:
-        """A change that no other one disturbs; behind it all is as the rows say, whatever became of it."""
+        """A change that no other one disturbs; behind it all is as the rows say, whatever became of it.
+
+        A cancellation waits for that.
+        """
         async with self._one_at_a_time:
             try:
                 yield
             finally:
-                decided = await self._database.run(rows.listed)
-                self._installed.decide(decided)
-                keep = {folder for decision in decided.values() for folder in decision.folders}
-                await asyncio.to_thread(self._settle, keep)
+                await finished(asyncio.create_task(self._settle()))
 
-    def _settle(self, keep: set[str]) -> None:
+    async def _settle(self) -> None:
+        decided = await self._database.run(rows.listed)
+        self._installed.decide(decided)
+        keep = {folder for decision in decided.values() for folder in decision.folders}
+        await to_its_end(partial(self._clear, keep))
+
+    def _clear(self, keep: set[str]) -> None:
         self._skills.refresh()
         sweep(self._installed.root, keep=keep)
 
     async def _staged(self, archive: bytes, path: str | None) -> Staged:
         try:
-            return await asyncio.to_thread(stage, archive, root=self._installed.root, path=path)
+            return await to_its_end(partial(stage, archive, root=self._installed.root, path=path))
         except SkillInvalid as error:
             raise SkillRefused(str(error)) from error
 

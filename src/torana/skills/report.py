@@ -6,9 +6,11 @@ search slow, and what was not searched is said.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from torana.skills.faults import SkillInvalid
@@ -26,6 +28,10 @@ _TOTAL_BYTES = 2 * 1024 * 1024
 _LONG_LINE = 2_000
 #: Lines are searched in pieces of this length; what a pattern finds is shorter than their overlap.
 _PIECE, _OVERLAP = 20_000, 700
+#: What is looked for in texts alone.
+_OF_TEXT = ("hidden-unicode", "long-line")
+#: Not every language's: what is a comment in one may be run in another.
+_COMMENT = re.compile(r"\s{0,99}(?:#(?!!)|//\s)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +62,16 @@ def report_on(skill: Skill, *, core: Collection[str]) -> Report:
     Raises ``SkillInvalid`` for a folder that is broken or gone by now.
     """
     files = find_files(skill.path)
-    found = list(_few([*_replaced(skill, core), *_findings(files)]))
+    few, count = _few(chain(_replaced(skill, core), _findings(files, scripts=skill.needs.scripts)))
     order = {kind: place for place, kind in enumerate(KINDS)}
-    found.sort(key=lambda finding: order[finding.kind])
+    few.sort(key=lambda finding: (order[finding.kind], finding.file, finding.line or 0))
+    shown = few[:FINDINGS_LIMIT]
     return Report(
         needs=skill.needs,
         files=tuple(file.name for file in files),
         bytes=sum(file.size for file in files),
-        findings=tuple(found[:FINDINGS_LIMIT]),
-        more=max(0, len(found) - FINDINGS_LIMIT),
+        findings=tuple(shown),
+        more=count - len(shown),
     )
 
 
@@ -73,28 +80,31 @@ def _replaced(skill: Skill, core: Collection[str]) -> Iterator[Finding]:
         yield Finding(kind="replaces-core", file="SKILL.md", excerpt=skill.slug)
 
 
-def _few(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Not more than a few of one kind in one file: the rest says nothing new."""
+def _few(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The first few of each kind in each file, and how many findings there are in all."""
     seen = Counter[tuple[str, str]]()
+    few: list[Finding] = []
     for finding in findings:
         seen[finding.kind, finding.file] += 1
         if seen[finding.kind, finding.file] <= _OF_A_KIND:
-            yield finding
+            few.append(finding)
+    return few, seen.total()
 
 
-def _findings(files: Iterable[File]) -> Iterator[Finding]:
+def _findings(files: Iterable[File], *, scripts: Collection[str]) -> Iterator[Finding]:
     room = _TOTAL_BYTES
     for file in files:
         data = _head(file, min(room, _FILE_BYTES))
         room -= len(data)
         text = _text(data, whole=len(data) == file.size)
-        if text is None:
-            if not _is_picture(data):
-                yield Finding(kind="binary", file=file.name, excerpt=_what(data))
-            continue
+        if text is None and (file.name in scripts or not _is_picture(data)):
+            yield Finding(kind="binary", file=file.name, excerpt=_what(data))
         if len(data) < file.size:
             yield Finding(kind="not-searched", file=file.name, excerpt=f"after {len(data):,} bytes")
-        yield from _in_text(file.name, text)
+        if text is not None:
+            yield from _in_text(file.name, text)
+        else:
+            yield from _in_bytes(file.name, data)
 
 
 def _head(file: File, limit: int) -> bytes:
@@ -137,9 +147,21 @@ def _what(data: bytes) -> str:
     return next((what for magic, what in _MAGIC.items() if data.startswith(magic)), "no text in UTF-8")
 
 
+def _in_bytes(name: str, data: bytes) -> Iterator[Finding]:
+    """What stands between the bytes of a file that is no text: a shell passes over what it does not understand.
+
+    How long its lines are and which of its characters do not show says nothing.
+    """
+    for finding in _in_text(name, data.decode("latin-1")):
+        if finding.kind not in _OF_TEXT:
+            yield finding
+
+
 def _in_text(name: str, text: str) -> Iterator[Finding]:
+    """The findings in a text; those in comments last, so that they stand for no line that is run."""
     # Not splitlines: its other line ends would shift the numbers that editors show.
-    for number, line in enumerate(text.split("\n"), start=1):
+    lines = enumerate(text.split("\n"), start=1)
+    for number, line in sorted(lines, key=lambda numbered: bool(_COMMENT.match(numbered[1]))):
         if len(line) > _LONG_LINE:
             yield Finding(kind="long-line", file=name, line=number, excerpt=f"{len(line):,} characters")
         for start in range(0, max(len(line), 1), _PIECE):

@@ -22,7 +22,7 @@ KINDS: Mapping[str, str] = {
     "binary": "is no text",
     "network": "talks to other machines",
     "long-line": "has a line that is too long to be read",
-    "not-searched": "has more text than is searched",
+    "not-searched": "has more than is searched",
 }
 
 

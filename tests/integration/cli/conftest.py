@@ -7,23 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from tests.standins.gate import Gate
 
 import torana
 
-PATIENCE = 30.0
-
 #: The code that is tested, wherever another is installed.
 SOURCE = Path(torana.__file__).parents[1]
-
-T = TypeVar("T")
 
 
 def heed_signals() -> None:
@@ -33,16 +27,6 @@ def heed_signals() -> None:
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def eventually(look: Callable[[], T | None]) -> T:
-    """What ``look`` gives as soon as it is true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {PATIENCE:g} s in vain")
 
 
 class Place:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from tests.integration.cli.conftest import eventually
 from tests.integration.cli.test_chat_terminal import chat_in
+from tests.waiting import eventually
 
 from torana.store.lock import read_address
 

@@ -15,7 +15,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.cli.conftest import eventually, heed_signals
+from tests.integration.cli.conftest import heed_signals
+from tests.waiting import eventually
 
 from torana.store.backup import DATABASE_NAME
 

@@ -6,8 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.cli.conftest import eventually
 from tests.standins import hostile_mcp
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.integration.cli.conftest import eventually, heed_signals
+from tests.integration.cli.conftest import heed_signals
+from tests.waiting import eventually
 
 from torana.store.lock import read_address
 

@@ -81,9 +81,11 @@ def test_a_daemon_dies_with_its_script(gateway: Gateway) -> None:
             if os.fork() == 0:
                 os.execv("/usr/bin/sleep", ["marker-of-the-daemon", "60"])
             os._exit(0)
-        time.sleep(0.3)
-        lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
-        print([line for line in lines if line.startswith("marker")])
+        found = []
+        while not found:
+            lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
+            found = [line for line in lines if line.startswith("marker")]
+        print(found)
         """
     )
 
@@ -121,6 +123,160 @@ def test_sockets_without_end_are_refused(gateway: Gateway) -> None:
     )
 
     assert result.text == "exit code 0\nstdout:\nTrue Too many open files"
+
+
+#: Ways to have the kernel keep what was sent and is not read; each fills what one process may open.
+FILLED = {
+    "unix": """
+        def fill():
+            named = socket.socket(socket.AF_UNIX)
+            named.bind(f"\\0{os.getpid()}\\n\\nx\\n")
+            for ends in iter(socket.socketpair, None):
+                for end in ends:
+                    send(end, b"x" * 65536)
+        """,
+    # What was sent is there also when its sender is gone.
+    "datagrams": """
+        def fill():
+            for n in range(100):
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                end.bind(f"\\0{os.getpid()} {n}")
+                held.append(end)
+                sent = True
+                while sent:
+                    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                        sender.connect(end.getsockname())
+                        sent = send(sender, b"x" * 200_000, times=1)
+        """,
+    "tcp": """
+        def fill():
+            server = socket.create_server(("127.0.0.1", 0), backlog=99)
+            while True:
+                send(socket.create_connection(server.getsockname()), b"x" * 65536)
+        """,
+    "tcp6": """
+        def fill():
+            server = socket.create_server(("::1", 0), family=socket.AF_INET6, backlog=99)
+            while True:
+                send(socket.create_connection(server.getsockname()[:2]), b"x" * 65536)
+        """,
+    "udp": """
+        def fill():
+            while True:
+                end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                end.bind(("127.0.0.1", 0))
+                end.connect(end.getsockname())
+                send(end, b"x" * 60_000, times=10)
+        """,
+}
+
+
+@pytest.mark.parametrize("way", FILLED)
+def test_what_sockets_hold_is_bounded(gateway: Gateway, way: str) -> None:
+    result = gateway.run(
+        """
+        import os, socket, time
+        held = []
+        def send(end, data, times=1000):
+            held.append(end)
+            end.setblocking(False)
+            for n in range(times):
+                try:
+                    end.send(data)
+                except OSError:
+                    return False
+            return True
+        """
+        + FILLED[way]
+        + """
+        for _ in range(11):
+            if os.fork() == 0:
+                break
+        try:
+            fill()
+        except OSError:
+            pass
+        time.sleep(60)
+        """,
+        limits={"memory": 128 * 2**20},
+    )
+
+    assert result.first == "The script was stopped: it used more than 128 MiB of memory."
+    assert result.ticks > 0
+
+
+def test_a_few_sockets_are_in_bounds(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import socket, time
+        pairs = [socket.socketpair() for _ in range(100)]
+        server = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(server.getsockname())
+        client.setblocking(False)
+        sent = client.send(b"x" * 1_000_000)
+        time.sleep(0.5)
+        print(sent > 100_000)
+        """,
+        limits={"memory": 128 * 2**20},
+    )
+
+    assert result.text == "exit code 0\nstdout:\nTrue"
+
+
+def test_a_socket_cannot_be_made_to_hold_more(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import socket
+        for kind in (socket.AF_UNIX, socket.AF_INET):
+            end = socket.socket(kind)
+            for size in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                before = end.getsockopt(socket.SOL_SOCKET, size)
+                end.setsockopt(socket.SOL_SOCKET, size, 4 * before)
+                print(end.getsockopt(socket.SOL_SOCKET, size) == before)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            print(end.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR))
+        """
+    )
+
+    assert result.stdout.split() == ["True", "True", "1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "protocol"),
+    [
+        ("AF_INET", "SOCK_STREAM", 262),  # multipath TCP
+        ("AF_INET6", "SOCK_DGRAM", 136),  # UDP-Lite
+        ("AF_NETLINK", "SOCK_RAW", 2),  # between programs
+    ],
+)
+def test_there_are_no_sockets_whose_memory_is_not_told(
+    gateway: Gateway, family: str, kind: str, protocol: int
+) -> None:
+    result = gateway.run(
+        f"""
+        import socket
+        try:
+            socket.socket(socket.{family}, socket.{kind}, {protocol})
+        except OSError as error:
+            print(error.strerror)
+        """
+    )
+
+    assert result.stdout == "Protocol not supported"
+
+
+def test_a_pair_of_sockets_is_of_the_same_families(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import socket
+        try:
+            socket.socketpair(socket.AF_PACKET, socket.SOCK_RAW)
+        except OSError as error:
+            print(error.strerror)
+        """
+    )
+
+    assert result.stdout == "Address family not supported by protocol"
 
 
 def test_output_in_bounds_is_cut_and_says_how_much_there_was(gateway: Gateway) -> None:

@@ -20,22 +20,27 @@ from tests.parts import require
 
 from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault, sweep_rooms
 
-#: A gateway that runs ``sleep 4321.5`` and is killed so many seconds after it has started its first program.
+#: A gateway that runs ``sleep 4321.5`` and is killed as soon as that runs.
 KILLED = """
-import asyncio, os, psutil, signal, sys
+import asyncio, os, psutil, signal
 from torana.tools.sandbox import Bubblewrap, Job, Sandbox
 
 async def nowhere(host, port):
     return []
+
+def started():
+    try:
+        return "sleep" in {one.name() for one in psutil.Process().children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return False
 
 async def main():
     bubblewrap = Bubblewrap()
     bubblewrap.fault()
     sandbox = Sandbox(bubblewrap=bubblewrap, resolve=nowhere)
     task = asyncio.create_task(sandbox.run(Job(prepare=lambda folder: ("/usr/bin/sleep", "4321.5"))))
-    while not psutil.Process().children():
+    while not started():
         await asyncio.sleep(0)
-    await asyncio.sleep(float(sys.argv[1]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -194,14 +199,14 @@ async def test_one_that_waits_for_its_turn_can_be_cancelled(rooms: Path, sandbox
     assert (await sandbox.run(job("/usr/bin/true"))).code == 0
 
 
-def kill_a_gateway(rooms: Path, *, after: float) -> None:
+def kill_a_gateway(rooms: Path) -> None:
     environ = {**os.environ, "TMPDIR": str(rooms)}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(after)], env=environ, check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environ, check=False)
     assert done.returncode == -signal.SIGKILL
 
 
 async def test_what_a_killed_gateway_left_is_swept_away_and_nothing_else(sandbox: Sandbox, rooms: Path) -> None:
-    await asyncio.to_thread(kill_a_gateway, rooms, after=0.2)
+    await asyncio.to_thread(kill_a_gateway, rooms)
     (left,) = left_in(rooms)
     task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "0.5")))
     await started("sleep 0.5")
@@ -220,8 +225,9 @@ async def test_what_a_killed_gateway_left_is_swept_away_and_nothing_else(sandbox
     assert {*left_in(rooms)} == {*others}
 
 
-async def test_nothing_runs_on_when_its_gateway_is_killed(sandbox: Sandbox, rooms: Path) -> None:
-    await asyncio.to_thread(kill_a_gateway, rooms, after=0.2)
+@pytest.mark.usefixtures("sandbox")
+async def test_nothing_runs_on_when_its_gateway_is_killed(rooms: Path) -> None:
+    await asyncio.to_thread(kill_a_gateway, rooms)
 
     for process in running("sleep 4321.5"):
         await ended(process)

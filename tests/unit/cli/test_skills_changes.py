@@ -145,6 +145,18 @@ def test_a_skill_is_switched_off_and_on_updated_and_removed(
     ]
 
 
+def test_a_version_that_was_withdrawn_is_told(command: Command, source: Path) -> None:
+    command("skills", "install", str(source))
+    command("skills", "approve", "tea", "--yes")
+    (source / "SKILL.md").write_text(NEEDY + "Add milk.\n")
+    assert command("skills", "update", "tea")[2] == ""
+    (source / "SKILL.md").write_text(NEEDY)
+    code, out, err = command("skills", "update", "tea")
+    assert (code, out.splitlines()[0]) == (0, "tea is active; its scripts may be run")
+    assert err == "its newer version is gone from where it came, and waits no more\n"
+    assert command("skills", "update", "tea")[2] == ""
+
+
 def test_what_was_placed_by_hand_is_approved_and_asked_again_when_it_changes(
     command: Command, add_skill: AddSkill, place: Path
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.usage import RequestUsage
+from tests.standins.clock import Clock
 
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Admitted, Budgets, Estimate
@@ -29,23 +30,10 @@ from torana.store.turns import Ending, NewTurn
 ESTIMATE = Estimate(output=10, overhead=8)
 
 
-class Clock:
-    """Shows what it was set to."""
-
-    def __init__(self, at: str) -> None:
-        self.set(at)
-
-    def set(self, at: str) -> None:
-        self.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     """Late on the last day of a short month."""
-    return Clock("2026-02-28T23:59:58")
+    return Clock(datetime(2026, 2, 28, 23, 59, 58, tzinfo=UTC))
 
 
 class Gate:

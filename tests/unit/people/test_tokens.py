@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 from tests.conftest import START
+from tests.standins.clock import Clock
 
 from torana.errors import InvalidField, NotFound, StoreUnavailable, TokenEnded
 from torana.messages import GATEWAY_OWNER, SCOPES, Principal
@@ -45,19 +46,9 @@ DAMAGED: list[Callable[[str], str]] = [
 ]
 
 
-class Clock:
-    """A time that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
+from tests.standins.clock import Clock
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
@@ -25,20 +25,6 @@ from torana.store.tables import turns as turn_table
 from torana.turns import Queue, Turns
 
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-@dataclass
-class Hand:
-    """A clock that stands still until it is turned."""
-
-    now: datetime = field(default_factory=lambda: datetime(2026, 3, 2, 9, 30, tzinfo=UTC))
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def on(self, **ahead: float) -> None:
-        """Turn it on, or back."""
-        self.now += timedelta(**ahead)
 
 
 class Agent:
@@ -104,14 +90,14 @@ class World:
 
 
 @pytest.fixture
-def hand() -> Hand:
+def hand() -> Clock:
     """Monday the 2nd of March 2026, 9.30 UTC."""
-    return Hand()
+    return Clock()
 
 
 @pytest.fixture
 async def boot(
-    open_database: Callable[[], Database], open_turns: Callable[..., Turns], hand: Hand
+    open_database: Callable[[], Database], open_turns: Callable[..., Turns], hand: Clock
 ) -> AsyncGenerator[Callable[..., Any]]:
     """``await boot()``: a gateway over the test's database file, as after any restart."""
     opened: list[World] = []

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
-from tests.unit.schedules.conftest import Hand, World
+from tests.standins.clock import Clock
+from tests.unit.schedules.conftest import World
 
 from torana.errors import ModelFailed, NotFound, StoreUnavailable
 from torana.limits.budgets import Budgets
@@ -27,11 +28,11 @@ from torana.turns import Queue, SessionChanges
 Boot = Callable[..., Awaitable[World]]
 
 
-def limited(hand: Hand, *limits: str) -> Budgets:
+def limited(hand: Clock, *limits: str) -> Budgets:
     return Budgets(limits=Limits(overall=[parse_limit(text) for text in limits]), prices=Prices(), clock=hand)
 
 
-async def test_a_reminder_is_said_once_and_takes_no_model(world: World, hand: Hand) -> None:
+async def test_a_reminder_is_said_once_and_takes_no_model(world: World, hand: Clock) -> None:
     made = await world.make(at="tomorrow at 9", user="ana")
     await world.settle()
     assert await world.fired() == []
@@ -53,7 +54,7 @@ async def test_a_reminder_is_said_once_and_takes_no_model(world: World, hand: Ha
     assert (ended.state, ended.due_at, ended.turn_id) == ("ended", None, turn.id)
 
 
-async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: World, hand: Hand) -> None:
+async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: World, hand: Clock) -> None:
     await world.make(at="in 10 minutes")
     hand.on(minutes=10)
     await world.settle()
@@ -67,7 +68,7 @@ async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: W
     ]
 
 
-async def test_a_task_is_a_message_to_the_agent(world: World, hand: Hand) -> None:
+async def test_a_task_is_a_message_to_the_agent(world: World, hand: Clock) -> None:
     made = await world.make("how is the weather", kind="task", rule="every day at 10:00", token="tok_1")
     for day in (2, 3):
         hand.now = datetime(2026, 3, day, 9, 0, tzinfo=UTC)
@@ -79,7 +80,7 @@ async def test_a_task_is_a_message_to_the_agent(world: World, hand: Hand) -> Non
     assert (await world.get(made)).due_at == datetime(2026, 3, 4, 9, 0, tzinfo=UTC)
 
 
-async def test_a_word_to_the_gateway_is_none_from_a_schedule(world: World, hand: Hand) -> None:
+async def test_a_word_to_the_gateway_is_none_from_a_schedule(world: World, hand: Clock) -> None:
     made = await world.make("stop", kind="task", at="in 10 minutes")
     await world.database.run(lambda c: c.exec_driver_sql("UPDATE schedules SET text = '/stop'").rowcount)
     hand.on(minutes=10)
@@ -88,7 +89,9 @@ async def test_a_word_to_the_gateway_is_none_from_a_schedule(world: World, hand:
     assert (await world.get(made)).state == "ended"
 
 
-async def test_through_spring_and_autumn_each_time_of_the_clock_is_fired_once(world: World, hand: Hand) -> None:
+async def test_through_spring_and_autumn_each_time_of_the_clock_is_fired_once(
+    world: World, hand: Clock
+) -> None:
     await world.make("half past two", rule="30 2 * * *")
     await world.make("every half hour", rule="*/30 * * * *", channel="other")
     for month, day in ((3, 28), (10, 24)):  # the clock jumps on the day after
@@ -102,7 +105,7 @@ async def test_through_spring_and_autumn_each_time_of_the_clock_is_fired_once(wo
         assert count == {"home": 2, "other": 96}
 
 
-async def test_over_a_long_time_down_it_runs_once_or_not_at_all(boot: Boot, hand: Hand) -> None:
+async def test_over_a_long_time_down_it_runs_once_or_not_at_all(boot: Boot, hand: Clock) -> None:
     first = await boot()
     once = await first.make("once", at="2026-03-03 09:00", channel="once")
     again = await first.make("again", rule="every day at 9", channel="again")
@@ -134,7 +137,7 @@ async def test_over_a_long_time_down_it_runs_once_or_not_at_all(boot: Boot, hand
     }
 
 
-async def test_a_short_time_down_misses_nothing(boot: Boot, hand: Hand) -> None:
+async def test_a_short_time_down_misses_nothing(boot: Boot, hand: Clock) -> None:
     await (await boot()).make("skip", rule="every day at 11:00", missed="skip")
     hand.now = datetime(2026, 3, 2, 10, 4, tzinfo=UTC)
     second = await boot()
@@ -142,7 +145,7 @@ async def test_a_short_time_down_misses_nothing(boot: Boot, hand: Hand) -> None:
     assert [turn.reply for turn in await second.fired()] == ["Reminder: skip"]
 
 
-async def test_a_machine_that_slept_misses_what_it_slept_through(world: World, hand: Hand) -> None:
+async def test_a_machine_that_slept_misses_what_it_slept_through(world: World, hand: Clock) -> None:
     skipped = await world.make("skip", rule="every day at 11:00", missed="skip")
     await world.settle()
     hand.now = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -151,7 +154,7 @@ async def test_a_machine_that_slept_misses_what_it_slept_through(world: World, h
     assert (await world.get(skipped)).due_at == datetime(2026, 3, 3, 10, 0, tzinfo=UTC)
 
 
-async def test_a_clock_that_is_set_back_fires_nothing_twice(world: World, hand: Hand) -> None:
+async def test_a_clock_that_is_set_back_fires_nothing_twice(world: World, hand: Clock) -> None:
     await world.make(rule="every hour")
     for hours in (1, -0.5, 0.25, 0.25, -3, 2, 1, 1):
         hand.on(hours=hours)
@@ -160,7 +163,7 @@ async def test_a_clock_that_is_set_back_fires_nothing_twice(world: World, hand: 
     assert [turn.created_at.hour for turn in await world.fired()] == [10, 11]
 
 
-async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: World, hand: Hand) -> None:
+async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: World, hand: Clock) -> None:
     made = await world.make(rule="every day at 12:00")
     right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
     await world.settle()
@@ -176,7 +179,7 @@ async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: Wo
     assert len(await world.fired()) == 3
 
 
-async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(world: World, hand: Hand) -> None:
+async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(world: World, hand: Clock) -> None:
     made = await world.make(rule="every day at 12:00")
     right = hand.now
     for day in (1, 2, 3):
@@ -196,7 +199,7 @@ async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(wor
 
 
 async def test_it_comes_back_also_when_the_database_could_not_be_written_just_then(
-    world: World, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    world: World, hand: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await world.make(rule="every day at 12:00")
     right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
@@ -216,7 +219,7 @@ async def test_it_comes_back_also_when_the_database_could_not_be_written_just_th
     assert (await world.get(made)).due_at == datetime(2026, 3, 3, 11, 0, tzinfo=UTC)
 
 
-async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Hand) -> None:
+async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Clock) -> None:
     right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
     first = await boot()
     ruled = await first.make(rule="every day at 12:00")
@@ -235,7 +238,7 @@ async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boo
     assert Counter(turn.principal for turn in await second.fired()) == {ruled.principal: 1, later.principal: 1}
 
 
-async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: Boot, hand: Hand) -> None:
+async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: Boot, hand: Clock) -> None:
     first = await boot(queue=Queue(overall=0))
     tasks = [
         await first.make("once", kind="task", at="in 10 minutes"),
@@ -254,7 +257,7 @@ async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: B
 
 
 async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_up(
-    boot: Boot, hand: Hand
+    boot: Boot, hand: Clock
 ) -> None:
     world = await boot(budgets=limited(hand, "1 messages/day"))
     made = await world.make("work", kind="task", rule="every hour")
@@ -282,7 +285,7 @@ async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_u
     assert (len(await world.fired()), (await world.get(made)).reason) == (2, None)
 
 
-async def test_a_task_that_is_due_once_is_given_up_after_a_day(boot: Boot, hand: Hand) -> None:
+async def test_a_task_that_is_due_once_is_given_up_after_a_day(boot: Boot, hand: Clock) -> None:
     world = await boot(queue=Queue(overall=0))
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
@@ -297,7 +300,7 @@ async def test_a_task_that_is_due_once_is_given_up_after_a_day(boot: Boot, hand:
     assert await world.count() == 0
 
 
-async def test_reminders_cost_nothing_and_are_refused_by_no_budget(boot: Boot, hand: Hand) -> None:
+async def test_reminders_cost_nothing_and_are_refused_by_no_budget(boot: Boot, hand: Clock) -> None:
     world = await boot(budgets=limited(hand, "1 messages/day", "1 turns"))
     for number in range(3):
         await world.make(f"{number}", at="in 10 minutes")
@@ -306,7 +309,7 @@ async def test_reminders_cost_nothing_and_are_refused_by_no_budget(boot: Boot, h
     assert [turn.reply for turn in await world.fired()] == [f"Reminder: {number}" for number in range(3)]
 
 
-async def test_a_busy_session_queues_a_task_and_reminders_are_said_meanwhile(world: World, hand: Hand) -> None:
+async def test_a_busy_session_queues_a_task_and_reminders_are_said_meanwhile(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="long work", channel="home")
     running = await world.turns.accept(said)
@@ -323,7 +326,7 @@ async def test_a_busy_session_queues_a_task_and_reminders_are_said_meanwhile(wor
     assert world.agent.asked == ["long work", "task"]
 
 
-async def test_a_firing_without_an_answer_holds_up_the_next_of_its_schedule(world: World, hand: Hand) -> None:
+async def test_a_firing_without_an_answer_holds_up_the_next_of_its_schedule(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     made = await world.make("slow", kind="task", rule="every 5 minutes")
     for _ in range(12):
@@ -338,7 +341,7 @@ async def test_a_firing_without_an_answer_holds_up_the_next_of_its_schedule(worl
     assert len(await world.fired()) == 2
 
 
-async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: World, hand: Hand) -> None:
+async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", rule="every hour")
     world.agent.outcome = ModelFailed("no such model")
     for _ in range(FAILURES + 3):
@@ -358,7 +361,7 @@ async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: Wo
     assert (len(await world.fired()), (await world.get(made)).failures) == (FAILURES + 2, 0)
 
 
-async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: World, hand: Hand) -> None:
+async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: World, hand: Clock) -> None:
     odd = await world.make("first", kind="task", at="in 10 minutes")
     await world.make("second", kind="task", at="in 20 minutes")
     # As after a backup was brought to a machine that does not know the zone.
@@ -372,7 +375,7 @@ async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: W
     assert (paused.state, "ZoneInfoNotFoundError" in (paused.reason or "")) == ("paused", True)
 
 
-async def test_one_good_answer_makes_up_for_failures(world: World, hand: Hand) -> None:
+async def test_one_good_answer_makes_up_for_failures(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", rule="every hour")
     for number in range(FAILURES * 2):
         world.agent.outcome = "done" if number == FAILURES - 2 else ModelFailed("no")
@@ -382,7 +385,7 @@ async def test_one_good_answer_makes_up_for_failures(world: World, hand: Hand) -
     assert len(await world.fired()) == 2 * FAILURES - 1
 
 
-async def test_a_user_has_so_many_firings_a_day(boot: Boot, hand: Hand) -> None:
+async def test_a_user_has_so_many_firings_a_day(boot: Boot, hand: Clock) -> None:
     world = await boot(firings_per_day=3)
     made = await world.make("ana's", rule="every hour", user="ana")
     await world.make("ben's", rule="every hour", user="ben", channel="b")
@@ -396,7 +399,7 @@ async def test_a_user_has_so_many_firings_a_day(boot: Boot, hand: Hand) -> None:
     assert Counter(turn.user for turn in await world.fired()) == {"ana": 4, "ben": 4}
 
 
-async def test_with_the_session_its_schedules_go(world: World, hand: Hand) -> None:
+async def test_with_the_session_its_schedules_go(world: World, hand: Clock) -> None:
     here = await world.make(rule="every hour")
     there = await world.make(rule="every hour", channel="there")
     hand.on(hours=1)
@@ -414,7 +417,7 @@ async def test_with_the_session_its_schedules_go(world: World, hand: Hand) -> No
     assert (await world.get(there)).state == "active"
 
 
-async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World, hand: Hand) -> None:
+async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
     found = await world.database.run(partial(rows.due_tasks, now=hand.now, at_once=5, of_one=5))
@@ -427,7 +430,7 @@ async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World,
     assert await world.count() == len(world.agent.asked) <= 1
 
 
-async def test_two_tickers_fire_each_due_time_once(boot: Boot, hand: Hand) -> None:
+async def test_two_tickers_fire_each_due_time_once(boot: Boot, hand: Clock) -> None:
     worlds = [await boot(), await boot()]
     for number in range(20):
         kind = "task" if number % 2 else "remind"
@@ -442,7 +445,7 @@ async def test_two_tickers_fire_each_due_time_once(boot: Boot, hand: Hand) -> No
     assert (len(fired), set(fired.values())) == (20, {1})
 
 
-async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: World, hand: Hand) -> None:
+async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: World, hand: Clock) -> None:
 
     async def make(number: int) -> None:
         kind, user = "task" if number % 5 else "remind", f"user-{number % 40}"
@@ -470,7 +473,7 @@ async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: W
     assert len({turn.channel for turn in fired}) == 1_000
 
 
-async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, hand: Hand) -> None:
+async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="delete it", channel="home", user="ana")
     asking = await world.turns.accept(said)
@@ -496,7 +499,7 @@ async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, h
     ]
 
 
-async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Hand) -> None:
+async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     for number in range(AT_ONCE * 2):
         await world.make(f"{number}", kind="task", at="in 10 minutes", user="ana", channel=f"c{number}")
@@ -552,7 +555,7 @@ async def test_it_can_be_stopped_at_the_moment_it_is_woken(world: World) -> None
         await world.ticker.stop()
 
 
-async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Hand) -> None:
+async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Clock) -> None:
     made = await world.make(at="in 10 minutes")
     hand.on(minutes=10)
     await world.settle()
@@ -566,6 +569,6 @@ async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Hand) -
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "Australia/Lord_Howe"])
-async def test_other_zones_have_their_own_clocks(world: World, hand: Hand, zone: str) -> None:
+async def test_other_zones_have_their_own_clocks(world: World, hand: Clock, zone: str) -> None:
     made = await world.make(rule="every day at 9", timezone=zone)
     assert made.due_at == datetime(2026, 3, 3, 9, 0, tzinfo=ZoneInfo(zone)).astimezone(UTC)

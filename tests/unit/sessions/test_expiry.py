@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.standins.clock import Clock
 
 from torana.errors import Erased
 from torana.messages import Inbound, Turn
@@ -25,19 +26,9 @@ Say = Callable[..., Awaitable[Turn]]
 START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def moving() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture

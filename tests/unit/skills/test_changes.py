@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,8 +25,10 @@ from torana.skills.changes import SkillChanges
 from torana.skills.fetching import Fetcher
 from torana.skills.git import Git
 from torana.skills.installed import InstalledSkills
+from torana.skills.staging import Staged, stage, sweep
 from torana.skills.standing import Shown
 from torana.store import audit
+from torana.store import skills as rows
 from torana.store.audit import Act, Entry
 from torana.store.database import Database
 from torana.web import Guard, GuardedClient
@@ -507,6 +510,19 @@ async def test_the_same_files_are_no_newer_version(place: Place) -> None:
     assert place.leftovers() == set()
 
 
+async def test_a_version_that_its_author_withdrew_waits_no_more(place: Place) -> None:
+    old = await place.install_and_approve()
+    newer = await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert newer.next_digest is not None
+    await place.changes.renew("tea", tarred(NEEDY_TEA), act=ACT)
+    assert (place.loaded(), place.shown().newer, place.shown().standing.newer) == (True, None, None)
+    assert place.leftovers() == set()
+    assert len(list(place.root.iterdir())) == 1
+    await refused(place.changes.approve("tea", digest=newer.next_digest, act=ACT), SkillChanged)
+    last = (await place.audited())[-1]
+    assert (last.action, last.detail) == ("skill.update", {"digest": old, "withdrawn": newer.next_digest})
+
+
 async def test_another_skill_is_no_newer_version(place: Place) -> None:
     await place.install_and_approve()
     archive = tarred({"x/SKILL.md": SKILL.replace("name: tea", "name: coffee")})
@@ -526,6 +542,74 @@ async def test_a_skill_is_updated_from_where_it_came(place: Place, tmp_path: Pat
     newer = place.shown().newer
     assert newer is not None
     assert "Add milk." in newer.skill.instructions
+
+
+# --- cancelled
+
+
+async def test_a_cancelled_change_keeps_others_waiting_until_its_sweep_is_over(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.install_and_approve()
+    loop, sweeps, may_sweep, swept = asyncio.get_running_loop(), asyncio.Event(), Event(), Event()
+
+    def slowly(*arguments: Any, **more: Any) -> None:
+        loop.call_soon_threadsafe(sweeps.set)
+        may_sweep.wait(30)
+        sweep(*arguments, **more)
+        swept.set()
+
+    monkeypatch.setattr("torana.skills.changes.sweep", slowly)
+    disabling = asyncio.create_task(place.changes.disable("tea", act=ACT))
+    await sweeps.wait()
+    disabling.cancel()
+    loop.call_later(0.1, may_sweep.set)
+    with pytest.raises(asyncio.CancelledError):
+        await disabling
+    assert swept.is_set()
+
+
+async def test_what_a_cancelled_change_wrote_down_holds_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.install_and_approve()
+    run, reads, may_read = place.database.run, asyncio.Event(), asyncio.Event()
+
+    async def slowly(work: Callable[[Connection], Any]) -> Any:
+        if work is rows.listed:
+            reads.set()
+            await may_read.wait()
+        return await run(work)
+
+    monkeypatch.setattr(place.database, "run", slowly)
+    disabling = asyncio.create_task(place.changes.disable("tea", act=ACT))
+    await reads.wait()
+    disabling.cancel()
+    asyncio.get_running_loop().call_later(0.1, may_read.set)
+    with pytest.raises(asyncio.CancelledError):
+        await disabling
+    assert (place.loaded(), place.state()) == (False, "disabled")
+
+
+async def test_a_cancelled_installation_leaves_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, stages, may_stage, staged = asyncio.get_running_loop(), asyncio.Event(), Event(), Event()
+
+    def slowly(*arguments: Any, **more: Any) -> Staged:
+        loop.call_soon_threadsafe(stages.set)
+        may_stage.wait(30)
+        made = stage(*arguments, **more)
+        staged.set()
+        return made
+
+    monkeypatch.setattr("torana.skills.changes.stage", slowly)
+    installing = asyncio.create_task(place.install())
+    await stages.wait()
+    installing.cancel()
+    loop.call_later(0.1, may_stage.set)
+    with pytest.raises(asyncio.CancelledError):
+        await installing
+    assert staged.is_set()
+    assert list(place.root.iterdir()) == []
 
 
 # --- crashes

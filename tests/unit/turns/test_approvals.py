@@ -436,10 +436,10 @@ async def test_a_cancellation_and_a_yes_at_once_leave_one_truth(
         in_order = acts if first == "cancel" else acts[::-1]
         outcomes: list[Any] = await asyncio.gather(*in_order, return_exceptions=True)
 
-        final = await gateway.turns.get("gateway", turn.id)
-        assert final.state in ("cancelled", "completed")
-        if any(isinstance(outcome, AlreadyDecided) for outcome in outcomes):
-            assert (final.state, desk.done) == ("cancelled", [])
+        faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert all(isinstance(fault, AlreadyDecided) for fault in faults)
+        # Also where the yes came first: the call has not begun when the cancellation is there.
+        assert (await state_of(gateway, turn), desk.done) == ("cancelled", [])
         await gateway.crash()
 
 
@@ -629,7 +629,7 @@ async def test_questions_are_listed_page_by_page_the_newest_first(
         if after is None:
             break
 
-    assert sorted(listed) == ["c0", "c1", "c2", "c3", "c4"]
+    assert listed == ["c4", "c3", "c2", "c1", "c0"]
     assert (await gateway.turns.approvals.listed("user:ana", limit=9)).items == []
 
 

@@ -155,7 +155,9 @@ def update(
         await changes.renew(slug, archive, act=act_by_hand())
 
     _made(loaded, _Change(method="POST", path=_path(slug, "/update"), body=archive, by_hand=by_hand))
-    _tell_report(loaded, slug, as_json=as_json)
+    body = _tell_report(loaded, slug, as_json=as_json)
+    if decision.next_digest is not None and body["newer"] is None:
+        typer.echo("its newer version is gone from where it came, and waits no more", err=True)
 
 
 def remove(
@@ -254,11 +256,12 @@ def _waiting(label: str) -> Any:
     return console.status(printable(label))
 
 
-def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> None:
+def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> Mapping[str, Any]:
+    """Tell of a skill all that is to be read; what was told."""
     body = SkillsHere(loaded).body(slug)
     if as_json:
         typer.echo(json.dumps(body, indent=2))
-        return
+        return body
     version = body["newer"] or body["current"]
     lines = [_state_line(body), *(report_lines(version) if version else ())]
     if body["newer"] or body["state"] == "quarantine":
@@ -266,6 +269,7 @@ def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> None:
             f"`torana skills show {slug}` shows its text, `torana skills approve {slug}` has it loaded."
         )
     typer.echo(printable("\n".join(lines)))
+    return body
 
 
 def _state_line(body: Mapping[str, Any]) -> str:

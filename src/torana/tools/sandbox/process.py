@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from torana.lasting import to_its_end
 from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Limits, Outcome, Stopped
-from torana.tools.sandbox.threads import to_its_end
 
 #: Seconds between two looks at what is in use.
 _LOOK = 0.1
@@ -41,6 +41,8 @@ class BoundedProcess:
         self._stopped: Stopped | None = None
         self._process: subprocess.Popen[bytes]
         self._flood = 0
+        #: Bytes that its sockets held at the last look.
+        self._in_sockets = 0
         #: Descriptors of killed processes.
         self._dying: list[int] = []
 
@@ -78,6 +80,7 @@ class BoundedProcess:
         pipes = self._process.stdout, self._process.stderr
         reading = [asyncio.create_task(self._read(*pair)) for pair in zip(pipes, outputs, strict=True)]
         watching = [asyncio.create_task(self._watch(writes=disks is not None))]
+        watching.append(asyncio.create_task(self._watch_sockets()))
         if disks is not None:
             watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
@@ -117,13 +120,22 @@ class BoundedProcess:
         while True:
             pids = list(usage.descendants(self._process.pid))
             measures = (usage.resident, usage.proportional)
-            if all(sum(map(measure, pids)) > self._limits.memory for measure in measures):
+            room = self._limits.memory - self._in_sockets
+            if all(sum(map(measure, pids)) > room for measure in measures):
                 self._stop("memory")
             if writes and sum(map(usage.written, pids)) > self._limits.disk:
                 self._stop("written")
             # While it is alone, the first process may still be building the sandbox and see the host's disks.
             if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
                 self._stop("files")
+            await asyncio.sleep(_LOOK)
+
+    async def _watch_sockets(self) -> None:
+        # By itself and in a thread: of TCP the system looks through all that the machine has.
+        while True:
+            # In a network of its own from its first moment on.
+            for pid in usage.children(self._process.pid)[:1]:
+                self._in_sockets = await asyncio.to_thread(usage.sockets, pid)
             await asyncio.sleep(_LOOK)
 
     async def _watch_disks(self, disks: usage.Disks) -> None:

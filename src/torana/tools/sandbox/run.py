@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from torana.lasting import to_its_end
 from torana.tools.sandbox import forward, seccomp
 from torana.tools.sandbox.bubblewrap import ETC_FILES, NOBODY, PATH, STARTED, Bubblewrap
 from torana.tools.sandbox.egress import Egress, Resolve
 from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault
 from torana.tools.sandbox.process import BoundedProcess, sealed_file
 from torana.tools.sandbox.rooms import make_room
-from torana.tools.sandbox.threads import to_its_end
 from torana.tools.sandbox.usage import Disks
 
 #: What every job finds in its environment; secrets are added to it, nothing else.

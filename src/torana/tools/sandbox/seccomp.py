@@ -3,7 +3,8 @@
 Namespaces hide what there is; the filter takes away doors in the kernel that they do not close: sockets that no
 network namespace holds (AF_VSOCK), memory that belongs to no process and so is not counted (memfd, System V),
 disk space that nothing was written to (fallocate), typing into a terminal (TIOCSTI), keys, tracing, io_uring,
-BPF and mounts. A forbidden call fails with an error.
+BPF and mounts. A forbidden call fails with an error. Asking for larger buffers of a socket does nothing: what
+sockets hold is told by how many there are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 
 # linux/audit.h: which calling convention the numbers below belong to.
 _X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
@@ -21,9 +22,12 @@ _X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 # struct seccomp_data. Of an argument's 64 bits the lower half is read: both machines are little-endian.
-_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+#: The usual one of a family, by zero or by its number: TCP, UDP, and of AF_NETLINK what asks for addresses.
+_PROTOCOLS = (0, 1, 6, 17)
+_SOL_SOCKET, _BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
 _IOCTLS = (
     *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
     *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
@@ -40,6 +44,8 @@ class _Calls:
 
     arch: int
     socket: int
+    socketpair: int
+    setsockopt: int
     ioctl: int
     clone: int
     clone3: int
@@ -53,6 +59,8 @@ _MACHINES = {
     "x86_64": _Calls(
         arch=_X86_64,
         socket=41,
+        socketpair=53,
+        setsockopt=54,
         ioctl=16,
         clone=56,
         clone3=435,
@@ -69,6 +77,8 @@ _MACHINES = {
     "aarch64": _Calls(
         arch=_AARCH64,
         socket=198,
+        socketpair=199,
+        setsockopt=208,
         ioctl=29,
         clone=220,
         clone3=435,
@@ -99,9 +109,13 @@ def _assemble(calls: _Calls) -> Iterator[bytes]:
     yield from _when(_EQUAL, calls.fallocate, _answer(EOPNOTSUPP))
     for number in calls.forbidden:
         yield from _when(_EQUAL, number, _answer(EPERM))
-    yield from _when(
-        _EQUAL, calls.socket, _step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT), _allow()
-    )
+    kinds = [_step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT)]
+    kinds += [_step(_LOAD, _THIRD), *_unless(_EQUAL, _PROTOCOLS, EPROTONOSUPPORT), _allow()]
+    for number in (calls.socket, calls.socketpair):
+        yield from _when(_EQUAL, number, *kinds)
+    sizes = [step for option in _BUFFERS for step in _when(_EQUAL, option, _answer(0))]
+    of_sockets = _when(_EQUAL, _SOL_SOCKET, _step(_LOAD, _THIRD), *sizes)
+    yield from _when(_EQUAL, calls.setsockopt, _step(_LOAD, _SECOND), *of_sockets, _allow())
     ioctls = [step for code in _IOCTLS for step in _when(_EQUAL, code, _answer(EPERM))]
     yield from _when(_EQUAL, calls.ioctl, _step(_LOAD, _SECOND), *ioctls, _allow())
     namespaces = _when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))

@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from torana.tools.sandbox.job import Limits
+from torana.tools.sandbox.job import MIB, Limits
 
 #: How many times the bounds of one run the disks of its directories may lose: others write to them too.
 OTHERS = 8
 
 _PAGE = os.sysconf("SC_PAGESIZE")
+#: What one Unix socket may hold, in its own bound. The last message may go beyond it, and one of datagrams (2)
+#: keeps eleven of senders that are gone.
+_UNIX, _DATAGRAMS = 2, {b"0002": 20}
+_UNIX_BYTES = 212_992
+#: TCP of the whole machine that is not worth looking through.
+_LITTLE = 16 * MIB
+#: Where in a row of Unix sockets a name can stand.
+_NAME = 6
 #: The sandbox's own disks, inside.
 _DISKS = ("tmp", "dev/shm")
 
@@ -52,6 +61,45 @@ def proportional(pid: int) -> int:
             return resident(pid)
         return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
     return 0
+
+
+def sockets(pid: int) -> int:
+    """Bytes that the sockets of the process's network namespace hold. Slow where the machine has many.
+
+    The system does not tell it of Unix sockets, so each counts with what it can hold at most.
+    """
+    protocols = ["udp", "udp6"]
+    if _tcp_of_the_machine() > _LITTLE:
+        protocols += ["tcp", "tcp6"]
+    queues = (row[4].split(b":") for protocol in protocols for row in _rows(pid, protocol))
+    held = sum(int(size, 16) for pair in queues for size in pair)
+    held += sum(int(row[4]) + int(row[5]) for row in _rows(pid, "netlink"))
+    return held + _unix_bytes() * sum(_DATAGRAMS.get(row[4], _UNIX) for row in _rows(pid, "unix"))
+
+
+def _rows(pid: int, table: str) -> Iterator[list[bytes]]:
+    """The rows of a table of sockets (proc(5), ``net``), below its head."""
+    with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open("rb") as rows:
+        for row in islice(rows, 1, None):
+            fields = row.split(None, 6)
+            # A socket's name may hold line ends, behind which there is no row.
+            if len(fields) > _NAME:
+                yield fields
+
+
+def _tcp_of_the_machine() -> int:
+    with suppress(OSError):
+        for line in Path("/proc/net/sockstat").read_text().splitlines():
+            if line.startswith("TCP:"):
+                return int(line.rpartition(" mem ")[2]) * _PAGE
+    return 0
+
+
+def _unix_bytes() -> int:
+    # Older kernels do not tell it to containers.
+    with suppress(OSError):
+        return int(Path("/proc/sys/net/core/wmem_default").read_text())
+    return _UNIX_BYTES
 
 
 def files(pid: int) -> int:

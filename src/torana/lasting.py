@@ -1,4 +1,4 @@
-"""Work that must come to its end."""
+"""Work that must come to its end, also where nobody waits for it any more."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ T = TypeVar("T")
 async def to_its_end(work: Callable[[], T]) -> T:
     """What ``work`` returns, from a thread. As that cannot be stopped, a cancellation waits for it."""
     # A plain future: the end of the event loop cancels tasks.
-    working = asyncio.get_running_loop().run_in_executor(None, work)
+    return await finished(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+async def finished(work: asyncio.Future[T]) -> T:
+    """What comes of ``work``. A cancellation does not reach it, and is raised when it is done."""
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
-        while not working.done():
+        while not work.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([working])
+                await asyncio.wait([work])
         raise

@@ -1,0 +1,36 @@
+"""Waiting for what nobody tells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from torana.testing import Faults
+
+#: Seconds for anything that is waited for.
+_PATIENCE = 60.0
+#: Seconds after which a life is stuck.
+_STUCK = 10.0
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None]) -> T:
+    """What ``look`` gives as soon as it is true."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {_PATIENCE:g} s in vain")
+
+
+async def until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
+    """Live until the end, or until the death that ``faults`` bring; raises what is raised before."""
+    life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
+    ended, _ = await asyncio.wait({life, death}, timeout=_STUCK, return_when=asyncio.FIRST_COMPLETED)
+    assert ended, "something is stuck"
+    if life in ended:
+        await life
