@@ -105,7 +105,7 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
     ]
     assert [fault.split(": ")[1] for fault in faults[:-1]] == ["connectors.one.allow", "connectors.one.sender"]
     unset = "the environment variable UNSET is not set; set it, or write it into .env"
-    assert faults[-1:] == [f"torana.toml:9: connectors.two.chat: {unset}"]
+    assert faults[-1:] == [f"torana.toml:10: connectors.two.chat: {unset}"]
 
     files.write(one="allow = 7", two="nonsense = 1")
     gateway.send_signal(signal.SIGHUP)
