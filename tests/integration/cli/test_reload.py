@@ -112,7 +112,7 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
     faults = files.logged("the settings are faulty; nothing changed", 3)["faults"]
     assert [fault.split(": ")[:2] for fault in faults] == [
         ["torana.toml:4", "connectors.one.allow"],
-        ["torana.toml:8", "connectors.two.nonsense"],
+        ["torana.toml:9", "connectors.two.nonsense"],
     ]
 
     assert files.active("one", "two") == before
