@@ -39,9 +39,11 @@ async def send_unavailable(send: Any, error: GatewayError) -> None:
     await _send(send, status, headers, problem_body(error, status, "Unavailable"))
 
 
-def problem_body(error: GatewayError, status: HTTPStatus, wording: str) -> dict[str, Any]:
-    """A problem as ``torana.api.problems`` makes it, which takes the framework to import."""
-    request_id = str(uuid4())
+def problem_body(
+    error: GatewayError, status: HTTPStatus, wording: str, *, request_id: str | None = None
+) -> dict[str, Any]:
+    """A problem (RFC 9457) with the members that each has; without a request's id it gets one of its own."""
+    request_id = request_id or str(uuid4())
     return {
         "type": "about:blank",
         "title": status.phrase,

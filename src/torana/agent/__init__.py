@@ -103,7 +103,7 @@ class TurnAgent:
         """``takes`` are the kinds of files that the model can be handed."""
         rules = rules or Rules()
         self.toolbox = Toolbox(toolset=toolset, model=model, rules=rules)
-        self._model_name = model.model_name
+        self._model = model
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
@@ -121,7 +121,7 @@ class TurnAgent:
         self._recall_in_rooms = recall_in_rooms
         self._prices = prices or Prices()
         self._clock = clock
-        self._bounds = bounds
+        self._bounds, self._limits = bounds, bounds.limits
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer one turn, telling what happens while it does, behind what its journal says is settled.
@@ -151,11 +151,11 @@ class TurnAgent:
                 message_history=[*window.messages, *await self._prompts.restored(settled, turn.owner)],
                 instructions=self._instructions.render(turn, knowledge, now=self._clock()),
                 usage=used,
-                usage_limits=self._bounds.limits,
+                usage_limits=self._limits,
                 event_stream_handler=watch.follow,
             )
         except UsageLimitExceeded as error:
-            run.exchange.cut_short(used, model=self._model_name)
+            run.exchange.cut_short(used, model=self._model.model_name)
             raise self._bounds.passed(used) from error
         except MODEL_ERRORS as error:
             raise explain(error) from error

@@ -117,7 +117,7 @@ class Journal(Protocol):
         ...
 
     def leave(self, *, owed: Usage, asking: bool) -> None:
-        """Note what a run used that breaks off, behind the last step, and whether the model was being asked.
+        """Note what a run used behind its last step, and whether it broke off while the model was being asked.
 
         Nothing is written: it is for whoever writes the turn's end.
         """

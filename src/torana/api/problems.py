@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from torana.bare_http import problem_body
 from torana.errors import (
     BadRequest,
     Conflict,
@@ -72,16 +73,7 @@ def status_of(error: GatewayError) -> HTTPStatus:
 def body_of(error: GatewayError, *, request_id: str) -> dict[str, Any]:
     """The problem object of an error."""
     status, wording = _entry(type(error))
-    body: dict[str, Any] = {
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": error.detail,
-        "instance": f"urn:uuid:{request_id}",
-        "error": wording,
-        "code": error.code,
-        "requestId": request_id,
-    }
+    body = problem_body(error, status, wording, request_id=request_id)
     if error.faults:
         body["errors"] = [{"pointer": fault.pointer, "detail": fault.detail} for fault in error.faults]
     return body | error.extra

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -99,6 +101,10 @@ def _tell(loaded: Loaded) -> None:
 
 def _address(settings: Settings) -> str:
     """Where this machine's commands and people find it, also where it listens on all addresses."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound to
+    host = settings.host
+    with suppress(ValueError):  # a name
+        address = ip_address(host)
+        if address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"

@@ -210,10 +210,8 @@ class Irc(Connector[IrcSettings]):
         """As ``Connector``: ready when every channel was joined, or is closed to us, which is logged."""
         # The server's lines are read on while a message waits to be taken: they say what became of a reply.
         async with abreast(ears) as hear:
-            try:
-                await self._connection(ears, hear)
-            except Exception as error:  # noqa: BLE001 - raised when all is taken that nobody tells again
-                ended = error
+            # What ended it is raised when all is taken, which nobody tells again.
+            (ended,) = await asyncio.gather(self._connection(ears, hear), return_exceptions=True)
         raise ended
 
     async def _connection(self, ears: Ears, hear: Hear) -> NoReturn:
