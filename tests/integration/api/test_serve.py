@@ -9,7 +9,8 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -220,19 +221,19 @@ def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: 
 
 
 def test_a_signal_during_the_start_ends_it_and_answers_who_waits(
-    serve: Serve, tmp_path: Path, background: ThreadPoolExecutor
+    serve: Serve, tmp_path: Path
 ):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     (tmp_path / "slow_tools.py").write_text(f"def tool() -> str: ...\nopen({str(gate)!r}).read()")
     process = serve(TORANA_TOOLS="slow_tools:tool", PYTHONPATH=str(tmp_path))
-    with gate.open("w"):  # which succeeds when the other side reads: now the build is in the middle
-        held = background.submit(httpx.get, f"{process.url}/skills", timeout=None)
-        while httpx.get(f"{process.url}/health").json()["status"] != "starting":
-            pass
+    with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:  # the build is in the middle
+        held.request("GET", "/skills")
+        # The gateway takes connections and reads from them in their order, so that now it holds the request.
+        assert httpx.get(f"{process.url}/health").json()["status"] == "starting"
         process.signal(signal.SIGTERM)
-        answer = held.result()
-    assert (answer.status_code, answer.json()["code"]) == (503, "starting")
+        answer = held.getresponse()
+        assert (answer.status, json.load(answer)["code"]) == (503, "starting")
     code, _, errors = process.ended()
     assert (code, "Traceback" in errors) == (0, False)
 

@@ -59,8 +59,9 @@ class Terminal:
         raise AssertionError
 
     def exit_code_after(self, key: str) -> int:
-        """Press a key until the command has ended: of a Ctrl-C between the prompt and the wait for a key behind
-        it Python takes note when the next key comes (``readline_until_enter_or_signal`` of its readline.c).
+        """Press a key, and each second the space bar until the command has ended: of a Ctrl-C between the prompt
+        and the wait for a key behind it Python takes note when the next key comes
+        (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could break off the end itself.
         """
         pressed_at = 0.0
         for _ in self._readings():
@@ -68,7 +69,7 @@ class Terminal:
                 return self._process.returncode
             if time.monotonic() > pressed_at + 1:
                 self.type(key)
-                pressed_at = time.monotonic()
+                key, pressed_at = " ", time.monotonic()
         raise AssertionError
 
     def _readings(self) -> Iterator[None]:
