@@ -19,6 +19,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent import Bounds, TurnAgent
+from torana.agent.context import Contexts
+from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.limits.budgets import Budgets
 from torana.memory import Memory
@@ -144,14 +146,16 @@ def open_agent(
         return TurnAgent(
             model=model,
             toolset=toolset or core,
-            instructions=Instructions(persona="You are Torana.", timezone=zone, skills=core_skills),
-            sessions=sessions,
-            memory=memory,
+            contexts=Contexts(
+                sessions=sessions,
+                memory=memory,
+                instructions=Instructions(persona="You are Torana.", timezone=zone, skills=core_skills),
+                prompts=Prompts(sessions=sessions, takes=frozenset(takes)),
+                recall_in_rooms=recall_in_rooms,
+            ),
             timezone=zone,
-            recall_in_rooms=recall_in_rooms,
             bounds=bounds or Bounds(),
             clock=clock,
-            takes=frozenset(takes),
             rules=rules,
         )
 

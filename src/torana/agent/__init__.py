@@ -15,8 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
 
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions, Knowledge
+from torana.agent.context import Contexts
 from torana.agent.journal import Journal, Run, responses_of, settled_messages
 from torana.agent.overview import Toolbox
 from torana.agent.permits import Permits
@@ -24,17 +23,13 @@ from torana.agent.safeguards import Safeguards
 from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
-from torana.memory import Memory
-from torana.messages import FileKind, Reply, Turn, Usage
+from torana.messages import Reply, Turn, Usage
 from torana.models.failures import MODEL_ERRORS, explain
-from torana.sessions import Sessions, history
+from torana.sessions import history
 from torana.tools import ToolContext
 from torana.tools.permission import Rules
 
 __all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
-
-#: Memories put in front of the model, at most.
-_RECALLED = 8
 
 #: Calls with arguments that do not fit, or of a tool that does not exist, in a row; one more ends the turn.
 _WRONG_CALLS = 3
@@ -89,18 +84,13 @@ class TurnAgent:
         *,
         model: Model,
         toolset: AbstractToolset[ToolContext],
-        instructions: Instructions,
-        sessions: Sessions,
-        memory: Memory,
+        contexts: Contexts,
         timezone: ZoneInfo,
-        recall_in_rooms: bool,
         bounds: Bounds,
         clock: Callable[[], datetime],
         prices: Prices | None = None,
-        takes: frozenset[FileKind] = frozenset(),
         rules: Rules | None = None,
     ) -> None:
-        """``takes`` are the kinds of files that the model can be handed."""
         rules = rules or Rules()
         self.toolbox = Toolbox(toolset=toolset, model=model, rules=rules)
         self._model = model
@@ -113,12 +103,8 @@ class TurnAgent:
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )
-        self._instructions = instructions
-        self._sessions = sessions
-        self._prompts = Prompts(sessions=sessions, takes=takes)
-        self._memory = memory
+        self._contexts = contexts
         self._timezone = timezone
-        self._recall_in_rooms = recall_in_rooms
         self._prices = prices or Prices()
         self._clock = clock
         self._bounds, self._limits = bounds, bounds.limits
@@ -129,27 +115,24 @@ class TurnAgent:
         The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
         model answered and ``TurnLimit`` when the turn, with what is settled, went round too often.
         """
-        window = await self._sessions.window(turn)
-        may_recall = self._recall_in_rooms or not window.shared
-        memories = await self._recalled(turn) if may_recall else []
-        knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
         settled = settled_messages(journal)
+        context = await self._contexts.of(turn, settled, now=self._clock())
         watch = Watch(emit, said=text_of(settled))
         run = Run(
             turn=turn,
-            may_recall=may_recall,
+            may_recall=context.may_recall,
             timezone=self._timezone,
             clock=self._clock,
             journal=journal,
-            prompt=self._prompts.of,
+            prompt=self._contexts.prompts.of,
         )
         used = _used(settled)
         try:
             result = await self._agent.run(
-                None if settled else await self._prompts.of(turn),
+                context.prompt,
                 deps=run,
-                message_history=[*window.messages, *await self._prompts.restored(settled, turn.owner)],
-                instructions=self._instructions.render(turn, knowledge, now=self._clock()),
+                message_history=context.messages,
+                instructions=context.instructions,
                 usage=used,
                 usage_limits=self._limits,
                 event_stream_handler=watch.follow,
@@ -169,12 +152,6 @@ class TurnAgent:
             history=history.dump(messages, speaker=turn.user),
             spent=owed,
         )
-
-    async def _recalled(self, turn: Turn) -> list[str]:
-        if turn.user is None:
-            return []
-        found = await self._memory.recall(turn.user, turn.content, limit=_RECALLED)
-        return [item.memory.text for item in found]
 
 
 def _used(settled: Sequence[ModelMessage]) -> RunUsage:

@@ -15,6 +15,8 @@ from pydantic_ai.models import Model
 
 from torana.agent import TurnAgent
 from torana.agent.compaction import Compaction
+from torana.agent.context import Contexts
+from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.app.acting import Acting, build_acting, open_skills, open_workspaces
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
@@ -105,15 +107,17 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     agent = TurnAgent(
         model=model,
         toolset=acting.toolset,
-        instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
-        sessions=sessions,
-        memory=memory,
+        contexts=Contexts(
+            sessions=sessions,
+            memory=memory,
+            instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
+            prompts=Prompts(sessions=sessions, takes=takes),
+            recall_in_rooms=settings.recall_in_rooms,
+        ),
         timezone=timezone,
-        recall_in_rooms=settings.recall_in_rooms,
         bounds=bounds_of(settings),
         clock=utc_now,
         prices=prices,
-        takes=takes,
         rules=Rules(settings.permissions),
     )
     budgets = budgets_of(settings, limits_of(settings), prices)

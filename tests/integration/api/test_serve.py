@@ -220,14 +220,13 @@ def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: 
     assert (turn["status"], "dawdled to the end" in turn["reply"]) == ("completed", True)
 
 
-def test_a_signal_during_the_start_ends_it_and_answers_who_waits(
-    serve: Serve, tmp_path: Path
-):
+def test_a_signal_during_the_start_ends_it_and_answers_who_waits(serve: Serve, tmp_path: Path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     (tmp_path / "slow_tools.py").write_text(f"def tool() -> str: ...\nopen({str(gate)!r}).read()")
     process = serve(TORANA_TOOLS="slow_tools:tool", PYTHONPATH=str(tmp_path))
-    with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:  # the build is in the middle
+    # The gate opens when the other side reads it: now the build is in the middle.
+    with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:
         held.request("GET", "/skills")
         # The gateway takes connections and reads from them in their order, so that now it holds the request.
         assert httpx.get(f"{process.url}/health").json()["status"] == "starting"

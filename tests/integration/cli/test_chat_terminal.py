@@ -59,8 +59,9 @@ class Terminal:
         raise AssertionError
 
     def exit_code_after(self, key: str) -> int:
-        """Press a key, and each second the space bar until the command has ended: of a Ctrl-C between the prompt
-        and the wait for a key behind it Python takes note when the next key comes
+        """Press a key, and each second the space bar until the command has ended.
+
+        Python takes note of a Ctrl-C between the prompt and the wait for a key only when the next key comes
         (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could break off the end itself.
         """
         pressed_at = 0.0
