@@ -9,10 +9,8 @@ from typing import TypeVar
 
 from torana.testing import Faults
 
-#: Seconds for anything that is waited for.
+#: Seconds for anything that is waited for, and after which a life is stuck.
 _PATIENCE = 60.0
-#: Seconds after which a life is stuck.
-_STUCK = 10.0
 
 T = TypeVar("T")
 
@@ -30,7 +28,7 @@ def eventually(look: Callable[[], T | None]) -> T:
 async def until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
     """Live until the end, or until the death that ``faults`` bring; raises what is raised before."""
     life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
-    ended, _ = await asyncio.wait({life, death}, timeout=_STUCK, return_when=asyncio.FIRST_COMPLETED)
+    ended, _ = await asyncio.wait({life, death}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     assert ended, "something is stuck"
     if life in ended:
         await life

@@ -287,7 +287,7 @@ class Killer:
         await asyncio.to_thread(self.program.kill)
 
 
-@pytest.mark.timeout(SECONDS + 180)
+@pytest.mark.timeout(SECONDS + 300)
 async def test_every_acknowledged_message_has_one_answer_in_order_whatever_is_killed(
     new_program: NewProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
