@@ -17,6 +17,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.context import Contexts
 from torana.agent.journal import Journal, Run, responses_of, settled_messages
+from torana.agent.opened import OpenedSkills
 from torana.agent.overview import Toolbox
 from torana.agent.permits import Permits
 from torana.agent.safeguards import Safeguards
@@ -98,8 +99,7 @@ class TurnAgent:
             model,
             name="torana",
             deps_type=Run,
-            toolsets=[toolset],
-            capabilities=[Safeguards(Permits(rules=rules))],
+            capabilities=[Safeguards(Permits(rules=rules), toolset)],
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )
@@ -125,6 +125,7 @@ class TurnAgent:
             clock=self._clock,
             journal=journal,
             prompt=self._contexts.prompts.of,
+            opened=OpenedSkills(settled),
         )
         used = _used(settled)
         try:

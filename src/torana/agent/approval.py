@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from pydantic_ai.messages import ToolReturn
+
+_NOTE = "Whoever approved this call changed its arguments to these."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +32,17 @@ class Decision:
     approved: bool
     arguments: Mapping[str, Any] | None = None
     reason: str = ""
+
+
+def with_changed(result: Any, arguments: Mapping[str, Any]) -> Any:
+    """A result that tells the model with which arguments it was had, where they are not its own."""
+    if isinstance(result, ToolReturn):
+        wrapped = cast("ToolReturn[Any]", result)
+        return replace(wrapped, return_value=with_changed(wrapped.return_value, arguments))
+    return {"note": _NOTE, "arguments": dict(arguments), "result": result}
+
+
+def changed_arguments(result: Any) -> Mapping[str, Any] | None:
+    """The arguments with which a result was had, where it tells."""
+    is_noted = isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("note") == _NOTE
+    return cast("Mapping[str, Any]", result)["arguments"] if is_noted else None

@@ -35,6 +35,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.approval import Decision, Question
+from torana.agent.opened import OpenedSkills
 from torana.agent.watch import whole, whole_in
 from torana.messages import Turn, Usage
 from torana.tools import ToolContext
@@ -208,57 +209,56 @@ class Run(ToolContext):
     journal: Journal
     #: Makes the prompt of a message.
     prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
+    opened: OpenedSkills
     exchange: Exchange = field(default_factory=Exchange, init=False)
 
 
-class Journaled:
-    """Keeps the journal of a run."""
+async def add_steers(ctx: RunContext[Run], asked: ModelRequestContext) -> None:
+    """Put in front of the model what the user added while the turn ran."""
+    added = await ctx.deps.journal.steers(step_number(ctx))
+    last = asked.messages[-1]
+    if added and isinstance(last, ModelRequest):
+        prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
+        request = replace(last, parts=[*last.parts, *prompts])
+        asked.messages[-1] = request
+        ctx.messages[-1] = request
 
-    async def steered(self, ctx: RunContext[Run], asked: ModelRequestContext) -> None:
-        """Put in front of the model what the user added while the turn ran."""
-        added = await ctx.deps.journal.steers(step_number(ctx))
-        last = asked.messages[-1]
-        if added and isinstance(last, ModelRequest):
-            prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
-            request = replace(last, parts=[*last.parts, *prompts])
-            asked.messages[-1] = request
-            ctx.messages[-1] = request
 
-    async def ask(
-        self, ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
-    ) -> ModelResponse:
-        """Ask the model; a response that calls tools waits for the first of them to be written down."""
-        exchange = ctx.deps.exchange
-        if pending := exchange.take_pending():
-            await ctx.deps.journal.settle(pending)
-        ctx.deps.journal.check_budgets()
-        with exchange.asking(ctx.usage):
-            response = _storable(await handler(asked))
-        exchange.keep(asked.messages[-1], response, step=step_number(ctx))
-        return response
+async def ask_journaled(
+    ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
+) -> ModelResponse:
+    """Ask the model; a response that calls tools waits for the first of them to be written down."""
+    exchange = ctx.deps.exchange
+    if pending := exchange.take_pending():
+        await ctx.deps.journal.settle(pending)
+    ctx.deps.journal.check_budgets()
+    with exchange.asking(ctx.usage):
+        response = _storable(await handler(asked))
+    exchange.keep(asked.messages[-1], response, step=step_number(ctx))
+    return response
 
-    async def run_tool(
-        self,
-        args: ValidatedToolArgs,
-        *,
-        ctx: RunContext[Run],
-        call: ToolCallPart,
-        tool: ToolDefinition,
-        handler: WrapToolExecuteHandler,
-    ) -> Any:
-        """Run a tool between two rows, unless an earlier attempt did."""
-        journal = ctx.deps.journal
-        begun = Call(
-            step=step_number(ctx),
-            id=call.tool_call_id,
-            tool=call.tool_name,
-            idempotent=bool((tool.metadata or {}).get("idempotent")),
-        )
-        known = journal.call(begun.step, begun.id)
-        if known is not None and not known.runs_again:
-            return _recorded(known)
-        await journal.start(begun, ctx.deps.exchange.take_pending())
-        return await _run(journal, begun, handler, args)
+
+async def run_journaled(
+    args: ValidatedToolArgs,
+    *,
+    ctx: RunContext[Run],
+    call: ToolCallPart,
+    tool: ToolDefinition,
+    handler: WrapToolExecuteHandler,
+) -> Any:
+    """Run a tool between two rows, unless an earlier attempt did."""
+    journal = ctx.deps.journal
+    begun = Call(
+        step=step_number(ctx),
+        id=call.tool_call_id,
+        tool=call.tool_name,
+        idempotent=bool((tool.metadata or {}).get("idempotent")),
+    )
+    known = journal.call(begun.step, begun.id)
+    if known is not None and not known.runs_again:
+        return _recorded(known)
+    await journal.start(begun, ctx.deps.exchange.take_pending())
+    return await _run(journal, begun, handler, args)
 
 
 def _storable(response: ModelResponse) -> ModelResponse:

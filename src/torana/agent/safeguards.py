@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import (
@@ -16,10 +16,12 @@ from pydantic_ai.capabilities import (
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.guard import run_guarded
-from torana.agent.journal import Journaled, Run, settled_messages
+from torana.agent.journal import Run, add_steers, ask_journaled, run_journaled
 from torana.agent.permits import Permits
+from torana.tools import ToolContext
 
 
 @dataclass
@@ -31,18 +33,20 @@ class Safeguards(AbstractCapability[Run]):
     """
 
     permits: Permits
-    journaled: Journaled = field(default_factory=Journaled, init=False)
+    tools: AbstractToolset[ToolContext]
 
-    async def for_run(self, ctx: RunContext[Run]) -> AbstractCapability[Run]:
-        """One of its own for each run, which knows what earlier attempts did."""
-        return Safeguards(Permits(rules=self.permits.rules, settled=settled_messages(ctx.deps.journal)))
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
+        """The gateway's tools, and not what pydantic-ai puts together of them and the agent's own: it has none
+        of its own, and of two toolsets each is asked in a task of its own, several times in every run.
+        """
+        return cast("AbstractToolset[Run]", self.tools)
 
     async def before_model_request(
         self, ctx: RunContext[Run], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Show the model what it may reach, and what the user added while the turn ran."""
         asked = self.permits.shown(ctx, request_context)
-        await self.journaled.steered(ctx, asked)
+        await add_steers(ctx, asked)
         return asked
 
     async def wrap_model_request(
@@ -53,7 +57,7 @@ class Safeguards(AbstractCapability[Run]):
         handler: WrapModelRequestHandler,
     ) -> ModelResponse:
         """Ask the model, and keep what it says for the journal."""
-        return await self.journaled.ask(ctx, request_context, handler)
+        return await ask_journaled(ctx, request_context, handler)
 
     async def wrap_tool_execute(
         self,
@@ -66,5 +70,5 @@ class Safeguards(AbstractCapability[Run]):
     ) -> Any:
         """Run a tool that may be run, once."""
         guarded = partial(run_guarded, call=call, handler=handler)
-        written = partial(self.journaled.run_tool, ctx=ctx, call=call, tool=tool_def, handler=guarded)
+        written = partial(run_journaled, ctx=ctx, call=call, tool=tool_def, handler=guarded)
         return await self.permits.run_tool(args, ctx=ctx, call=call, tool=tool_def, handler=written)
