@@ -47,13 +47,14 @@ class _Remembering:
         known = self._written.get(key)
         if known is None:
             (becomes,) = self._customize(ModelRequestParameters(function_tools=[tool])).function_tools
+            self._written[key] = _Written(tool, becomes)
+            if len(self._written) > _SCHEMAS:
+                self._written.popitem(last=False)
         elif known.tool is tool:
             becomes = known.becomes
         else:
             schema, strict = known.becomes.parameters_json_schema, known.becomes.strict
             becomes = replace(tool, parameters_json_schema=schema, strict=strict)
-        self._written[key] = _Written(tool, becomes)
+            self._written[key] = _Written(tool, becomes)
         self._written.move_to_end(key)
-        if len(self._written) > _SCHEMAS:
-            self._written.popitem(last=False)
         return becomes
