@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import quantiles
@@ -21,6 +21,13 @@ class Sample:
 
     times: list[float]
     per_second: float
+
+    @classmethod
+    def of(cls, parts: Sequence[Sample]) -> Sample:
+        """One sample of several."""
+        times = [each for part in parts for each in part.times]
+        seconds = sum(len(part.times) / part.per_second for part in parts)
+        return cls(times=times, per_second=len(times) / seconds)
 
     def percentile(self, percent: int) -> float:
         """Milliseconds within which so many of a hundred messages were answered."""

@@ -18,6 +18,10 @@ from bench.servers import PYTHON, Server, ask, instant_model, nanobot, started, 
 
 CONCURRENCY = (1, 16, 64)
 
+#: Messages one at a time are said to the bare loop and to the gateway in turns of so many: the machine's speed
+#: may change by half from one second to the next, and what is compared shall see the same.
+_IN_A_TURN = 25
+
 #: Idle seconds over which the processor's use is counted.
 _IDLE = 10.0
 
@@ -156,9 +160,11 @@ async def _round(
             return measure(url, say, messages=max(n // part, c), concurrency=c)
 
         await note("model", through(floor, to_model))
-        results.add_sample(f"loop c{concurrency}", loop.measure(messages=amount, concurrency=concurrency))
         before = gateway.cpu
-        await note("torana", through(gateway.url, to_torana))
+        in_a_turn = _IN_A_TURN if concurrency == 1 else amount
+        bare, ours = await _in_turns(loop, gateway, messages=amount, of=in_a_turn, concurrency=concurrency)
+        results.add_sample(f"loop c{concurrency}", bare)
+        results.add_sample(f"torana c{concurrency}", ours)
         results.add(f"torana c{concurrency} cpu", (gateway.cpu - before) / amount * 1000)
         await note("torana old", through(gateway.url, in_sessions(concurrency)))
         if other is not None:
@@ -169,3 +175,16 @@ async def _round(
     results.add("same session", same.p50)
     results.add("new session", fresh.p50)
     results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))
+
+
+async def _in_turns(
+    loop: Loop, gateway: Server, *, messages: int, of: int, concurrency: int
+) -> tuple[Sample, Sample]:
+    """The bare loop's sample and the gateway's, ``of`` messages to the one, then as many to the other."""
+    bare: list[Sample] = []
+    ours: list[Sample] = []
+    for first in range(0, messages, of):
+        some = min(of, messages - first)
+        bare.append(loop.measure(messages=some, concurrency=concurrency))
+        ours.append(await measure(gateway.url, to_torana, messages=some, concurrency=concurrency))
+    return Sample.of(bare), Sample.of(ours)
