@@ -13,6 +13,8 @@ from torana.agent.instructions import Instructions, Knowledge
 from torana.memory import Memory
 from torana.messages import Turn
 from torana.sessions import Sessions
+from torana.store.database import Connection
+from torana.store.transcript import Newest
 
 #: Memories put in front of the model, at most.
 _RECALLED = 8
@@ -49,9 +51,18 @@ class Contexts:
         self._instructions = instructions
         self._recall_in_rooms = recall_in_rooms
 
-    async def of(self, turn: Turn, settled: Sequence[ModelMessage], *, now: datetime) -> Context:
-        """The context of a turn of which ``settled`` is what earlier attempts settled."""
-        window = await self._sessions.window(turn)
+    def read(self, connection: Connection, turn: Turn) -> Newest:
+        """What ``of`` reads of the session, for whoever is in a transaction already."""
+        return self._sessions.read(connection, turn)
+
+    async def of(
+        self, turn: Turn, settled: Sequence[ModelMessage], newest: Newest | None, *, now: datetime
+    ) -> Context:
+        """The context of a turn of which ``settled`` is what earlier attempts settled.
+
+        ``newest`` is what ``read`` gave, if it was asked.
+        """
+        window = await self._sessions.window(turn, newest)
         may_recall = self._recall_in_rooms or not window.shared
         memories = await self._recalled(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)

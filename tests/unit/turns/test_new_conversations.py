@@ -53,6 +53,23 @@ async def test_what_runs_and_what_waits_then_belongs_to_the_old_one(
     assert overdue.transcript == "User: c\nAssistant: C"
 
 
+async def test_a_turn_that_waits_for_room_is_shown_what_is_there_when_it_has_it(
+    boot: Boot, message: Message
+) -> None:
+    gate = asyncio.Event()
+    gateway = await boot(ScriptedModel("A", [gate, "other"], "B"), concurrency=1)
+    await gateway.turns.ended(await gateway.turns.accept(message("a")))
+    await gateway.turns.accept(message("other", channel="other"))
+    await gateway.until_asked(2)
+    waits = await gateway.turns.accept(message("b"))
+
+    await gateway.turns.accept(message("/new"))
+    gate.set()
+    await gateway.turns.ended(waits)
+
+    assert shown(gateway) == [["a"], ["other"], ["b"]]
+
+
 async def test_what_waited_hides_nothing_of_the_new_one_that_came_before_it(
     boot: Boot, message: Message
 ) -> None:
