@@ -38,13 +38,14 @@ class Unsummarised:
 
 def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> Newest:
     """The newest of what was said in a session; nothing where the owner has no such session."""
-    session = {"owner": owner, "session_id": session_id}
-    row = connection.execute(_SHOWN_OF, session).first()
-    if row is None:
+    session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
+    rows = connection.execute(_NEWEST, session).all()
+    if not rows:
         return Newest(history=(), shared=False, summary=None)
-    rows = connection.execute(_HISTORY, session | {"limit": turns_limit})
     return Newest(
-        history=[(row.body, row.messages) for row in rows], shared=bool(row.shared), summary=row.summary
+        history=[(row.body, row.messages) for row in rows if row.body is not None],
+        shared=bool(rows[0].shared),
+        summary=rows[0].summary,
     )
 
 
@@ -113,23 +114,25 @@ def exchanges(
     )
 
 
-_SHOWN_OF = sa.select(sessions.c.shared, sessions.c.summary).where(
-    sessions.c.owner == sa.bindparam("owner"), sessions.c.id == sa.bindparam("session_id")
-)
 _of_session = sessions.c.id == sa.bindparam("session_id")
 #: Besides a place of history that is shown: its turn is none of before the conversation was begun anew.
 _is_fresh = sa.exists().where(
     turns.c.id == history.c.turn_id,
     turns.c.seq >= sa.select(sessions.c.fresh_seq).where(_of_session).scalar_subquery(),
 )
-_HISTORY = (
-    sa.select(history.c.body, history.c.messages)
-    .where(
-        history.c.owner == sa.bindparam("owner"),
-        history.c.session_id == sa.bindparam("session_id"),
-        history.c.seq >= sa.select(sessions.c.fresh_from).where(_of_session).scalar_subquery(),
-        _is_fresh,
+#: The session's row beside each of its newest, and once beside nothing where there is no history.
+_NEWEST = (
+    sa.select(sessions.c.shared, sessions.c.summary, history.c.body, history.c.messages)
+    .select_from(
+        sessions.outerjoin(
+            history,
+            (history.c.session_id == sessions.c.id)
+            & (history.c.owner == sessions.c.owner)
+            & (history.c.seq >= sessions.c.fresh_from)
+            & _is_fresh,
+        )
     )
+    .where(sessions.c.owner == sa.bindparam("owner"), _of_session)
     .order_by(history.c.seq.desc())
     .limit(sa.bindparam("limit"))
 )
@@ -153,5 +156,5 @@ _BODIES = (
 )
 
 
-_SHOWN = _HISTORY.subquery()
+_SHOWN = _NEWEST.subquery()
 _HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))
