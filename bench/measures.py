@@ -7,7 +7,7 @@ import json
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -18,8 +18,11 @@ from bench.servers import PYTHON, Server, ask, instant_model, nanobot, started, 
 
 CONCURRENCY = (1, 16, 64)
 
-#: Messages one at a time are said to the bare loop and to the gateway in turns of so many: the machine's speed
-#: may change by half from one second to the next, and what is compared shall see the same.
+#: Says so many messages.
+Way = Callable[[int], Awaitable[Sample]]
+
+#: What is compared takes turns of so many messages, or of more where many are said at a time: the machine's
+#: speed may change by half from one second to the next, and all shall see the same.
 _IN_A_TURN = 25
 
 #: Idle seconds over which the processor's use is counted.
@@ -148,43 +151,50 @@ async def _round(
 ) -> None:
     parts = urlsplit(model)
     floor = f"{parts.scheme}://{parts.netloc}"
-    for concurrency in CONCURRENCY:
-        amount = messages if concurrency == 1 else 4 * messages
+    for c in CONCURRENCY:
+        cpu: list[float] = []
 
-        async def note(name: str, work: Awaitable[Sample], c: int = concurrency) -> None:
-            results.add_sample(f"{name} c{c}", await work)
+        async def bare(n: int, c: int = c) -> Sample:
+            return loop.measure(messages=n, concurrency=c)
 
-        def through(
-            url: str, say: Say, part: int = 1, n: int = amount, c: int = concurrency
-        ) -> Awaitable[Sample]:
-            return measure(url, say, messages=max(n // part, c), concurrency=c)
+        async def counted(n: int, c: int = c, cpu: list[float] = cpu) -> Sample:
+            before = gateway.cpu
+            sample = await measure(gateway.url, to_torana, messages=n, concurrency=c)
+            cpu.append(gateway.cpu - before)
+            return sample
 
-        await note("model", through(floor, to_model))
-        before = gateway.cpu
-        in_a_turn = _IN_A_TURN if concurrency == 1 else amount
-        bare, ours = await _in_turns(loop, gateway, messages=amount, of=in_a_turn, concurrency=concurrency)
-        results.add_sample(f"loop c{concurrency}", bare)
-        results.add_sample(f"torana c{concurrency}", ours)
-        results.add(f"torana c{concurrency} cpu", (gateway.cpu - before) / amount * 1000)
-        await note("torana old", through(gateway.url, in_sessions(concurrency)))
+        ways = {
+            "model": _said(floor, to_model, c),
+            "loop": bare,
+            "torana": counted,
+            "torana old": _said(gateway.url, in_sessions(c), c),
+        }
         if other is not None:
-            await note("nanobot", through(other.url, to_nanobot, part=4))
+            ways["nanobot"] = _said(other.url, to_nanobot, c, part=4)
+        amount = messages if c == 1 else 4 * messages
+        for name, sample in (await _taking_turns(ways, messages=amount, concurrency=c)).items():
+            results.add_sample(f"{name} c{c}", sample)
+        results.add(f"torana c{c} cpu", sum(cpu) / amount * 1000)
     # The same session a hundred times, against sessions of their own.
-    same = await measure(gateway.url, in_sessions(1), messages=100, concurrency=1)
-    fresh = await measure(gateway.url, to_torana, messages=100, concurrency=1)
-    results.add("same session", same.p50)
-    results.add("new session", fresh.p50)
+    sessions = {
+        "same session": _said(gateway.url, in_sessions(1)),
+        "new session": _said(gateway.url, to_torana),
+    }
+    for name, sample in (await _taking_turns(sessions, messages=100)).items():
+        results.add(name, sample.p50)
     results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))
 
 
-async def _in_turns(
-    loop: Loop, gateway: Server, *, messages: int, of: int, concurrency: int
-) -> tuple[Sample, Sample]:
-    """The bare loop's sample and the gateway's, ``of`` messages to the one, then as many to the other."""
-    bare: list[Sample] = []
-    ours: list[Sample] = []
-    for first in range(0, messages, of):
-        some = min(of, messages - first)
-        bare.append(loop.measure(messages=some, concurrency=concurrency))
-        ours.append(await measure(gateway.url, to_torana, messages=some, concurrency=concurrency))
-    return Sample.of(bare), Sample.of(ours)
+def _said(url: str, say: Say, concurrency: int = 1, *, part: int = 1) -> Way:
+    """Messages to a server; of so many only a ``part``, which is for slow ones."""
+    return lambda n: measure(url, say, messages=max(n // part, concurrency), concurrency=concurrency)
+
+
+async def _taking_turns(ways: Mapping[str, Way], *, messages: int, concurrency: int = 1) -> dict[str, Sample]:
+    """The sample of each way of saying so many messages."""
+    in_a_turn = max(_IN_A_TURN, 12 * concurrency)
+    samples: dict[str, list[Sample]] = {name: [] for name in ways}
+    for first in range(0, messages, in_a_turn):
+        for name, say in ways.items():
+            samples[name].append(await say(min(in_a_turn, messages - first)))
+    return {name: Sample.of(parts) for name, parts in samples.items()}
