@@ -152,6 +152,7 @@ def open_agent(
                 instructions=Instructions(persona="You are Torana.", timezone=zone, skills=core_skills),
                 prompts=Prompts(sessions=sessions, takes=frozenset(takes)),
                 recall_in_rooms=recall_in_rooms,
+                clock=clock,
             ),
             timezone=zone,
             bounds=bounds or Bounds(),

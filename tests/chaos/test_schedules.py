@@ -22,7 +22,7 @@ from torana.messages import GATEWAY_OWNER, Reply, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.database import Database
 from torana.testing import Faults, MortalDatabase
-from torana.turns import RunsTurns, Turns
+from torana.turns import Turns
 from torana.turns.log.memory import MemoryEventLog
 
 #: Half past nine; what is due every ten minutes is due at these times, once of them late.
@@ -30,10 +30,10 @@ BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TIMES = [BEGIN + timedelta(minutes=minutes) for minutes in (10, 20, 37)]
 
 
-class Agent(RunsTurns):
+class Agent:
     """Answers at once."""
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer a turn."""
         return Answer(reply=Reply(text="done", model="m"), history=(b"[]", 0))
 

@@ -27,8 +27,6 @@ from torana.limits.prices import Prices
 from torana.messages import Reply, Turn, Usage
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import history
-from torana.store.database import Connection
-from torana.store.transcript import Newest
 from torana.tools import ToolContext
 from torana.tools.permission import Rules
 
@@ -111,19 +109,14 @@ class TurnAgent:
         self._clock = clock
         self._bounds, self._limits = bounds, bounds.limits
 
-    def read(self, connection: Connection, turn: Turn) -> Newest:
-        """What ``run`` would read of the session, for a turn that begins with this transaction."""
-        return self._contexts.read(connection, turn)
-
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: Newest | None = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer one turn, telling what happens while it does, behind what its journal says is settled.
 
-        ``newest`` is what ``read`` gave; without it the session is read here.
         The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
         model answered and ``TurnLimit`` when the turn, with what is settled, went round too often.
         """
         settled = settled_messages(journal)
-        context = await self._contexts.of(turn, settled, newest, now=self._clock())
+        context = await self._contexts.of(turn, settled)
         watch = Watch(emit, said=text_of(settled))
         run = Run(
             turn=turn,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,8 +13,6 @@ from torana.agent.instructions import Instructions, Knowledge
 from torana.memory import Memory
 from torana.messages import Turn
 from torana.sessions import Sessions
-from torana.store.database import Connection
-from torana.store.transcript import Newest
 
 #: Memories put in front of the model, at most.
 _RECALLED = 8
@@ -44,31 +42,24 @@ class Contexts:
         instructions: Instructions,
         prompts: Prompts,
         recall_in_rooms: bool,
+        clock: Callable[[], datetime],
     ) -> None:
         self.prompts = prompts
         self._sessions = sessions
         self._memory = memory
         self._instructions = instructions
         self._recall_in_rooms = recall_in_rooms
+        self._clock = clock
 
-    def read(self, connection: Connection, turn: Turn) -> Newest:
-        """What ``of`` reads of the session, for whoever is in a transaction already."""
-        return self._sessions.read(connection, turn)
-
-    async def of(
-        self, turn: Turn, settled: Sequence[ModelMessage], newest: Newest | None, *, now: datetime
-    ) -> Context:
-        """The context of a turn of which ``settled`` is what earlier attempts settled.
-
-        ``newest`` is what ``read`` gave, if it was asked.
-        """
-        window = await self._sessions.window(turn, newest)
+    async def of(self, turn: Turn, settled: Sequence[ModelMessage]) -> Context:
+        """The context of a turn of which ``settled`` is what earlier attempts settled."""
+        window = await self._sessions.window(turn)
         may_recall = self._recall_in_rooms or not window.shared
         memories = await self._recalled(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
         restored = await self.prompts.restored(settled, turn.owner)
         return Context(
-            instructions=self._instructions.render(turn, knowledge, now=now),
+            instructions=self._instructions.render(turn, knowledge, now=self._clock()),
             messages=[*window.messages, *restored],
             prompt=None if settled else await self.prompts.of(turn),
             may_recall=may_recall,

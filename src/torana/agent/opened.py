@@ -12,23 +12,25 @@ from torana.tools.permission import OPENS_SKILL, SLUG
 
 
 class OpenedSkills:
-    """Of one run. A skill counts as opened from the request to the model on that follows its opening, so that
-    it makes no difference which of several calls of one response is the quickest.
+    """Those of one run.
+
+    A skill counts as open from the request to the model on that follows its opening, so that it makes no
+    difference which of several calls of one response is the quickest.
     """
 
     def __init__(self, settled: Sequence[ModelMessage]) -> None:
         """``settled`` is what earlier attempts settled: they may have opened some."""
-        self.now = _opened_in(settled)
-        self._next: set[str] = set()
+        self.counted = _opened_in(settled)
+        self._noted: set[str] = set()
 
     def note(self, tool: str, args: Mapping[str, Any]) -> None:
         """Note a call that has succeeded."""
         if tool in OPENS_SKILL:
-            self._next |= slug_in(args)
+            self._noted |= slug_in(args)
 
-    def count(self) -> None:
+    def begin_request(self) -> None:
         """Have those that were noted count from now on."""
-        self.now |= self._next
+        self.counted |= self._noted
 
 
 def slug_in(args: Mapping[str, Any]) -> set[str]:

@@ -41,7 +41,7 @@ class Permits:
 
         The tools stay known to the run: a call of one that was allowed when it ran still gives its result.
         """
-        ctx.deps.opened.count()
+        ctx.deps.opened.begin_request()
         parameters = asked.model_request_parameters
         tools = [
             tool
@@ -115,7 +115,7 @@ class Permits:
             promised=promised_by(tool.metadata),
             user=turn.user,
             token=turn.token,
-            skills=slug_in(args) if tool.name == RUNS_SKILL else ctx.deps.opened.now,
+            skills=slug_in(args) if tool.name == RUNS_SKILL else ctx.deps.opened.counted,
         )
 
 

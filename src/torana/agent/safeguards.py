@@ -36,8 +36,11 @@ class Safeguards(AbstractCapability[Run]):
     tools: AbstractToolset[ToolContext]
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
-        """The gateway's tools, and not what pydantic-ai puts together of them and the agent's own: it has none
-        of its own, and of two toolsets each is asked in a task of its own, several times in every run.
+        """The gateway's tools in the place of what the agent has: they are not given to it otherwise.
+
+        pydantic-ai combines an agent's toolsets with one for functions of its own, of which ours has none, and
+        asks each in a task, several times in every run. Nothing else may add tools to this agent or prepare
+        them: that would be lost here.
         """
         return cast("AbstractToolset[Run]", self.tools)
 

@@ -113,6 +113,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
             instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
             prompts=Prompts(sessions=sessions, takes=takes),
             recall_in_rooms=settings.recall_in_rooms,
+            clock=utc_now,
         ),
         timezone=timezone,
         bounds=bounds_of(settings),

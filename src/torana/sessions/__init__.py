@@ -17,8 +17,7 @@ from torana.sessions import history
 from torana.sessions.listing import Message, Session, messages_of, session_of
 from torana.store import attachments, transcript
 from torana.store import sessions as session_rows
-from torana.store.database import Connection, Database
-from torana.store.transcript import Newest
+from torana.store.database import Database
 
 #: How far back ``Sessions.earlier`` looks, in turns.
 _REACH = 500
@@ -56,23 +55,19 @@ class Sessions:
     def __init__(self, *, database: Database, history_messages: int) -> None:
         self._database = database
         self._history_messages = history_messages
-        self._turns_limit = history_messages // 2 + 1
 
-    def read(self, connection: Connection, turn: Turn) -> Newest:
-        """What ``window`` reads, for whoever is in a transaction already."""
-        return transcript.newest(connection, turn.owner, turn.session_id, turns_limit=self._turns_limit)
-
-    async def window(self, turn: Turn, newest: Newest | None = None) -> Window:
+    async def window(self, turn: Turn) -> Window:
         """What the model is shown of the session before this turn: its newest messages, oldest first.
 
         At most ``history_messages``, in whole turns, so that no tool call is parted from its result; of a
         single turn longer than that, its question and its answer. In a shared room each question is given
         with its speaker's name. What does not fit is told in short, once it was summarised (``Summaries``).
-        ``newest`` is what ``read`` gave.
         """
-        newest = newest or await self._database.run(partial(self.read, turn=turn))
+        limit = self._history_messages // 2 + 1
+        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
+        newest = await self._database.run(work)
         chosen = self._fit(newest.history)
-        is_cut = len(chosen) < len(newest.history) or len(newest.history) == self._turns_limit
+        is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
         turns_of = [history.load(body, name_speakers=newest.shared) for body in chosen]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]

@@ -25,6 +25,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.pool import PoolProxiedConnection
 
 from torana.errors import StoreUnavailable
 
@@ -69,8 +70,10 @@ def sqlite_engine(path: Path, *, read_only: bool = False) -> Engine:
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=1)
 
-    def do_begin(connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE").close()
+    def do_begin(connection: PoolProxiedConnection) -> None:
+        cursor = connection.cursor()
+        cursor.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        cursor.close()
 
     # An attribute of this one object. A listener, which SQLAlchemy's documentation has for this, would make it
     # look for listeners at every statement: a third of what short transactions take.

@@ -91,7 +91,7 @@ def keep_summary(
 
 
 def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
-    """How many bytes the serialised messages of the newest ended turns are; they are not read for it."""
+    """How many bytes the serialised messages of the newest ended turns are."""
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
     return connection.execute(_HISTORY_SIZE, session).scalar_one()
 
@@ -156,5 +156,5 @@ _BODIES = (
 )
 
 
-_SHOWN = _NEWEST.subquery()
+_SHOWN = _NEWEST.with_only_columns(history.c.body, maintain_column_froms=True).subquery()
 _HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))

@@ -30,7 +30,6 @@ from torana.store import deletion, keys
 from torana.store import turns as rows
 from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
-from torana.store.transcript import Newest
 from torana.store.turns import Accepted, Ending, NewTurn
 from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
@@ -293,13 +292,13 @@ class Turns:
     async def _submit(self, inbound: Inbound, rates: Sequence[Standing], also: Also | None) -> Submitted:
         new = replace(self._new(inbound), title=title_of(inbound.content))
         work = partial(self._accept, inbound=inbound, new=new, rates=rates, also=also)
-        accepted, admitted, newest = await self._database.run(work)
+        accepted, admitted = await self._database.run(work)
         turn = accepted.turn
         if admitted is None:
             return Submitted(turn=turn, new=False)  # somebody else's request with the same key came first
         self._budgets.tell(admitted.warned)
         _log.info("turn accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
-        self._begin(turn, newest=newest)
+        self._begin(turn)
         if accepted.interrupts is not None:
             self._runner.cancel(accepted.interrupts)
         if accepted.steers is not None:
@@ -313,15 +312,15 @@ class Turns:
         new: NewTurn,
         rates: Sequence[Standing],
         also: Also | None,
-    ) -> tuple[Accepted, Admitted | None, Newest | None]:
+    ) -> tuple[Accepted, Admitted | None]:
         accepted = keys.accept(connection, inbound, new, hold=self._runner.holding)
         if accepted.turn.id != new.turn_id:
-            return accepted, None, None
+            return accepted, None
         self._runner.check_runs(accepted.turn.session_id)
         admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
         if also is not None:
             also(connection, accepted.turn)
-        return accepted, admitted, self._runner.read(connection, accepted.turn)
+        return accepted, admitted
 
     async def _say(self, inbound: Inbound, text: str, also: Also) -> Turn:
         new = self._new(inbound)
@@ -369,10 +368,10 @@ class Turns:
             raise Erased(f"the turn {turn_id!r} was erased")
         raise NotFound(f"there is no turn {turn_id!r}")
 
-    def _begin(self, turn: Turn, *, settled: str = "", newest: Newest | None = None) -> None:
+    def _begin(self, turn: Turn, *, settled: str = "") -> None:
         self._runner.expect(turn, settled=settled)
         if turn.state == "running":
-            self._runner.start(turn, newest=newest)
+            self._runner.start(turn)
 
     async def _obey(self, word: str, inbound: Inbound) -> Submitted:
         """Do what a control word says, and write it down as a turn that is over already.

@@ -22,7 +22,6 @@ from torana.sessions import history
 from torana.store import turns as rows
 from torana.store.approvals import Approval
 from torana.store.database import Connection, Database, Work
-from torana.store.transcript import Newest
 from torana.store.turns import Ending
 from torana.telemetry import bind
 from torana.turns.approvals import Approvals
@@ -42,12 +41,8 @@ T = TypeVar("T")
 class RunsTurns(Protocol):
     """The agent, as far as turns know it."""
 
-    def read(self, connection: Connection, turn: Turn) -> Newest | None:
-        """What ``run`` would read of the session, for a turn that begins with this transaction."""
-        return None
-
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: Newest | None = None) -> Answer:
-        """Answer one turn, behind what its journal says is settled; ``newest`` is what ``read`` gave."""
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
+        """Answer one turn, behind what its journal says is settled."""
         ...
 
 
@@ -136,18 +131,11 @@ class Runner:
         else:
             self._log.append(turn.id, "turn.resumed", {"attempt": attempt, "text": settled})
 
-    def read(self, connection: Connection, turn: Turn) -> Newest | None:
-        """What the agent would read for a turn, if it begins with this transaction."""
-        return self._agent.read(connection, turn) if turn.state == "running" else None
-
-    def start(self, turn: Turn, *, newest: Newest | None = None, context: Context | None = None) -> None:
-        """Run a turn that the database holds as running; once stopping, leave it to the next start.
-
-        ``newest`` is what ``read`` gave in the transaction in which the turn began.
-        """
+    def start(self, turn: Turn, *, context: Context | None = None) -> None:
+        """Run a turn that the database holds as running; once stopping, leave it to the next start."""
         if self._stopping:
             return
-        task = asyncio.create_task(self._run(turn, newest), name=turn.id, context=context)
+        task = asyncio.create_task(self._run(turn), name=turn.id, context=context)
         self._tasks[turn.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(turn.id, None))
 
@@ -243,10 +231,10 @@ class Runner:
         self._steered.discard(turn.id)
         return self._endings.pop(turn.id, None)
 
-    async def _run(self, turn: Turn, newest: Newest | None) -> None:
+    async def _run(self, turn: Turn) -> None:
         with bind(turn_id=turn.id):
             try:
-                ended, following = await self._record(turn, await self._answer(turn, newest))
+                ended, following = await self._record(turn, await self._answer(turn))
             except Exception as error:  # noqa: BLE001 - nobody else would see it
                 _log.exception("a turn's end could not be written; the next start runs it again")
                 self._give_up_on(turn, error)
@@ -256,7 +244,7 @@ class Runner:
             # In a context of its own: the request that this turn's ended one came with is not its own.
             self.start(following, context=Context())
 
-    async def _answer(self, turn: Turn, newest: Newest | None) -> Ending:
+    async def _answer(self, turn: Turn) -> Ending:
         """Ask the agent; whatever goes wrong becomes the turn's failure."""
         limit = asyncio.timeout(self._turn_timeout)
         place = Place(slots=self._slots, limit=limit)
@@ -264,7 +252,7 @@ class Runner:
         if turn.id in self._cancelled:  # before its task had taken a step
             return self.cut_off(turn, told.text)
         try:
-            answer = await self._asked(turn, newest, told, place, limit)
+            answer = await self._asked(turn, told, place, limit)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
@@ -280,24 +268,20 @@ class Runner:
             return told.paid(self.failed(error))
         return Ending(at=self._clock(), reply=answer.reply, history=answer.history, spent=answer.spent)
 
-    async def _asked(
-        self, turn: Turn, newest: Newest | None, told: _Told, place: Place, limit: asyncio.Timeout
-    ) -> Answer:
+    async def _asked(self, turn: Turn, told: _Told, place: Place, limit: asyncio.Timeout) -> Answer:
         """What the agent answers, once there is room; only here the turn's task may be cancelled."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this runs in one
         self._answering[turn.id] = task
         try:
             self._places[turn.id] = place
-            if self._slots.locked():
-                newest = None  # while it waits for room, some of it may be deleted
             async with place, limit:
                 asking = partial(self._ask, turn, told, place)
                 journal = await self._journal(turn, self.persist, asking)
                 if turn.attempt > 1:
                     await journal.resume()
                 told.begin(journal)
-                return await self._agent.run(turn, told, journal, newest)
+                return await self._agent.run(turn, told, journal)
         finally:
             del self._answering[turn.id]
             del self._places[turn.id]

@@ -27,7 +27,7 @@ from torana.store.database import Database, T, sqlite_engine
 from torana.store.tables import calls, history, keys, sessions, steps
 from torana.store.tables import turns as turn_rows
 from torana.testing import ScriptedModel
-from torana.turns import RunsTurns, SessionChanges, Turns
+from torana.turns import SessionChanges, Turns
 from torana.turns.log.memory import MemoryEventLog
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -340,10 +340,10 @@ async def test_a_session_of_another_owner_is_none(gateway: Gateway):
             await change
 
 
-class Silent(RunsTurns):
+class Silent:
     """An agent that never answers."""
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 

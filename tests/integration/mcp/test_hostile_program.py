@@ -49,6 +49,23 @@ async def test_of_ten_thousand_tools_so_many_are_offered_as_a_model_can_take(
     assert "hello" in await ask(servers, ("bad_tool_63", {"text": "hello"}))
 
 
+async def test_the_model_is_told_which_server_is_missing(
+    start: Start,
+    open_agent: Callable[..., TurnAgent],
+    open_turns: Callable[..., Turns],
+    message: Callable[..., Inbound],
+) -> None:
+    servers = await start(bad={"command": "no-such-program"})
+    model = ScriptedModel("It is not there.")
+    turns = open_turns(agent=open_agent(model, McpToolset(servers)))
+
+    await turns.ended(await turns.accept(message("go")))
+
+    assert "not connected at the moment, and their tools missing: bad" in str(
+        model.requests[0].info.instructions
+    )
+
+
 async def test_chosen_tools_come_before_the_bound(start: Start, hostile: Hostile) -> None:
     servers = await start(bad=hostile("many", include=["tool_900"]))
 

@@ -290,6 +290,22 @@ async def test_in_a_room_private_memory_is_not_recalled_unless_switched_on(
     assert "the latest message is from ana" in instructions(model)
 
 
+async def test_who_speaks_together_with_another_is_in_a_room_already(
+    open_turns: Callable[..., Turns], message: Callable[..., Inbound], database: Database
+) -> None:
+    await Memory(database=database).remember("ana", "Ana likes green tea", subject="", turn_id="t")
+    model = ScriptedModel("a", "b")
+    turns = open_turns(model)
+
+    first, second = await asyncio.gather(
+        turns.accept(message("which tea?", user="ana")), turns.accept(message("hello", user="bob"))
+    )
+    await turns.ended(first)
+    await turns.ended(second)
+
+    assert "green tea" not in str(model.requests[0].info.instructions)
+
+
 async def test_in_a_room_the_model_sees_who_said_what(open_turns: Callable[..., Turns], say: Say) -> None:
     model = ScriptedModel("a", "b", "c")
     turns = open_turns(model)

@@ -31,7 +31,7 @@ from torana.store.senders import Asker
 from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
-from torana.turns import RunsTurns, SessionChanges, Turns
+from torana.turns import SessionChanges, Turns
 
 T = TypeVar("T")
 
@@ -86,10 +86,10 @@ class Interrupted(Database):
         return await super().run(work)
 
 
-class Slow(RunsTurns):
+class Slow:
     """An agent that answers what comes early, and never anything else."""
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, _emit: Emit, _journal: Journal) -> Answer:
         if turn.content != "early":
             await asyncio.Event().wait()
         return Answer(reply=Reply(text="yes", model="m"), history=(b"[]", 0))

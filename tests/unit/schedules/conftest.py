@@ -22,12 +22,12 @@ from torana.store import turns as turn_rows
 from torana.store.database import Database
 from torana.store.schedules import Schedule
 from torana.store.tables import turns as turn_table
-from torana.turns import Queue, RunsTurns, Turns
+from torana.turns import Queue, Turns
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-class Agent(RunsTurns):
+class Agent:
     """Answers every turn with ``outcome``, when it may."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Agent(RunsTurns):
         #: What it was asked, in order, and by whom.
         self.asked: list[str] = []
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer a turn."""
         self.asked.append(turn.content)
         await self.gate.wait()

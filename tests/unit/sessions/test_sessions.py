@@ -27,7 +27,7 @@ from torana.sessions import Said, Sessions, Window, history
 from torana.store import turns as rows
 from torana.store.database import Database
 from torana.store.turns import Ending, NewTurn
-from torana.turns import RunsTurns, Turns
+from torana.turns import Turns
 
 Say = Callable[..., Awaitable[Turn]]
 
@@ -38,10 +38,10 @@ def question(text: str) -> ModelRequest:
     return ModelRequest(parts=[UserPromptPart(text)], instructions="You are Torana.")
 
 
-class Script(RunsTurns):
+class Script:
     """An agent whose turns make as many messages as their content says: "4 hello" makes four."""
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         steps = int(turn.content.split()[0]) // 2 - 1
         messages: list[ModelMessage] = [question(turn.content)]
         for step in range(steps):
@@ -214,21 +214,6 @@ async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, da
     assert await sessions.earlier(last, speaker="any", newest=True) == first_to_last[::-1]
     assert texts(await sessions.earlier(last, speaker="user", newest=True)) == ["2 b", "broken", "2 a"]
     assert texts(await sessions.earlier(last, speaker="assistant", newest=False)) == ["re: 2 a", "re: 2 b"]
-
-
-async def test_what_was_read_in_somebody_elses_transaction_shows_the_same(
-    turns: Turns, say: Say, database: Database
-) -> None:
-    await say(turns, "4 a", user="ana")
-    last = await say(turns, "2 b", user="bob")
-    sessions = Sessions(database=database, history_messages=2)
-
-    newest = await database.run(partial(sessions.read, turn=last))
-    window = await sessions.window(last)
-    database.close()
-
-    assert [shown(message) for message in window.messages] == ["bob: 2 b", "re: 2 b"]
-    assert await sessions.window(last, newest) == window
 
 
 async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Database) -> None:

@@ -18,12 +18,12 @@ from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.permission import Rules
-from torana.turns import Queue, RunsTurns, Turns
+from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
 
 
-class Obedient(RunsTurns):
+class Obedient:
     """An agent that does with each turn what it is told, by the turn's content."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Obedient(RunsTurns):
         self._emits: dict[str, Emit] = {}
         self._changed = asyncio.Event()
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         content = turn.content
         self.running[content] = asyncio.get_running_loop().create_future()
         self._emits[content] = emit

@@ -20,20 +20,20 @@ from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Reply, Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
-from torana.turns import RunsTurns, Turns
+from torana.turns import Turns
 
 OpenTurns = Callable[..., Turns]
 Say = Callable[..., Awaitable[Turn]]
 Message = Callable[..., Inbound]
 
 
-class Raises(RunsTurns):
+class Raises:
     """An agent that raises what it is given, and answers once there is nothing left."""
 
     def __init__(self, *errors: BaseException) -> None:
         self._errors = list(errors)
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         if self._errors:
             raise self._errors.pop(0)
         return answer("fine")
@@ -88,8 +88,8 @@ async def test_a_turn_that_takes_too_long_is_stopped(open_turns: OpenTurns, say:
 
 
 async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTurns, say: Say) -> None:
-    class HalfACharacter(RunsTurns):
-        async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    class HalfACharacter:
+        async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
             return answer("\ud83d" if turn.content == "break" else "fine")
 
     turns = open_turns(agent=HalfACharacter())

@@ -18,7 +18,7 @@ from torana.errors import ModelFailed, SessionBusy
 from torana.messages import Inbound, OnBusy, Reply, Turn
 from torana.store.database import Database
 from torana.store.migrate import migrate
-from torana.turns import RunsTurns, Turns
+from torana.turns import Turns
 from torana.turns.log.memory import MemoryEventLog
 
 CHANNELS = ("a", "b", "c")
@@ -26,14 +26,14 @@ MAX_CRASHES = 2
 NOTHING = Inbound(owner="nobody", principal="local", content="nothing", key="none")
 
 
-class OnCommand(RunsTurns):
+class OnCommand:
     """An agent that answers a turn when it is told to."""
 
     def __init__(self) -> None:
         self.asked: dict[str, asyncio.Future[str]] = {}
         self.journals: dict[str, Journal] = {}
 
-    async def run(self, turn: Turn, emit: Emit, journal: Journal, newest: object = None) -> Answer:
+    async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         self.asked[turn.id] = asyncio.get_running_loop().create_future()
         self.journals[turn.id] = journal
         try:
