@@ -164,34 +164,34 @@ async def _round(
             return sample
 
         ways = {
-            "model": _said(floor, to_model, c),
+            "model": saying(floor, to_model, c),
             "loop": bare,
             "torana": counted,
-            "torana old": _said(gateway.url, in_sessions(c), c),
+            "torana old": saying(gateway.url, in_sessions(c), c),
         }
         if other is not None:
-            ways["nanobot"] = _said(other.url, to_nanobot, c, part=4)
+            ways["nanobot"] = saying(other.url, to_nanobot, c, part=4)
         amount = messages if c == 1 else 4 * messages
-        for name, sample in (await _taking_turns(ways, messages=amount, concurrency=c)).items():
+        for name, sample in (await taking_turns(ways, messages=amount, concurrency=c)).items():
             results.add_sample(f"{name} c{c}", sample)
         results.add(f"torana c{c} cpu", sum(cpu) / amount * 1000)
     # The same session a hundred times, against sessions of their own.
     sessions = {
-        "same session": _said(gateway.url, in_sessions(1)),
-        "new session": _said(gateway.url, to_torana),
+        "same session": saying(gateway.url, in_sessions(1)),
+        "new session": saying(gateway.url, to_torana),
     }
-    for name, sample in (await _taking_turns(sessions, messages=100)).items():
+    for name, sample in (await taking_turns(sessions, messages=100)).items():
         results.add(name, sample.p50)
     results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))
 
 
-def _said(url: str, say: Say, concurrency: int = 1, *, part: int = 1) -> Way:
+def saying(url: str, say: Say, concurrency: int = 1, *, part: int = 1) -> Way:
     """Messages to a server; of so many only a ``part``, which is for slow ones."""
     return lambda n: measure(url, say, messages=max(n // part, concurrency), concurrency=concurrency)
 
 
-async def _taking_turns(ways: Mapping[str, Way], *, messages: int, concurrency: int = 1) -> dict[str, Sample]:
-    """The sample of each way of saying so many messages."""
+async def taking_turns(ways: Mapping[str, Way], *, messages: int, concurrency: int = 1) -> dict[str, Sample]:
+    """The sample of each way of saying so many messages; the ways take turns."""
     in_a_turn = max(_IN_A_TURN, 12 * concurrency)
     samples: dict[str, list[Sample]] = {name: [] for name in ways}
     for first in range(0, messages, in_a_turn):

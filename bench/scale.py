@@ -1,7 +1,7 @@
 """A full database, many streams, many messages: ``python -m bench.scale``.
 
 The database is filled with copies of one session that was really held. What is measured on it is measured on
-an empty one in the same minutes.
+an empty one in turns with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
 import pygal
@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench.client import Connection
 from bench.load import Say, measure, to_torana
-from bench.measures import with_model
+from bench.measures import saying, taking_turns, with_model
 from bench.servers import Server, instant_model, torana
 
 RESULTS = Path(__file__).with_name("results")
@@ -33,6 +33,9 @@ RESULTS = Path(__file__).with_name("results")
 #: The channel of the session that is copied, and the turns that are held in it.
 _TEMPLATE = "template"
 _TURNS = 10
+
+#: Messages of each kind that are said to the full database and to the empty one.
+_ASKED = 500
 
 #: Streams that are open together: they are opened one after the other in so many seconds, and each of them
 #: takes longer than that, a piece every few seconds.
@@ -78,16 +81,15 @@ def _sessions(home: Path, count: int, say: Callable[[str], None]) -> list[Row]:
             name: stack.enter_context(torana(home / name, **with_model(model))) for name in ("empty", "full")
         }
         asyncio.run(_hold_template(gateways["empty"]))
-        times: dict[str, list[float]] = {"empty": [], "full": [], "empty old": [], "full old": []}
-        for number in range(5):
-            say(f"measuring: round {number + 1} of 5")
-            for name, server in gateways.items():
-                sample = asyncio.run(measure(server.url, to_torana, messages=100, concurrency=1))
-                times[name].append(sample.p50)
-                say_old = _in_old(count if name == "full" else 0)
-                sample = asyncio.run(measure(server.url, say_old, messages=100, concurrency=1))
-                times[f"{name} old"].append(sample.p50)
-    middle = {name: median(some) for name, some in times.items()}
+        say("measuring")
+        ways = {
+            "empty": saying(gateways["empty"].url, to_torana),
+            "full": saying(gateways["full"].url, to_torana),
+            "empty old": saying(gateways["empty"].url, _in_old(0)),
+            "full old": saying(gateways["full"].url, _in_old(count)),
+        }
+        samples = asyncio.run(taking_turns(ways, messages=_ASKED))
+    middle = {name: sample.p50 for name, sample in samples.items()}
     new, old = middle["full"] / middle["empty"], middle["full old"] / middle["empty old"]
     kind = f"{count:,} sessions on disk: p50 to an empty database"
     return [
@@ -105,7 +107,7 @@ async def _hold_template(server: Server) -> None:
 
 def _in_old(count: int) -> Say:
     """Messages to sessions of the full database, each to one that was not asked yet; 0 is the template."""
-    drawn = iter(random.sample(range(1, count + 1), 100) if count else [0] * 100)
+    drawn = iter(random.sample(range(1, count + 1), _ASKED) if count else [0] * _ASKED)
 
     async def say(connection: Connection, _: int) -> None:
         number = next(drawn)
