@@ -1,4 +1,4 @@
-"""What is measured, in rounds that each see every server once, so that a busy moment spoils none alone."""
+"""What is measured, in rounds in which the servers take turns, so that a busy moment spoils none alone."""
 
 from __future__ import annotations
 

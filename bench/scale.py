@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=100_000, help="sessions in the full database (100000)")
     parser.add_argument("--messages", type=int, default=20_000, help="messages of the soak (20000)")
     arguments = parser.parse_args()
+    if arguments.sessions < _ASKED:
+        parser.error(f"--sessions must be {_ASKED} at least: so many of them are asked")
     _raise_handles()
     console = Console(stderr=True)
     rows: list[Row] = []
