@@ -103,19 +103,11 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         granted=installed.granted,
     )
     prices = prices_of(settings)
-    timezone = ZoneInfo(settings.timezone)
     agent = TurnAgent(
         model=model,
         toolset=acting.toolset,
-        contexts=Contexts(
-            sessions=sessions,
-            memory=memory,
-            instructions=Instructions(persona=settings.persona, timezone=timezone, skills=skills),
-            prompts=Prompts(sessions=sessions, takes=takes),
-            recall_in_rooms=settings.recall_in_rooms,
-            clock=utc_now,
-        ),
-        timezone=timezone,
+        contexts=_contexts(settings, sessions=sessions, memory=memory, skills=skills, takes=takes),
+        timezone=ZoneInfo(settings.timezone),
         bounds=bounds_of(settings),
         clock=utc_now,
         prices=prices,
@@ -160,6 +152,20 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
         per_user=settings.schedules_per_user,
         min_minutes=settings.schedule_min_minutes,
         changed=changed,
+    )
+
+
+def _contexts(
+    settings: Settings, *, sessions: Sessions, memory: Memory, skills: Skills, takes: frozenset[FileKind]
+) -> Contexts:
+    zone = ZoneInfo(settings.timezone)
+    return Contexts(
+        sessions=sessions,
+        memory=memory,
+        instructions=Instructions(persona=settings.persona, timezone=zone, skills=skills),
+        prompts=Prompts(sessions=sessions, takes=takes),
+        recall_in_rooms=settings.recall_in_rooms,
+        clock=utc_now,
     )
 
 

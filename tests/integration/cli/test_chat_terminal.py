@@ -59,10 +59,11 @@ class Terminal:
         raise AssertionError
 
     def exit_code_after(self, key: str) -> int:
-        """Press a key, and each second the space bar until the command has ended.
+        """Press a key, and each second Enter until the command has ended.
 
-        Python takes note of a Ctrl-C between the prompt and the wait for a key only when the next key comes
-        (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could break off the end itself.
+        A Ctrl-C between the prompt and the wait for a key is not noticed before the line ends or another
+        signal comes (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could break off the
+        end itself.
         """
         pressed_at = 0.0
         for _ in self._readings():
@@ -70,7 +71,7 @@ class Terminal:
                 return self._process.returncode
             if time.monotonic() > pressed_at + 1:
                 self.type(key)
-                key, pressed_at = " ", time.monotonic()
+                key, pressed_at = "\n", time.monotonic()
         raise AssertionError
 
     def _readings(self) -> Iterator[None]:
