@@ -149,32 +149,9 @@ def _measure_idle(results: Results, gateway: Server, say: Callable[[str], None])
 async def _round(
     results: Results, model: str, gateway: Server, loop: Loop, other: Server | None, *, messages: int
 ) -> None:
-    parts = urlsplit(model)
-    floor = f"{parts.scheme}://{parts.netloc}"
-    for c in CONCURRENCY:
-        cpu: list[float] = []
-
-        async def bare(n: int, c: int = c) -> Sample:
-            return loop.measure(messages=n, concurrency=c)
-
-        async def counted(n: int, c: int = c, cpu: list[float] = cpu) -> Sample:
-            before = gateway.cpu
-            sample = await measure(gateway.url, to_torana, messages=n, concurrency=c)
-            cpu.append(gateway.cpu - before)
-            return sample
-
-        ways = {
-            "model": saying(floor, to_model, c),
-            "loop": bare,
-            "torana": counted,
-            "torana old": saying(gateway.url, in_sessions(c), c),
-        }
-        if other is not None:
-            ways["nanobot"] = saying(other.url, to_nanobot, c, part=4)
-        amount = messages if c == 1 else 4 * messages
-        for name, sample in (await taking_turns(ways, messages=amount, concurrency=c)).items():
-            results.add_sample(f"{name} c{c}", sample)
-        results.add(f"torana c{c} cpu", sum(cpu) / amount * 1000)
+    for concurrency in CONCURRENCY:
+        amount = messages if concurrency == 1 else 4 * messages
+        await _at_a_time(concurrency, results, model, gateway, loop, other, messages=amount)
     # The same session a hundred times, against sessions of their own.
     sessions = {
         "same session": saying(gateway.url, in_sessions(1)),
@@ -183,6 +160,35 @@ async def _round(
     for name, sample in (await taking_turns(sessions, messages=100)).items():
         results.add(name, sample.p50)
     results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))
+
+
+async def _at_a_time(
+    c: int, results: Results, model: str, gateway: Server, loop: Loop, other: Server | None, *, messages: int
+) -> None:
+    new = saying(gateway.url, to_torana, c)
+    cpu: list[float] = []
+
+    async def bare(n: int) -> Sample:
+        return loop.measure(messages=n, concurrency=c)
+
+    async def counted(n: int) -> Sample:
+        before = gateway.cpu
+        sample = await new(n)
+        cpu.append(gateway.cpu - before)
+        return sample
+
+    parts = urlsplit(model)
+    ways = {
+        "model": saying(f"{parts.scheme}://{parts.netloc}", to_model, c),
+        "loop": bare,
+        "torana": counted,
+        "torana old": saying(gateway.url, in_sessions(c), c),
+    }
+    if other is not None:
+        ways["nanobot"] = saying(other.url, to_nanobot, c, part=4)
+    for name, sample in (await taking_turns(ways, messages=messages, concurrency=c)).items():
+        results.add_sample(f"{name} c{c}", sample)
+    results.add(f"torana c{c} cpu", sum(cpu) / messages * 1000)
 
 
 def saying(url: str, say: Say, concurrency: int = 1, *, part: int = 1) -> Way:
