@@ -32,3 +32,17 @@ async def until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> N
     assert ended, "something is stuck"
     if life in ended:
         await life
+    else:
+        await _bury()
+
+
+async def _bury() -> None:
+    """End all tasks of the dead.
+
+    Cancelling once, as ``asyncio.run`` does, is not enough: a turn that is just being cut off takes it for what
+    cuts it off, and then waits for its end to be written.
+    """
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=0.01)
