@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
+from tests.assembling import turns_over
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.context import Contexts
@@ -43,7 +44,6 @@ from torana.tools.toolset import build_toolset
 from torana.tools.web import WebTools
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
-from torana.turns.log.memory import MemoryEventLog
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
 
@@ -184,10 +184,9 @@ async def open_turns(
         approvals: Approvals | None = None,
         rules: Rules | None = None,
     ) -> Turns:
-        turns = Turns(
-            database=database,
-            agent=agent or open_agent(model or ScriptedModel(), database=database, rules=rules),
-            log=MemoryEventLog(),
+        turns = turns_over(
+            database,
+            agent or open_agent(model or ScriptedModel(), database=database, rules=rules),
             budgets=budgets,
             turn_timeout=turn_timeout,
             clock=clock,

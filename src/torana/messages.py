@@ -204,11 +204,3 @@ class TurnEvent:
     def terminal(self) -> bool:
         """True when the stream ends after it."""
         return self.type in TERMINAL_EVENTS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the agent made of a turn."""
-
-    text: str
-    model: str

@@ -25,6 +25,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ModelResponse
 from pydantic_ai.messages import UserPromptPart as UserPrompt
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from tests.assembling import turns_over
 from tests.waiting import until_death
 
 from torana.agent import TurnAgent
@@ -39,7 +40,6 @@ from torana.testing import Faults, MortalDatabase
 from torana.tools import ToolContext
 from torana.turns import Turns
 from torana.turns.approvals import Choice
-from torana.turns.log.memory import MemoryEventLog
 
 #: How many pairs of deaths are tried: every single one is, but all pairs take an hour.
 PAIRS = 300 if os.environ.get("TORANA_CHAOS_SECONDS") else 12
@@ -269,12 +269,10 @@ def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) ->
         database = MortalDatabase(path=path, faults=faults)
         hold = Hold()
         model = PlannedModel(world=world, faults=faults)
-        turns = Turns(
-            database=database,
-            agent=open_agent(model, toolset(world, faults, hold), database=database),
-            log=MemoryEventLog(),
+        turns = turns_over(
+            database,
+            open_agent(model, toolset(world, faults, hold), database=database),
             budgets=Budgets(limits=AMPLE, prices=Prices(), clock=clock),
-            turn_timeout=60,
             clock=clock,
         )
 

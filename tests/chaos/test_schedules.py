@@ -13,17 +13,16 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.assembling import turns_over
 from tests.standins.clock import Clock
 from tests.waiting import until_death
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
-from torana.messages import GATEWAY_OWNER, Reply, Turn
+from torana.messages import GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.database import Database
 from torana.testing import Faults, MortalDatabase
-from torana.turns import Turns
-from torana.turns.log.memory import MemoryEventLog
 
 #: Half past nine; what is due every ten minutes is due at these times, once of them late.
 BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -35,7 +34,7 @@ class Agent:
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer a turn."""
-        return Answer(reply=Reply(text="done", model="m"), history=(b"[]", 0))
+        return Answer(reply="done", model="m", history=(b"[]", 0))
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
     """One life of a gateway, from the time that it is to the end of the times."""
     faults = Faults(die_at=die_at)
     database = MortalDatabase(path=path, faults=faults)
-    turns = Turns(database=database, agent=Agent(), log=MemoryEventLog(), turn_timeout=60, clock=clock)
+    turns = turns_over(database, Agent(), clock=clock)
     ticker = Ticker(database=database, turns=turns, firings_per_day=100, woken=asyncio.Event(), clock=clock)
 
     async def lived() -> None:

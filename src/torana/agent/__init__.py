@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -24,7 +24,7 @@ from torana.agent.safeguards import Safeguards
 from torana.agent.watch import Emit, Watch, text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
-from torana.messages import Reply, Turn, Usage
+from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import history
 from torana.tools import ToolContext
@@ -70,11 +70,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a run made: the reply, its messages as the history keeps them, and what no step has paid for."""
+    """What a run made: the reply, the model that gave it, and its messages as the history keeps them."""
 
-    reply: Reply
+    reply: str
+    model: str
     history: tuple[bytes, int]
-    spent: Usage = field(default_factory=Usage)
 
 
 class TurnAgent:
@@ -149,9 +149,9 @@ class TurnAgent:
             journal.leave(owed=owed, asking=run.exchange.is_open)
         messages = [*settled, *result.new_messages()]
         return Answer(
-            reply=Reply(text=watch.text, model=_model_name(responses_of(messages))),
+            reply=watch.text,
+            model=_model_name(responses_of(messages)),
             history=history.dump(messages, speaker=turn.user),
-            spent=owed,
         )
 
 

@@ -38,7 +38,7 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 from torana.store.workspaces import Workspaces
 from torana.tools.permission import Rules
-from torana.turns import Queue, Turns
+from torana.turns import Queue, Runner, Turns
 from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
 
@@ -194,21 +194,33 @@ def _turns(
         for listener in ended:
             listener(turn)
 
-    return Turns(
+    log = MemoryEventLog()
+    approvals = _approvals(settings, database, asks)
+    runner = Runner(
         database=database,
         agent=agent,
-        log=MemoryEventLog(),
+        approvals=approvals,
+        log=log,
         budgets=budgets,
         turn_timeout=settings.turn_timeout,
         concurrency=settings.concurrency,
-        max_crashes=settings.max_crashes,
+        clock=utc_now,
+        pause=asyncio.sleep,
         ended=tell,
-        approvals=_approvals(settings, database, asks),
+    )
+    return Turns(
+        database=database,
+        runner=runner,
+        approvals=approvals,
+        log=log,
+        budgets=budgets,
         queue=Queue(
             per_session=settings.queue_per_session,
             per_user=settings.queue_per_user,
             overall=settings.queue,
         ),
+        max_crashes=settings.max_crashes,
+        clock=utc_now,
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
-from torana.messages import Failure, Inbound, Reply, Turn, TurnState, Usage
+from torana.messages import Failure, Inbound, Turn, TurnState, Usage
 from torana.store import approvals, attachments, deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 from torana.store.tables import approvals as asked
@@ -38,10 +38,10 @@ class Ending:
 
     at: datetime
     state: Literal["completed", "failed", "cancelled"] = "completed"
-    reply: Reply | None = None
+    #: Of a turn that was cut off, what was said of it before.
+    reply: str | None = None
+    model: str | None = None
     failure: Failure | None = None
-    #: What was said of the reply before the turn was cut off.
-    text: str = ""
     history: tuple[bytes, int] | None = None
     #: What the turn used behind the last step that was settled.
     spent: Usage = field(default_factory=Usage)
@@ -155,12 +155,6 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
         return ended, None
     connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
     return ended, None if hold else claim_next(connection, turn.session_id)
-
-
-def cancel_queued(connection: Connection, owner: str, turn_id: str, ending: Ending) -> list[Turn]:
-    """Cancel a turn that waits, with those that are merged into it; nothing where it does not wait."""
-    turn = get(connection, owner, turn_id)
-    return end_queued(connection, turn, ending) if turn is not None and turn.state == "queued" else []
 
 
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
@@ -367,13 +361,12 @@ def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> Non
 
 
 def _ended(turn: Turn, ending: Ending) -> Turn:
-    reply = ending.reply
     return replace(
         turn,
         state=ending.state,
-        reply=reply.text if reply else ending.text or None,
+        reply=ending.reply,
         failure=ending.failure,
-        model=reply and reply.model,
+        model=ending.model,
         ended_at=ending.at,
     )
 

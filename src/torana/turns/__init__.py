@@ -3,6 +3,6 @@
 from torana.turns.changes import SessionChanges
 from torana.turns.inbox import Submitted, Turns
 from torana.turns.queue import Queue
-from torana.turns.runner import RunsTurns
+from torana.turns.runner import Runner, RunsTurns
 
-__all__ = ["Queue", "RunsTurns", "SessionChanges", "Submitted", "Turns"]
+__all__ = ["Queue", "Runner", "RunsTurns", "SessionChanges", "Submitted", "Turns"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,10 +20,8 @@ from torana.errors import (
     StoreUnavailable,
 )
 from torana.limits.budgets import Admitted, Budgets
-from torana.limits.policies import Limits
-from torana.limits.prices import Prices
 from torana.limits.standings import Standing
-from torana.messages import Inbound, Turn, TurnEvent, new_id, utc_now
+from torana.messages import Inbound, Turn, TurnEvent, new_id
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store import deletion, keys
@@ -31,12 +29,15 @@ from torana.store import turns as rows
 from torana.store.audit import Act, on_a_users, recorded
 from torana.store.database import Connection, Database, T
 from torana.store.turns import Accepted, Ending, NewTurn
+from torana.turns import endings
 from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
+from torana.turns.endings import cut_off, failed
+from torana.turns.journal import settled_text
 from torana.turns.log.base import EventLog
-from torana.turns.questions import is_answer
+from torana.turns.questions import read_answer
 from torana.turns.queue import Queue
-from torana.turns.runner import Runner, RunsTurns, stopped
+from torana.turns.runner import Runner
 
 #: From so many deaths on a turn is a suspect, and runs alone.
 _SUSPECT = 2
@@ -72,38 +73,23 @@ class Turns:
         self,
         *,
         database: Database,
-        agent: RunsTurns,
+        runner: Runner,
+        approvals: Approvals,
         log: EventLog,
-        turn_timeout: float,
-        budgets: Budgets | None = None,
-        queue: Queue | None = None,
-        concurrency: int = 100,
-        max_crashes: int = 3,
-        clock: Callable[[], datetime] = utc_now,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        ended: Callable[[Turn], None] | None = None,
-        approvals: Approvals | None = None,
+        budgets: Budgets,
+        queue: Queue,
+        max_crashes: int,
+        clock: Callable[[], datetime],
     ) -> None:
-        """``ended`` is called with every turn that has ended; it must not wait or raise."""
+        """``runner``, ``approvals``, ``log`` and ``budgets`` are over the same database, and nobody else's."""
         self._database = database
+        self._runner = runner
+        self.approvals = approvals
         self._log = log
-        self._budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
-        self._queue = queue or Queue()
+        self._budgets = budgets
+        self._queue = queue
         self._max_crashes = max_crashes
         self._clock = clock
-        self.approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
-        self._runner = Runner(
-            database=database,
-            agent=agent,
-            approvals=self.approvals,
-            log=log,
-            budgets=self._budgets,
-            turn_timeout=turn_timeout,
-            concurrency=concurrency,
-            clock=clock,
-            pause=pause,
-            ended=ended,
-        )
         self._controls = Controls(database=database, cancel=self.cancel, approvals=self.approvals)
         self._accepting = True
         #: What is on its way into the store, with the message if it is one.
@@ -119,10 +105,10 @@ class Turns:
         ended: a poisonous message is found out, and its neighbours live.
         """
         for turn in await self._database.run(rows.interrupted):
-            await self._end(turn, self._runner.cut_off(turn, await self._runner.settled_text(turn)))
+            await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
         unfinished = await self._database.run(rows.recover)
         for turn in unfinished:
-            self._runner.expect(turn, settled=await self._runner.settled_text(turn))
+            self._runner.expect(turn, settled=await self._settled_text(turn))
         alive = [turn for turn in unfinished if not await self._given_up(turn)]
         suspects = [turn for turn in alive if turn.crashes >= _SUSPECT]
         if suspects:
@@ -178,12 +164,15 @@ class Turns:
             self._obeying.add(task)
             task.add_done_callback(self._obeying.discard)
             return await asyncio.shield(task)  # it is carried out also when its caller goes away
-        is_told = also is None and is_answer(inbound.content)
-        if is_told and (answer := await self._carried_out(self._answer(inbound))):
+        if (
+            also is None
+            and read_answer(inbound.content) is not None
+            and (answer := await self._carried_out(self._answer(inbound)))
+        ):
             return answer
         self.check_accepting()  # it may have begun to stop since
         arriving = [message for message in self._writing.values() if message is not None]
-        self._queue.check(inbound, [*self._runner.live.values(), *arriving])
+        self._queue.check(inbound, [*self._runner.live, *arriving])
         return await self._carried_out(self._submit(inbound, rates, also), inbound)
 
     async def say(self, inbound: Inbound, text: str, *, also: Also) -> Turn:
@@ -211,7 +200,7 @@ class Turns:
     @property
     def live(self) -> Sequence[Turn]:
         """The turns that have not ended, as they were when they were accepted or taken up."""
-        return list(self._runner.live.values())
+        return self._runner.live
 
     def counts(self) -> dict[str, int]:
         """How many turns run at this moment, wait for somebody's approval, and wait for their turn."""
@@ -252,14 +241,15 @@ class Turns:
     async def ended(self, turn: Turn) -> Turn:
         """Wait until the turn has ended. Cancelling the wait does nothing to the turn.
 
-        Raises ``Draining`` when the gateway stops before that, and ``NotFound`` as ``get`` does.
+        Raises ``Draining`` when the gateway stops before that, ``StoreUnavailable`` where its end cannot be
+        written, and ``NotFound`` as ``get`` does.
         """
         ending = self._runner.ending(turn.id)
         if ending is not None:
             return await asyncio.shield(ending)
         found = await self.get(turn.owner, turn.id)
         if not found.ended:
-            raise stopped()
+            raise self._runner.why_unanswered(found.session_id)
         return found
 
     def forget(self, turn_ids: Iterable[str]) -> None:
@@ -336,19 +326,17 @@ class Turns:
         return turn
 
     async def _cancel(self, owner: str, turn_id: str, act: Act | None) -> Turn:
-        turn = await self._database.run(partial(rows.target, owner=owner, turn_id=turn_id))
+        work = partial(endings.cancel, owner=owner, turn_id=turn_id, act=act, at=self._clock())
+        turn, ended = await self._database.run(work)
         turn = turn or await self._missing(owner, turn_id)
-        ending = self._runner.cancelled()
-        work = partial(rows.cancel_queued, owner=owner, turn_id=turn.id, ending=ending)
-        noted = None if turn.ended else on_a_users(turn.owner, act)
-        self._runner.tell_ends(await self._database.run(recorded(work, noted, "turn.cancel", turn.id)))
+        self._runner.tell_ends(ended)
         self._runner.cancel(turn.id)
         return await self.get(owner, turn_id)
 
     async def _retry(self, owner: str, turn_id: str, act: Act | None) -> Turn:
         failed = await self.get(owner, turn_id)
         # What it settled is read before it runs again: from then on its events belong to whoever runs it.
-        settled = await self._runner.settled_text(failed)
+        settled = await self._settled_text(failed)
         work = partial(self._taken_up, owner=owner, turn_id=turn_id, hold=self._runner.holding)
         turn = await self._database.run(recorded(work, on_a_users(failed.owner, act), "turn.retry", turn_id))
         turn = turn or await self._missing(owner, turn_id)
@@ -384,14 +372,20 @@ class Turns:
             return Submitted(turn=known, new=False)
         text = await self._controls.obey(word, owner=inbound.owner, channel=new.channel)
         work = partial(keys.answer_at_once, inbound=inbound, new=new, text=text)
-        turn = await self._database.run(work)
-        return Submitted(turn=turn, new=turn.id == new.turn_id)
+        return self._answered(await self._database.run(work), new)
 
     async def _answer(self, inbound: Inbound) -> Submitted | None:
         """What became of a yes or a no that somebody waits for; None for any other message."""
         new = self._new(inbound)
         turn = await self._controls.answer(inbound, new)
-        return turn and Submitted(turn=turn, new=turn.id == new.turn_id)
+        return turn and self._answered(turn, new)
+
+    def _answered(self, turn: Turn, new: NewTurn) -> Submitted:
+        """What became of a message that took no agent; a known one has ended before."""
+        is_new = turn.id == new.turn_id
+        if is_new:
+            self._runner.tell_ends([turn])
+        return Submitted(turn=turn, new=is_new)
 
     def _new(self, inbound: Inbound) -> NewTurn:
         return NewTurn(
@@ -404,13 +398,17 @@ class Turns:
     async def _given_up(self, turn: Turn) -> bool:
         """End a turn that is not to run again: waited too long, or killed too many processes."""
         if turn.crashes >= _SUSPECT + self._max_crashes:
-            ending = self._runner.failed(CrashedRepeatedly())
+            ending = failed(CrashedRepeatedly(), self._clock())
         elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
-            ending = self._runner.failed(Expired())
+            ending = failed(Expired(), self._clock())
         else:
             return False
         await self._end(turn, ending)
         return True
+
+    async def _settled_text(self, turn: Turn) -> str:
+        """What ``settled_text`` gives; the database is asked only for a turn that was begun."""
+        return await self._database.run(partial(settled_text, turn=turn)) if turn.attempt else ""
 
     async def _end(self, turn: Turn, ending: Ending) -> None:
         """End a turn that nobody runs."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
+from torana.agent.watch import text_of
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Settled
 from torana.messages import Turn, Usage
@@ -45,7 +46,7 @@ class TurnJournal:
         budgets: Budgets,
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
-        asking: Asking | None,
+        asking: Asking,
     ) -> None:
         self.steps = steps
         self._run = run
@@ -69,7 +70,7 @@ class TurnJournal:
         budgets: Budgets,
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
-        asking: Asking | None,
+        asking: Asking,
     ) -> TurnJournal:
         """The journal with what earlier attempts wrote; a first attempt has none to read."""
         earlier = turn.attempt - (turn.state == "running")
@@ -120,7 +121,6 @@ class TurnJournal:
 
     async def ask(self, question: Question, step: Step | None) -> Decision:
         """See ``Journal``."""
-        assert self._asking is not None  # noqa: S101 - it was opened to run the turn
         return await self._asking(question, partial(self._keep, step))
 
     async def resume(self) -> None:
@@ -187,3 +187,9 @@ class TurnJournal:
             "state": call.state,
             "result": call.result,
         }
+
+
+def settled_text(connection: Connection, turn: Turn) -> str:
+    """The text of what earlier attempts settled of a turn that does not run."""
+    steps, _ = rows.load(connection, turn.id)
+    return text_of([message for row in steps for message in history.load(row["body"])])

@@ -13,11 +13,6 @@ _YES = frozenset(
 _NO = frozenset({"no", "n", "nein", "non", "nao", "não", "нет", "いいえ", "否", "不"})
 
 
-def is_answer(content: str) -> bool:
-    """Whether a message would be an answer, if something were asked."""
-    return read_answer(content) is not None
-
-
 def read_answer(content: str) -> bool | None:
     """Whether a message is a yes or a no to a question; None for any other message."""
     word = content.strip().rstrip(".!").casefold()

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ModelMessage, ToolCallPart, UserPromptPart
 from pydantic_ai.models.fallback import FallbackModel
+from tests.assembling import turns_over
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
@@ -22,13 +23,11 @@ from torana.models.builtin import BuiltinModel
 from torana.models.providers import without_builtin
 from torana.sessions import Sessions
 from torana.store import deletion
-from torana.store import turns as turn_queries
 from torana.store.database import Database, T, sqlite_engine
 from torana.store.tables import calls, history, keys, sessions, steps
 from torana.store.tables import turns as turn_rows
 from torana.testing import ScriptedModel
-from torana.turns import SessionChanges, Turns
-from torana.turns.log.memory import MemoryEventLog
+from torana.turns import SessionChanges, Turns, endings
 
 Gateway = tuple[App, httpx.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
@@ -366,7 +365,7 @@ async def test_messages_that_come_in_the_last_moment_go_with_the_session_unless_
     path: Path, late: int, states: list[str]
 ):
     database = Talkative(path=path)
-    turns = database.turns = Turns(database=database, agent=Silent(), log=MemoryEventLog(), turn_timeout=60)
+    turns = database.turns = turns_over(database, Silent())
     changes = SessionChanges(
         database=database, sessions=Sessions(database=database, history_messages=40), turns=turns
     )
@@ -391,7 +390,7 @@ class Doomed(Database):
     before_cancel: Callable[[], Awaitable[object]] | None = None
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        if self.before_cancel is not None and getattr(work, "func", None) is turn_queries.target:
+        if self.before_cancel is not None and getattr(work, "func", None) is endings.cancel:
             event, self.before_cancel = self.before_cancel, None
             await event()
         return await super().run(work)
@@ -399,7 +398,7 @@ class Doomed(Database):
 
 async def test_a_stop_in_a_session_that_is_being_deleted_is_obeyed(path: Path):
     database = Doomed(path=path)
-    turns = Turns(database=database, agent=Silent(), log=MemoryEventLog(), turn_timeout=60)
+    turns = turns_over(database, Silent())
     changes = SessionChanges(
         database=database, sessions=Sessions(database=database, history_messages=40), turns=turns
     )

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ModelResponse, ToolCallPart, UserPromptPart
+from tests.assembling import turns_over
 
 from torana.agent import TurnAgent
 from torana.agent.compaction import Compaction
@@ -23,7 +24,6 @@ from torana.store.tables import sessions
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.turns import Turns
-from torana.turns.log.memory import MemoryEventLog
 
 Say = Callable[..., Awaitable[Turn]]
 
@@ -90,13 +90,7 @@ async def gateway(
             timeout=timeout,
             pause=pause,
         )
-        turns = Turns(
-            database=database,
-            agent=open_agent(model, history_messages=shown),
-            log=MemoryEventLog(),
-            turn_timeout=60,
-            ended=compaction.turn_ended,
-        )
+        turns = turns_over(database, open_agent(model, history_messages=shown), ended=compaction.turn_ended)
         opened.append(
             Gateway(
                 turns=turns,

@@ -109,8 +109,8 @@ async def test_the_deltas_put_together_are_the_reply(
 
     answer = await open_agent(model).run(turn, watcher, Unwritten())
 
-    assert answer.reply.text == watcher.text == "Let me see.\n\nIt is 2."
-    assert answer.reply.model == "scripted"
+    assert answer.reply == watcher.text == "Let me see.\n\nIt is 2."
+    assert answer.model == "scripted"
 
 
 async def test_a_text_that_begins_empty_is_a_new_paragraph_all_the_same(
@@ -120,7 +120,7 @@ async def test_a_text_that_begins_empty_is_a_new_paragraph_all_the_same(
 
     answer = await open_agent(model).run(turn, watcher, Unwritten())
 
-    assert answer.reply.text == watcher.text == "One.\n\nTwo."
+    assert answer.reply == watcher.text == "One.\n\nTwo."
 
 
 async def test_tools_are_told_in_their_order(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
@@ -147,7 +147,7 @@ async def test_a_wrong_call_is_told_to_the_model_and_to_the_watcher(
 
     answer = await open_agent(model).run(turn, watcher, Unwritten())
 
-    assert answer.reply.text == "I give up."
+    assert answer.reply == "I give up."
     assert [data["ok"] for type_, data in watcher.tools if type_ == "tool.finished"] == [False, False, False]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torana.messages import GATEWAY_OWNER, Inbound, Reply
+from torana.messages import GATEWAY_OWNER, Inbound
 from torana.store import turns as rows
 from torana.store.database import sqlite_engine
 from torana.store.migrate import migrate
@@ -44,7 +44,7 @@ def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         engine = sqlite_engine(database)
         with engine.begin() as connection:
             turn = rows.accept(connection, inbound, new, hold=False).turn
-            ending = Ending(at=at, reply=Reply(text=f"re: {content}", model="m"))
+            ending = Ending(at=at, reply=f"re: {content}", model="m")
             rows.finish(connection, turn, ending, hold=False)
         engine.dispose()
         return turn.session_id

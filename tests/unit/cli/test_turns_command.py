@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from torana.messages import GATEWAY_OWNER, Failure, Inbound, Reply, Turn
+from torana.messages import GATEWAY_OWNER, Failure, Inbound, Turn
 from torana.store import turns as rows
 from torana.store.database import sqlite_engine
 from torana.store.lock import DataDirLock
@@ -24,7 +24,7 @@ from torana.store.turns import Ending, NewTurn
 Command = Callable[..., tuple[int, str, str]]
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-DONE = Ending(at=AT + timedelta(seconds=5), reply=Reply(text="Paris.", model="m"))
+DONE = Ending(at=AT + timedelta(seconds=5), reply="Paris.", model="m")
 FAILED = replace(DONE, state="failed", reply=None, failure=Failure(code="model_failed", detail="no credit"))
 
 

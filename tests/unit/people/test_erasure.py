@@ -18,12 +18,11 @@ from sqlalchemy.engine import Connection
 from torana.agent import Answer, Emit, TurnAgent
 from torana.agent.journal import Journal
 from torana.errors import Conflict, StoreUnavailable
-from torana.messages import Inbound, Reply, Turn, utc_now
+from torana.messages import Inbound, Turn, utc_now
 from torana.people.erasure import Erasure
 from torana.people.pairing import Pairing
 from torana.people.tokens import NewToken, Tokens
 from torana.sessions import Sessions
-from torana.store import turns as turn_rows
 from torana.store.audit import Act, listed
 from torana.store.database import Database
 from torana.store.erasure import erase
@@ -31,7 +30,7 @@ from torana.store.senders import Asker
 from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
-from torana.turns import SessionChanges, Turns
+from torana.turns import SessionChanges, Turns, endings
 
 T = TypeVar("T")
 
@@ -92,7 +91,7 @@ class Slow:
     async def run(self, turn: Turn, _emit: Emit, _journal: Journal) -> Answer:
         if turn.content != "early":
             await asyncio.Event().wait()
-        return Answer(reply=Reply(text="yes", model="m"), history=(b"[]", 0))
+        return Answer(reply="yes", model="m", history=(b"[]", 0))
 
 
 # --- messages that come meanwhile
@@ -172,7 +171,7 @@ async def test_a_turn_whose_session_is_deleted_meanwhile_does_not_stop_the_erasi
     say: Callable[..., Awaitable[Any]],
 ):
     running: list[Turn] = []
-    database = Interrupted(path=path, events=iter([lambda: delete(running[0])]), before=turn_rows.target)
+    database = Interrupted(path=path, events=iter([lambda: delete(running[0])]), before=endings.cancel)
     turns = open_turns(agent=Slow(), database=database)
     sessions = Sessions(database=database, history_messages=40)
     changes = SessionChanges(database=database, sessions=sessions, turns=turns)

@@ -16,7 +16,7 @@ from tests.standins.clock import Clock
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.limits.budgets import Budgets
-from torana.messages import EVERYONE, GATEWAY_OWNER, Reply, Turn
+from torana.messages import EVERYONE, GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store import turns as turn_rows
 from torana.store.database import Database
@@ -43,7 +43,7 @@ class Agent:
         await self.gate.wait()
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return Answer(reply=Reply(text=self.outcome, model="m"), history=(b"[]", 0))
+        return Answer(reply=self.outcome, model="m", history=(b"[]", 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
-from torana.messages import Inbound, Reply, Turn, new_id
+from torana.messages import Inbound, Turn, new_id
 from torana.sessions import Said, Sessions, Window, history
 from torana.store import turns as rows
 from torana.store.database import Database
@@ -49,7 +49,8 @@ class Script:
             messages.append(ModelRequest(parts=[ToolReturnPart("look", "seen", tool_call_id=str(step))]))
         messages.append(ModelResponse(parts=[TextPart(f"re: {turn.content}")]))
         return Answer(
-            reply=Reply(text=f"re: {turn.content}", model="m"),
+            reply=f"re: {turn.content}",
+            model="m",
             history=history.dump(messages, speaker=turn.user),
         )
 

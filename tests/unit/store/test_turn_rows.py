@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from torana.messages import Failure, Inbound, Reply, Turn, Usage
+from torana.messages import Failure, Inbound, Turn, Usage
 from torana.store import transcript
 from torana.store import turns as rows
 from torana.store.database import sqlite_engine
@@ -22,7 +22,7 @@ from torana.store.turns import Ending, NewTurn
 
 PARTIAL = re.compile("USING INDEX (ix_turns_unfinished|uq_turns_active)")
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-DONE = Ending(at=AT, reply=Reply(text="hi", model="m"), spent=Usage(input_tokens=1, output_tokens=2))
+DONE = Ending(at=AT, reply="hi", model="m", spent=Usage(input_tokens=1, output_tokens=2))
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from datetime import datetime
 import pytest
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
+from tests.assembling import turns_over
 
 from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
-from torana.messages import Reply, Turn, TurnEvent, Usage
+from torana.messages import Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
-from torana.turns.log.memory import MemoryEventLog
 
 
 class Obedient:
@@ -45,8 +45,8 @@ class Obedient:
         finally:
             del self.running[content]
             self._tell()
-        reply = Reply(text=text, model="m")
-        return Answer(reply=reply, history=(b"[]", 0), spent=Usage(input_tokens=3))
+        journal.leave(owed=Usage(input_tokens=3), asking=False)
+        return Answer(reply=text, model="m", history=(b"[]", 0))
 
     async def until(self, *contents: str) -> None:
         """Wait until exactly these turns run."""
@@ -135,13 +135,10 @@ async def boot(
         model = model or ScriptedModel()
         assert isinstance(model, ScriptedModel)
         agent = Obedient()
-        turns = Turns(
-            database=database,
-            agent=agent
-            if obedient
-            else open_agent(model, toolset, database=database, rules=rules, bounds=bounds),
+        turns = turns_over(
+            database,
+            agent if obedient else open_agent(model, toolset, database=database, rules=rules, bounds=bounds),
             queue=queue,
-            log=MemoryEventLog(),
             turn_timeout=turn_timeout,
             approvals=approvals and approvals(database),
             max_crashes=max_crashes,

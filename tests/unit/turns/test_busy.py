@@ -186,6 +186,28 @@ async def test_what_was_taken_ends_with_its_turn_however_that_ends(
     assert [turn.state for turn in ended] == [state, state, "completed"]
 
 
+async def test_a_message_is_cancelled_before_it_is_taken_or_with_the_turn_that_took_it(
+    boot: Boot, message: Message
+) -> None:
+    gateway = await boot(obedient=True)
+    for moments in range(6):
+        content, channel = f"1 {moments}", str(moments)
+        running = await gateway.turns.accept(message(content, channel=channel))
+        await gateway.agent.until(content)
+        steer = await gateway.turns.accept(message("2", channel=channel, on_busy="steer"))
+        cancelling = asyncio.ensure_future(gateway.turns.cancel("gateway", steer.id))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+
+        taken = await gateway.agent.journals[content].steers(0)
+
+        assert (await cancelling).state == "cancelled"
+        if content in gateway.agent.running:
+            gateway.agent.end(content)
+        ended = await gateway.turns.ended(running)
+        assert ended.state == ("cancelled" if taken else "completed")
+
+
 async def test_a_taken_message_whose_turn_waits_is_cancelled_with_it(boot: Boot, message: Message) -> None:
     """After two deaths a turn waits for its trial."""
     gateway = await boot(obedient=True)

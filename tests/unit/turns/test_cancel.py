@@ -99,6 +99,27 @@ async def test_of_a_resumed_turn_that_is_cancelled_the_settled_words_are_kept_to
     assert (await after.turns.cancel("gateway", turn.id)).reply == "One.\n\nTwo"
 
 
+@pytest.mark.parametrize("channel", ["home", "garage"])
+async def test_of_a_turn_that_waits_to_go_on_the_settled_words_are_kept_too(
+    boot: Boot, message: Message, channel: str
+) -> None:
+    """It waits behind a turn of its session, and else for room."""
+    calls = ["One.", ToolCallPart("calculate", {"expression": "1"})]
+    gateway = await boot(ScriptedModel(calls, [LookupError()], [asyncio.Event()], "next"), concurrency=1)
+    turn = await gateway.turns.accept(message("count"))
+    assert (await gateway.turns.ended(turn)).state == "failed"
+    running = await gateway.turns.accept(message("speak", channel=channel))
+    await gateway.model.asked(3)
+    await gateway.turns.retry("gateway", turn.id)
+
+    assert (await gateway.turns.cancel("gateway", turn.id)).reply == "One."
+
+    await gateway.turns.cancel("gateway", running.id)
+    await gateway.turns.ended(await gateway.turns.accept(message("and now?")))
+    shown = [part.content for message in gateway.model.requests[3].messages for part in message.parts]
+    assert shown[:2] == ["count", "One.\n\n(Cancelled here.)"]
+
+
 async def test_cancelling_twice_at_once_is_cancelling(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("a"))

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import GatewayError, QueueFull, StoreUnavailable
-from torana.messages import Inbound, Reply, Turn, TurnEvent, Usage
+from torana.messages import Inbound, Turn, TurnEvent, Usage
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.turns import Turns
@@ -40,7 +40,7 @@ class Raises:
 
 
 def answer(text: str) -> Answer:
-    return Answer(reply=Reply(text=text, model="m"), history=(b"[]", 0))
+    return Answer(reply=text, model="m", history=(b"[]", 0))
 
 
 def failure_of(turn: Turn) -> tuple[str, str]:

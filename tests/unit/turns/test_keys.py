@@ -14,10 +14,11 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import Draining, KeyReused, SessionBusy
-from torana.messages import Inbound
+from torana.messages import Inbound, Turn
 from torana.store.database import Connection
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
+from torana.turns import Turns
 
 Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
@@ -146,6 +147,19 @@ async def test_a_control_word_is_obeyed_once(boot: Boot, message: Message, name:
 
     assert (first.turn.reply, again.turn, first.new, again.new) == ("Stopped.", first.turn, True, False)
     assert set(gateway.agent.running) == {"b"}
+
+
+async def test_the_end_of_a_control_word_is_told_once(
+    open_turns: Callable[..., Turns], message: Message
+) -> None:
+    told: list[Turn] = []
+    turns = open_turns(ended=told.append)
+    word = message("/status", key="k")
+
+    turn = await turns.accept(word)
+    await turns.accept(word)
+
+    assert told == [turn]
 
 
 async def test_a_control_word_under_another_messages_key_is_not_obeyed(boot: Boot, message: Message) -> None:

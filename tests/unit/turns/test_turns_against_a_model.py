@@ -11,15 +11,14 @@ from pathlib import Path
 
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.assembling import turns_over
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import ModelFailed, SessionBusy
-from torana.messages import Inbound, OnBusy, Reply, Turn
+from torana.messages import Inbound, OnBusy, Turn
 from torana.store.database import Database
 from torana.store.migrate import migrate
-from torana.turns import Turns
-from torana.turns.log.memory import MemoryEventLog
 
 CHANNELS = ("a", "b", "c")
 MAX_CRASHES = 2
@@ -41,7 +40,7 @@ class OnCommand:
         finally:
             del self.asked[turn.id]
         emit("message.delta", {"text": text})
-        return Answer(reply=Reply(text=text, model="m"), history=(b"[]", 1))
+        return Answer(reply=text, model="m", history=(b"[]", 1))
 
 
 @dataclass(eq=False)
@@ -133,13 +132,7 @@ class TurnsMachine(RuleBasedStateMachine):
     async def open(self) -> None:
         self.agent = OnCommand()
         self.database = Database(path=self.directory / "torana.db")
-        self.turns = Turns(
-            database=self.database,
-            agent=self.agent,
-            log=MemoryEventLog(),
-            turn_timeout=60,
-            max_crashes=MAX_CRASHES,
-        )
+        self.turns = turns_over(self.database, self.agent, max_crashes=MAX_CRASHES)
         await self.turns.start()
         await self.settle()
 

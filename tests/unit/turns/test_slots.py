@@ -60,6 +60,24 @@ async def until_asked(gateway: Any, turn: Turn, times: int) -> None:
         await gateway.look()
 
 
+async def test_a_turns_time_begins_when_there_is_room(
+    boot: Boot, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await boot(obedient=True, concurrency=1, turn_timeout=60)
+    first = await gateway.turns.accept(message("1", channel="a"))
+    second = await gateway.turns.accept(message("2", channel="b"))
+    await gateway.agent.until("1")
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + 61)
+
+    assert (await gateway.turns.ended(first)).failure.code == "turn_timeout"
+
+    await gateway.agent.until("2")
+    gateway.agent.end("2")
+    assert (await gateway.turns.ended(second)).state == "completed"
+
+
 async def approve(gateway: Any, turn: Turn, name: str) -> None:
     act = Act(principal="operator", source="test", at=turn.created_at)
     choice = Choice(approve=True, by="operator")
