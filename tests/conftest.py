@@ -24,6 +24,7 @@ from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.limits.budgets import Budgets
+from torana.limits.prices import Prices
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
@@ -157,7 +158,8 @@ def open_agent(
             timezone=zone,
             bounds=bounds or Bounds(),
             clock=clock,
-            rules=rules,
+            prices=Prices(),
+            rules=rules or Rules(),
         )
 
     return make

@@ -5,14 +5,17 @@ layered, and imports point down only (``make check`` holds it)::
 
     cli · testing                 operator's commands · the fakes we publish
     app                           builds the object graph, once
+    reload                        settings that change while the gateway runs
     config                        file + environment -> frozen values
-    api                           the edge: HTTP
+    api · connectors              the edges: HTTP, chat platforms
+    people · schedules            tokens, audit, erasure · what is said or done at a time
     turns                         accept · order · run · record
     agent                         one turn: context -> model <-> tools -> events
     tools                         what a turn may do
-    skills  models  memory  sessions  limits
-    store  web                    tables, migrations, SQL · guarded fetching of pages
-    telemetry · messages · errors vocabulary: imports nothing above
+    skills · models · memory · sessions · limits
+    store · web                   tables, migrations, SQL · guarded fetching of pages
+    bare_http · paging            HTTP/1.1 as both listeners take it · lists in pages
+    health · telemetry · messages · errors · lasting     vocabulary: imports nothing above
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The vocabulary: what enters, what runs, what comes out. Values only, no behaviour and no I/O."""
+"""The vocabulary: what enters, what runs, what comes out. Values, and how they are named; no I/O."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from uuid_utils import uuid7
 GATEWAY_OWNER = "gateway"
 #: In place of an owner, where rows are read: whoever owns them. The operator's view.
 EVERYONE = "*"
+
+#: What a principal's name begins with that is a schedule.
+SCHEDULE_PRINCIPAL = "schedule:"
 
 #: The contract's bounds, in Unicode code points.
 CONTENT_LIMIT = 10_000
@@ -183,13 +186,23 @@ class Turn:
     account: str | None = None
     message: str | None = None
     place: str | None = None
-    #: How many files came with it that a model may be handed; they are kept until it has completed.
+    #: How many files came with it that a model may be handed; they are kept until it has ended and not failed.
     files: int = 0
 
     @property
     def ended(self) -> bool:
         """True when nothing more will happen to it."""
         return self.state in ("completed", "failed", "cancelled")
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a schedule said it, and no person."""
+        return self.principal.startswith(SCHEDULE_PRINCIPAL)
+
+    @property
+    def last_event(self) -> Literal["turn.completed", "turn.failed"]:
+        """What is told of it when it has ended."""
+        return "turn.completed" if self.state == "completed" else "turn.failed"
 
 
 @dataclass(frozen=True, slots=True)

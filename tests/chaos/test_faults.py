@@ -119,7 +119,7 @@ class Client:
         turn = self.world.acknowledged[content]
         async for event in self.turns.events(turn):
             if event.type == "approval.required":
-                choice = Choice(approve=approve, by="operator")
+                choice = Choice(approve=approve)
                 act = Act(principal="operator", source="test", at=turn.created_at)
                 with suppress(AlreadyDecided):
                     await self.turns.approvals.decide(turn.owner, turn.id, event.data["callId"], choice, act)

@@ -18,7 +18,6 @@ from pydantic_ai.toolsets import AbstractToolset
 from torana.agent.context import Contexts
 from torana.agent.journal import Journal, Run, responses_of, settled_messages
 from torana.agent.opened import OpenedSkills
-from torana.agent.overview import Toolbox
 from torana.agent.permits import Permits
 from torana.agent.safeguards import Safeguards
 from torana.agent.watch import Emit, Watch, text_of
@@ -89,11 +88,9 @@ class TurnAgent:
         timezone: ZoneInfo,
         bounds: Bounds,
         clock: Callable[[], datetime],
-        prices: Prices | None = None,
-        rules: Rules | None = None,
+        prices: Prices,
+        rules: Rules,
     ) -> None:
-        rules = rules or Rules()
-        self.toolbox = Toolbox(toolset=toolset, model=model, rules=rules)
         self._model = model
         self._agent = pydantic_ai.Agent(
             model,
@@ -105,7 +102,7 @@ class TurnAgent:
         )
         self._contexts = contexts
         self._timezone = timezone
-        self._prices = prices or Prices()
+        self._prices = prices
         self._clock = clock
         self._bounds, self._limits = bounds, bounds.limits
 

@@ -14,7 +14,6 @@ from torana.agent.tokens import estimate
 from torana.messages import Turn
 from torana.sessions.history import one_line
 from torana.skills.library import Skills
-from torana.store.schedules import PRINCIPAL
 
 #: What is put in front of the model of a user's memory, in tokens.
 _MEMORY_TOKENS = 500
@@ -56,7 +55,7 @@ class Instructions:
             timezone=self._timezone.key,
             skills=self._shown_skills(),
             platform=turn.account is not None,
-            scheduled=turn.principal.startswith(PRINCIPAL),
+            scheduled=turn.scheduled,
             room=knowledge.shared,
             speaker=one_line(turn.user) if turn.user else "someone without a name",
             memories=_fitting(knowledge.memories, _MEMORY_TOKENS),

@@ -54,7 +54,7 @@ def add_approvals(router: APIRouter, services: Services) -> None:
     async def decide_approval(request: Request, turn_id: Id, call_id: _CallId) -> Response:
         document = await wire.read_object(request, within=services.body_timeout)
         principal = who(request)
-        choice = _choice(document, by=principal.name)
+        choice = _choice(document)
         approvals = services.turns.approvals
         decided = await approvals.decide(principal.view, turn_id, call_id, choice, act(request))
         return JSONResponse(wire.approval_body(decided), headers=NO_STORE)
@@ -72,7 +72,7 @@ def add_tools(router: APIRouter, services: Services) -> None:
         summary="All tools, and whether a user, a token and a skill may run them",
     )
     async def list_tools(user: _Whose = "", token: _Whose = "", skill: _Whose = "") -> Response:
-        seen = await services.tools(user=user or None, token=token or None, skill=skill or None)
+        seen = await services.tools.overview(user=user or None, token=token or None, skill=skill or None)
         items = [_tool_body(offer) for offer in seen.offers]
         return JSONResponse({"items": items, "next": None, "unknown": seen.strangers}, headers=NO_STORE)
 
@@ -87,13 +87,13 @@ def _tool_body(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _choice(document: dict[str, Any], *, by: str) -> Choice:
+def _choice(document: dict[str, Any]) -> Choice:
     decision = wire.one_of("decision", document.get("decision"), ("approve", "deny"))
     reason = wire.text(document, "reason", most=_REASON_LIMIT)
     arguments = _arguments(document.get("arguments"))
     if arguments is not None and decision == "deny":
         raise wire.wrong("arguments", "can only be changed in a call that is approved")
-    return Choice(approve=decision == "approve", by=by, arguments=arguments, reason=reason or None)
+    return Choice(approve=decision == "approve", arguments=arguments, reason=reason or None)
 
 
 def _arguments(value: object) -> dict[str, Any] | None:

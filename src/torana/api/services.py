@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from torana.agent.overview import Overview
+from torana.agent.overview import Toolbox
 from torana.api.health import Health
 from torana.api.metrics import Metrics
 from torana.limits.rates import MessageRates
@@ -52,14 +52,6 @@ class Connections:
     reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
-class SeesTools(Protocol):
-    """Tells which tools there are; see ``Toolbox.overview``."""
-
-    def __call__(self, *, user: str | None, token: str | None, skill: str | None) -> Awaitable[Overview]:
-        """What would hold for a call by this user and token, with this skill opened."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillDesk:
     """The skills that are loaded, and what is changed of all."""
@@ -88,7 +80,7 @@ class Services:
     #: The names of the models that answer.
     models: Sequence[str]
     skills: SkillDesk
-    tools: SeesTools
+    tools: Toolbox
     #: How long a plain request waits for its answer.
     wait: float
     #: How long a body may take to arrive.

@@ -151,7 +151,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         metrics=metrics,
         models=settings.model,
         skills=_skill_desk(settings, core),
-        tools=core.agent.toolbox.overview,
+        tools=core.toolbox,
         wait=settings.wait,
     )
     return App(

@@ -44,64 +44,47 @@ class Acting:
     mcp: McpServers
 
 
-def build_acting(
-    loaded: Loaded,
-    *,
-    memory: Memory,
-    sessions: Sessions,
-    skills: Skills,
-    schedules: Schedules,
-    workspaces: Workspaces,
-    granted: Granted,
-) -> Acting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What the gateway's own tools work with."""
+
+    memory: Memory
+    sessions: Sessions
+    skills: Skills
+    schedules: Schedules
+    workspaces: Workspaces
+    granted: Granted
+
+
+def build_acting(loaded: Loaded, means: Means) -> Acting:
     """All tools of the gateway. Raises ``ConfigInvalid`` for an operator's own that cannot be had."""
     python = PythonTools()
-    groups = tool_groups(
-        loaded,
-        memory=memory,
-        sessions=sessions,
-        skills=skills,
-        schedules=schedules,
-        workspaces=workspaces,
-        granted=granted,
-        python=python,
-    )
-    toolset = build_toolset(groups, own=load_tools(loaded.settings.tools))
+    toolset = build_toolset(tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools))
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
     return Acting(
         toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset, python=python, mcp=mcp
     )
 
 
-def tool_groups(
-    loaded: Loaded,
-    *,
-    memory: Memory,
-    sessions: Sessions,
-    skills: Skills,
-    schedules: Schedules,
-    workspaces: Workspaces,
-    granted: Granted,
-    python: PythonTools,
-) -> Sequence[ToolGroup]:
+def tool_groups(loaded: Loaded, means: Means, python: PythonTools) -> Sequence[ToolGroup]:
     """The gateway's own tools that work with something. Starts and opens nothing."""
     settings = loaded.settings
     guard = open_guard(settings)
     scripts = ScriptTools(
-        skills=skills,
+        skills=means.skills,
         sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=guard.resolve),
-        granted=granted,
+        granted=means.granted,
         environ=loaded.provider_environ,
     )
     search = open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
     return [
-        MemoryTools(memory=memory),
-        ConversationTools(sessions=sessions),
-        SkillTools(skills=skills),
-        ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+        MemoryTools(memory=means.memory),
+        ConversationTools(sessions=means.sessions),
+        SkillTools(skills=means.skills),
+        ScheduleTools(planner=AgentSchedules(schedules=means.schedules)),
         scripts,
         python,
-        FileTools(workspaces=workspaces),
+        FileTools(workspaces=means.workspaces),
         WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
 

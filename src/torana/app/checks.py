@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic_ai.models import Model
 
-from torana.app.acting import open_skills, open_workspaces, search_key, tool_groups
+from torana.app.acting import Means, open_skills, open_workspaces, search_key, tool_groups
 from torana.app.core import open_schedules
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded
@@ -94,16 +94,15 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
     """What the names of the operator's own tools must not clash with."""
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
-    return tool_groups(
-        loaded,
+    means = Means(
         memory=Memory(database=database),
         sessions=Sessions(database=database, history_messages=settings.history_messages),
         skills=open_skills(loaded, installed),
         schedules=open_schedules(settings, database, changed=lambda: None),
         workspaces=open_workspaces(settings),
         granted=installed.granted,
-        python=PythonTools(),
     )
+    return tool_groups(loaded, means, PythonTools())
 
 
 def check_search(loaded: Loaded) -> None:

@@ -18,7 +18,8 @@ from torana.agent.compaction import Compaction
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
-from torana.app.acting import Acting, build_acting, open_skills, open_workspaces
+from torana.agent.overview import Toolbox
+from torana.app.acting import Acting, Means, build_acting, open_skills, open_workspaces
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded, Settings
@@ -74,7 +75,7 @@ class Core:
     model: Model
     #: The kinds of files that the model can be handed.
     takes: frozenset[FileKind]
-    agent: TurnAgent
+    toolbox: Toolbox
     compaction: Compaction | None
     turns: Turns
     #: Who is told of the end of each turn, and who shows questions; edges add themselves.
@@ -90,11 +91,13 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     model = model or choose_model(loaded, skills, installed)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
-    memory = Memory(database=database, embedder=(embedder := choose_embedder(loaded)))
-    workspaces, takes = open_workspaces(settings), files_taken(model, settings.model_files)
-    schedules = open_schedules(settings, database, changed=(due := asyncio.Event()).set)
-    acting = build_acting(
-        loaded,
+    embedder = choose_embedder(loaded)
+    memory = Memory(database=database, embedder=embedder)
+    workspaces = open_workspaces(settings)
+    takes = files_taken(model, settings.model_files)
+    due = asyncio.Event()
+    schedules = open_schedules(settings, database, changed=due.set)
+    means = Means(
         memory=memory,
         sessions=sessions,
         skills=skills,
@@ -102,6 +105,8 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=workspaces,
         granted=installed.granted,
     )
+    acting = build_acting(loaded, means)
+    rules = Rules(settings.permissions)
     prices = prices_of(settings)
     agent = TurnAgent(
         model=model,
@@ -111,7 +116,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         bounds=bounds_of(settings),
         clock=utc_now,
         prices=prices,
-        rules=Rules(settings.permissions),
+        rules=rules,
     )
     budgets = budgets_of(settings, limits_of(settings), prices)
     compaction = _compaction(settings, database, model, budgets)
@@ -130,7 +135,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         acting=acting,
         model=model,
         takes=takes,
-        agent=agent,
+        toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
         compaction=compaction,
         turns=_turns(settings, database, agent, budgets, ended, asks),
         ended=ended,
@@ -233,5 +238,5 @@ def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions
         database=database,
         lasts=timedelta(minutes=settings.approval_minutes),
         can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
-        asked=tell,
+        question_changed=tell,
     )

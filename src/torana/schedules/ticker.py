@@ -86,7 +86,7 @@ class Ticker:
 
     def turn_ended(self, turn: Turn) -> None:
         """Hear of a turn that has ended: there may be room for another task."""
-        if turn.principal.startswith(rows.PRINCIPAL):
+        if turn.scheduled:
             self._woken.set()
 
     async def look(self) -> float:

@@ -129,7 +129,7 @@ def keep_subscriptions(connection: Connection, accounts: Collection[str]) -> Non
 
 def _announce(connection: Connection, turn: Turn) -> None:
     """Have the end of a turn told to those who asked for it, behind all that they were told before."""
-    event = "turn.completed" if turn.failure is None else "turn.failed"
+    event = turn.last_event
     accounts = connection.execute(_SUBSCRIBED, {"event": event}).scalars().all()
     if not accounts or turn.ended_at is None:
         return

@@ -1,4 +1,4 @@
-"""Rows of the tool journal: written while a turn runs, and gone when the turn has completed."""
+"""Rows of the tool journal: written while a turn runs, and gone with its end unless it failed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, RowMapping
 
-from torana.messages import TurnState, owner_of
+from torana.messages import SCHEDULE_PRINCIPAL, TurnState, owner_of
 from torana.store import usage
 from torana.store.tables import active, owned, schedules, turns, unfinished
 from torana.store.usage import Amount
@@ -28,9 +28,6 @@ SCHEDULE_STATES: tuple[ScheduleState, ...] = get_args(ScheduleState)
 #: What becomes of times that passed while the gateway was down: one firing for all of them, or none.
 MissedPolicy = Literal["run_once", "skip"]
 MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
-
-#: What a principal's name begins with that is a schedule.
-PRINCIPAL = "schedule:"
 
 #: How long one that has ended is kept.
 _KEPT = timedelta(days=30)
@@ -73,7 +70,7 @@ class Schedule:
     @property
     def principal(self) -> str:
         """Who its firings come from."""
-        return f"{PRINCIPAL}{self.id}"
+        return f"{SCHEDULE_PRINCIPAL}{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +278,7 @@ def _held(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.exists().where(active, asking.c.state == "waiting", here)
 
 
-_unanswered = (unfinished, turns.c.principal.startswith(PRINCIPAL), ~_held(turns))
+_unanswered = (unfinished, turns.c.principal.startswith(SCHEDULE_PRINCIPAL), ~_held(turns))
 _UNANSWERED = sa.select(sa.func.count()).select_from(turns).where(*_unanswered)
 _busy = (
     sa.select(turns.c.owner, turns.c.user, sa.func.count().label("turns"))

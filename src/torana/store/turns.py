@@ -1,6 +1,6 @@
-"""Rows of turns and of the sessions they stand in. Every function names the owner or takes whole rows.
+"""Rows of turns and of the sessions they stand in.
 
-Where rows are read the owner may be ``EVERYONE``.
+What is done for a caller names the owner, who may be ``EVERYONE`` where rows are read.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     in this transaction.
 
     Returns the ended turn with those that were merged into it, which end with it, and the claimed one, if the
-    session has another; with ``hold`` none is claimed. The journal of a completed turn goes; that of another
-    is kept for a retry.
+    session has another; with ``hold`` none is claimed. The journal of a failed turn is kept for a retry;
+    another's goes.
     """
     beside = _beside(connection, turn)
     ended = _end_all(connection, turn, ending, beside)

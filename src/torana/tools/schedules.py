@@ -10,7 +10,7 @@ from pydantic_ai import RunContext
 
 from torana.errors import GatewayError
 from torana.messages import Turn
-from torana.store.schedules import PRINCIPAL, ScheduleKind
+from torana.store.schedules import ScheduleKind
 from torana.store.words import words
 from torana.tools.base import ToolContext, ToolError, tool
 
@@ -142,7 +142,7 @@ class ScheduleTools:
         rule: str | None = None,
     ) -> str:
         turn = ctx.deps.turn
-        if turn.principal.startswith(PRINCIPAL):
+        if turn.scheduled:
             raise ToolError("What was scheduled makes no further schedules; only a person's message does.")
         wish = Wish(text=text, kind=kind, at=at, rule=rule, timezone=ctx.deps.timezone.key)
         try:

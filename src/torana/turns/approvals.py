@@ -21,7 +21,6 @@ from torana.store.approvals import Approval, Verdict
 from torana.store.audit import Act, record
 from torana.store.database import Connection, Database, Work
 from torana.store.questions import question_text
-from torana.store.schedules import PRINCIPAL
 from torana.turns.journal import Persists
 
 #: Seconds between two looks at the clock and the row while nobody decides.
@@ -36,7 +35,6 @@ class Choice:
     """What somebody decides about a call: approved, perhaps with other arguments, or denied."""
 
     approve: bool
-    by: str
     arguments: Mapping[str, Any] | None = None
     reason: str | None = None
 
@@ -46,7 +44,7 @@ class _Waiting:
     """A call that waits in this process."""
 
     question: Question
-    decided: asyncio.Event = field(default_factory=asyncio.Event)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Approvals:
@@ -64,17 +62,17 @@ class Approvals:
         clock: Callable[[], datetime] = utc_now,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         can_ask: Callable[[str], bool] = lambda _: True,
-        asked: Callable[[Turn], None] = lambda _: None,
+        question_changed: Callable[[Turn], None] = lambda _: None,
     ) -> None:
         """After ``lasts`` a question is a no. ``can_ask`` tells whether people see questions on an account;
-        ``asked`` is told the turn in whose chat there may be a question to say.
+        ``question_changed`` is told the turn in whose chat another question may be to say, or none any more.
         """
         self._database = database
         self._lasts = lasts
         self._clock = clock
         self._pause = pause
         self._can_ask = can_ask
-        self._asked = asked
+        self._question_changed = question_changed
         self._waiting: dict[tuple[str, int, str], _Waiting] = {}
         self._deciding: set[asyncio.Task[Any]] = set()
 
@@ -103,11 +101,11 @@ class Approvals:
         try:
             new = self._new(turn, question, said)
             approval = await keep(partial(_open, turn=turn, new=new, said=said))
-            self._asked(turn)
+            self._question_changed(turn)
             if approval.state == "open":
                 opened(approval)
                 async with away():
-                    approval = await self._decided(turn, approval, waiting, run)
+                    approval = await self._until_decided(turn, approval, waiting, run)
         finally:
             del self._waiting[key]
         return _decision(approval)
@@ -123,7 +121,7 @@ class Approvals:
             raise NotFound(f"the turn {turn_id!r} has no approval {call_id!r}")
         if choice.arguments is not None and found.state == "open":
             await self._check(found, choice.arguments)
-        verdict = _verdict(choice, self._clock())
+        verdict = _verdict(choice, by=act.principal, at=self._clock())
         approval = await self._carried_out(partial(_decide, approval=found, verdict=verdict, act=act))
         if (approval.state, approval.edited) != (verdict.state, verdict.edited):
             raise AlreadyDecided(f"The call {call_id!r} is {approval.state} already.")
@@ -143,17 +141,17 @@ class Approvals:
         work = partial(rows.listed, owner=owner, now=self._clock(), before=before, limit=limit + 1)
         return cut(await self._database.run(work), limit, _place, TIME_KEY)
 
-    def decided(self, approval: Approval) -> None:
+    def wake(self, approval: Approval) -> None:
         """Let the call go on that waits for this; called after the commit."""
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is not None:
-            waiting.decided.set()
+            waiting.woken.set()
 
     def _is_there(self, turn: Turn) -> bool:
         """Whether there is anybody to ask: who sent it over HTTP or can read along on a platform."""
         if turn.account is not None:
             return turn.place is not None and self._can_ask(turn.account)
-        return not turn.principal.startswith(PRINCIPAL)
+        return not turn.scheduled
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
         now = self._clock()
@@ -170,7 +168,9 @@ class Approvals:
             expires_at=now + self._lasts,
         )
 
-    async def _decided(self, turn: Turn, approval: Approval, waiting: _Waiting, run: Persists) -> Approval:
+    async def _until_decided(
+        self, turn: Turn, approval: Approval, waiting: _Waiting, run: Persists
+    ) -> Approval:
         """The approval once it is not open any more; where somebody decided it, its chat is asked the next."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
@@ -178,11 +178,11 @@ class Approvals:
             work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
             approval = await run(work)
             if approval.state != "open":
-                self._asked(turn)
+                self._question_changed(turn)
                 return approval
 
     async def _rest(self, waiting: _Waiting, seconds: float) -> None:
-        woken = asyncio.create_task(waiting.decided.wait())
+        woken = asyncio.create_task(waiting.woken.wait())
         pause = asyncio.ensure_future(self._pause(seconds))
         try:
             await asyncio.wait({woken, pause}, return_when=asyncio.FIRST_COMPLETED)
@@ -201,7 +201,7 @@ class Approvals:
 
         async def both() -> Approval:
             approval = await self._database.run(work)
-            self.decided(approval)
+            self.wake(approval)
             return approval
 
         return await asyncio.shield(self._kept(both()))
@@ -230,7 +230,7 @@ def answer(
     )
     if not asked:
         return None
-    return _decide(connection, asked[0], _verdict(choice, act.at), act), asked[1:]
+    return _decide(connection, asked[0], _verdict(choice, by=act.principal, at=act.at), act), asked[1:]
 
 
 def unanswered(connection: Connection, inbound: Inbound, channel: str, now: datetime) -> Approval | None:
@@ -302,10 +302,14 @@ def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: A
     return decided
 
 
-def _verdict(choice: Choice, at: datetime) -> Verdict:
-    if choice.approve:
-        return Verdict(state="approved", at=at, by=choice.by, edited=choice.arguments, reason=choice.reason)
-    return Verdict(state="denied", at=at, by=choice.by, reason=choice.reason)
+def _verdict(choice: Choice, *, by: str, at: datetime) -> Verdict:
+    return Verdict(
+        state="approved" if choice.approve else "denied",
+        at=at,
+        by=by,
+        edited=choice.arguments if choice.approve else None,
+        reason=choice.reason,
+    )
 
 
 def _decision(approval: Approval) -> Decision:

@@ -78,14 +78,14 @@ class Controls:
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
             return None
-        choice = Choice(approve=approve, by=inbound.principal)
+        choice = Choice(approve=approve)
         work = partial(_answered, inbound=inbound, new=new, choice=choice)
         answered = await self._database.run(work)
         if answered is None:
             return None
         turn, approval = answered
         if approval is not None:
-            self._approvals.decided(approval)
+            self._approvals.wake(approval)
         return turn
 
 

@@ -438,6 +438,5 @@ def _told_from_row(turn: Turn) -> list[TurnEvent]:
     if turn.reply:
         events.append(TurnEvent(f"{attempt}-2", "message.snapshot", {"text": turn.reply}))
     if turn.ended:
-        last = "turn.completed" if turn.state == "completed" else "turn.failed"
-        events.append(TurnEvent(f"{attempt}-{len(events) + 1}", last, {}))
+        events.append(TurnEvent(f"{attempt}-{len(events) + 1}", turn.last_event, {}))
     return events

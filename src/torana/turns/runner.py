@@ -202,7 +202,7 @@ class Runner:
             one.settled.set()
             if ended.merged_into is not None and ended.reply:  # the deltas were those of the other turn
                 self._log.append(ended.id, "message.snapshot", {"text": ended.reply})
-            self._log.append(ended.id, "turn.completed" if ended.failure is None else "turn.failed", {})
+            self._log.append(ended.id, ended.last_event, {})
         if self._ended is not None:
             self._ended(ended)
         _log.info("turn ended", extra={"state": ended.state, "model": ended.model})

@@ -173,7 +173,7 @@ async def test_a_tool_that_is_not_allowed_waits_for_a_yes(
     assert not (tmp_path / "state").exists()
 
     act = Act(principal="operator", source="test", at=utc_now())
-    choice = Choice(approve=True, by="operator")
+    choice = Choice(approve=True)
     await turns.approvals.decide(turn.owner, turn.id, question.data["callId"], choice, act)
 
     assert (await turns.ended(turn)).state == "completed"

@@ -84,7 +84,7 @@ async def open_gateway(
             database=database,
             clock=clock,
             can_ask=lambda account: shown[0].can_ask(account),
-            asked=lambda turn: shown[0].wake(turn.account),
+            question_changed=lambda turn: shown[0].wake(turn.account),
         )
         turns = open_turns(
             model or ScriptedModel(),

@@ -182,7 +182,7 @@ async def test_the_next_question_comes_also_when_the_first_is_decided_elsewhere(
     await open_calls(gateway, 2)
     (turn,) = gateway.turns.live
 
-    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
 
     assert "2+2" in (await texts(chat, 2))[1]
 
@@ -255,7 +255,7 @@ async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
     (turn,) = first.turns.live
     await first.hub.stop()
     await first.turns.stop(grace=0)
-    await first.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+    await first.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
     first.database.close()
 
     await open_gateway(chat, ScriptedModel("2 and 4."), rules=ASKS)
@@ -321,7 +321,7 @@ async def test_a_question_that_is_decided_elsewhere_while_it_cannot_be_shown_is_
     await chat.called(1)  # and is about to be refused for now
     (turn,) = gateway.turns.live
 
-    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True, by="operator"), act)
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
     await gateway.turns.ended(turn)
     chat.gate.set()
 

@@ -83,12 +83,19 @@ def pay(amount: object = 5, *, to: str = "ana", id_: str = "c1") -> ToolCallPart
     return ToolCallPart("pay", {"amount": amount, "to": to}, tool_call_id=id_)
 
 
-YES = Choice(approve=True, by="operator")
-NO = Choice(approve=False, by="operator")
+YES = Choice(approve=True)
+NO = Choice(approve=False)
 
 
-async def decide(gateway: Any, turn: Turn, choice: Choice, call_id: str = "c1", owner: str = "gateway") -> Any:
-    act = Act(principal=choice.by, source="test", at=BEGIN)
+async def decide(
+    gateway: Any,
+    turn: Turn,
+    choice: Choice,
+    call_id: str = "c1",
+    owner: str = "gateway",
+    by: str = "operator",
+) -> Any:
+    act = Act(principal=by, source="test", at=BEGIN)
     return await gateway.turns.approvals.decide(owner, turn.id, call_id, choice, act)
 
 
@@ -395,7 +402,7 @@ async def test_the_same_decision_again_changes_nothing_and_another_is_refused(
     first = await decide(gateway, turn, YES)
     await gateway.turns.ended(turn)
 
-    assert await decide(gateway, turn, replace(YES, by="somebody else")) == first
+    assert await decide(gateway, turn, YES, by="somebody else") == first
     for other in (NO, replace(YES, arguments={"amount": 5, "to": "bob"})):
         with pytest.raises(AlreadyDecided, match="approved already"):
             await decide(gateway, turn, other)

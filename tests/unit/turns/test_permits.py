@@ -102,7 +102,7 @@ def call(tool: str, id_: str = "", **arguments: str) -> ToolCallPart:
 
 
 def yes(**arguments: str) -> Choice:
-    return Choice(approve=True, by="operator", arguments=arguments or None)
+    return Choice(approve=True, arguments=arguments or None)
 
 
 def returned(messages: Sequence[ModelMessage]) -> dict[str, str]:
@@ -136,7 +136,7 @@ async def test_a_page_that_gives_orders_gets_nothing_done_without_a_person(
 
     assert await asked(gateway, turn) == "send"
     assert house.done == ["read https://evil.example"]
-    no = Choice(approve=False, by="operator")
+    no = Choice(approve=False)
     await gateway.turns.approvals.decide("gateway", turn.id, "send", no, ACT)
     ended = await gateway.turns.ended(turn)
 

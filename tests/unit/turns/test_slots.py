@@ -80,7 +80,7 @@ async def test_a_turns_time_begins_when_there_is_room(
 
 async def approve(gateway: Any, turn: Turn, name: str) -> None:
     act = Act(principal="operator", source="test", at=turn.created_at)
-    choice = Choice(approve=True, by="operator")
+    choice = Choice(approve=True)
     await gateway.turns.approvals.decide(turn.owner, turn.id, name, choice, act)
 
 
