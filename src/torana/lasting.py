@@ -1,9 +1,9 @@
-"""Work that must come to its end, also where nobody waits for it any more."""
+"""Waiting: for work that must come to its end whoever waits for it, and for the first of two things."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -25,3 +25,13 @@ async def finished(work: asyncio.Future[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         raise
+
+
+async def either(event: asyncio.Event, pause: Awaitable[object]) -> None:
+    """Wait until the event is set or the pause is over."""
+    waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(pause)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -29,7 +29,7 @@ from tests.assembling import turns_over
 from tests.waiting import until_death
 
 from torana.agent import TurnAgent
-from torana.agent.journal import UNKNOWN_OUTCOME
+from torana.agent.journaled import UNKNOWN_OUTCOME
 from torana.errors import AlreadyDecided
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit

@@ -16,11 +16,13 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.context import Contexts
-from torana.agent.journal import Journal, Run, responses_of, settled_messages
+from torana.agent.journal import Journal, responses_of, settled_messages
 from torana.agent.opened import OpenedSkills
 from torana.agent.permits import Permits
+from torana.agent.run import Run
 from torana.agent.safeguards import Safeguards
-from torana.agent.watch import Emit, Watch, text_of
+from torana.agent.texts import text_of
+from torana.agent.watch import Emit, Watch
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.messages import Turn

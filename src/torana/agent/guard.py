@@ -11,7 +11,7 @@ from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
 from pydantic_ai.messages import ToolCallPart, ToolReturn, ToolReturnPart
 
-from torana.agent.watch import whole, whole_in
+from torana.agent.texts import whole, whole_in
 from torana.tools import ToolError
 
 #: Longer results are cut, with a note that they were: a model's context is not a place for a whole file.

@@ -17,9 +17,9 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.approval import Question, with_changed
-from torana.agent.journal import Run, step_number
 from torana.agent.opened import slug_in
-from torana.agent.watch import whole
+from torana.agent.run import Run, step_number
+from torana.agent.texts import whole
 from torana.errors import FieldFault, InvalidField
 from torana.tools.permission import RUNS_SKILL, Calling, Rules, promised_by
 

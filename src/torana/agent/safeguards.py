@@ -19,8 +19,9 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.guard import run_guarded
-from torana.agent.journal import Run, add_steers, ask_journaled, run_journaled
+from torana.agent.journaled import add_steers, ask_journaled, run_journaled
 from torana.agent.permits import Permits
+from torana.agent.run import Run
 from torana.tools import ToolContext
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import AsyncIterable, Mapping
+from typing import Any, Protocol
 
 from pydantic_ai import RunContext
 from pydantic_ai.messages import (
     AgentStreamEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
-    ModelMessage,
-    ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
 )
 
+from torana.agent.texts import PARAGRAPH, whole
 from torana.messages import EventType
-
-#: Text after a tool call is a new paragraph of the same reply.
-_PARAGRAPH = "\n\n"
 
 
 class Emit(Protocol):
@@ -30,37 +26,6 @@ class Emit(Protocol):
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
         """Take one event."""
         ...
-
-
-def text_of(messages: Sequence[ModelMessage]) -> str:
-    """The reply that messages of a turn add up to: what their deltas were, put together."""
-    texts = [
-        part.content
-        for message in messages
-        if isinstance(message, ModelResponse)
-        for part in message.parts
-        if isinstance(part, TextPart) and part.content
-    ]
-    return _PARAGRAPH.join(texts)
-
-
-def whole(text: str) -> str:
-    """The text with halves of surrogate pairs joined, and lone ones replaced: UTF-8 can hold neither."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def whole_in(value: Any) -> Any:
-    """The value with all texts in it whole, also in lists and mappings; any other kind stays as it is."""
-    match value:
-        case str():
-            return whole(value)
-        case list() | tuple():
-            return [whole_in(item) for item in cast("Sequence[Any]", value)]
-        case dict():
-            pairs = cast("dict[Any, Any]", value).items()
-            return {whole_in(key) if isinstance(key, str) else key: whole_in(item) for key, item in pairs}
-        case _:
-            return value
 
 
 class Watch:
@@ -88,7 +53,7 @@ class Watch:
     def _handle(self, event: AgentStreamEvent) -> None:
         match event:
             case PartStartEvent(part=TextPart(content=text)):
-                self._gap = _PARAGRAPH if self._pieces else ""  # some models begin a text with nothing
+                self._gap = PARAGRAPH if self._pieces else ""  # some models begin a text with nothing
                 self._add(text)
             case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
                 self._add(text)

@@ -15,6 +15,7 @@ from torana.connectors.base import Connector, Part, Place, TryLater
 from torana.connectors.places import read_place
 from torana.connectors.splitting import split
 from torana.errors import GatewayError
+from torana.lasting import either
 from torana.messages import Turn
 from torana.store import deliveries
 from torana.store.database import Database
@@ -185,13 +186,7 @@ class _Growing:
 
     async def rest(self, seconds: float, pause: Callable[[float], Awaitable[None]]) -> None:
         """Let some time go, less where the turn ends."""
-        ended = asyncio.create_task(self._ended.wait())
-        waited = asyncio.ensure_future(pause(seconds))
-        try:
-            await asyncio.wait({ended, waited}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-            waited.cancel()
+        await either(self._ended, pause(seconds))
 
     async def more(self, last: str, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
         """The text, once it is another than ``last`` and some time has gone; empty when the turn has ended."""

@@ -16,8 +16,9 @@ from torana.connectors.base import Abilities, Connector, Part, Refused, TryLater
 from torana.connectors.places import read_place
 from torana.connectors.splitting import split
 from torana.errors import StoreUnavailable
+from torana.lasting import either
 from torana.store import deliveries
-from torana.store.database import Database
+from torana.store.database import Database, until_kept
 from torana.store.deliveries import Delivery
 
 #: What stands before a part that may have arrived before, and the room that is left for it.
@@ -85,7 +86,7 @@ class Outbox:
                     task = asyncio.create_task(self._attempt(connector, delivery), name=delivery.id)
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
-                await self._until_woken()
+                await either(self._woken, self._pause(self._look_in))
         finally:
             for task in list(tasks):
                 task.cancel()
@@ -107,15 +108,6 @@ class Outbox:
         if not self._busy:
             self._idle.set()
         return due
-
-    async def _until_woken(self) -> None:
-        waker = asyncio.create_task(self._woken.wait())
-        pause = asyncio.ensure_future(self._pause(self._look_in))
-        try:
-            await asyncio.wait({waker, pause}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waker.cancel()
-            pause.cancel()
 
     async def _attempt(self, connector: Connector[Any], delivery: Delivery) -> None:
         try:
@@ -163,13 +155,7 @@ class Outbox:
     async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Write down that a part arrived, for however long that cannot be written."""
         work = partial(deliveries.sent, number=delivery.number, shown_as=shown_as, at=self._clock())
-        while True:
-            try:
-                await self._database.run(work)
-            except StoreUnavailable:
-                await self._pause(1.0)
-            else:
-                return
+        await until_kept(partial(self._database.run, work), pause=self._pause)
 
     async def _cut(self, abilities: Abilities, delivery: Delivery) -> Delivery | None:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)

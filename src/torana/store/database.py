@@ -16,8 +16,9 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote
@@ -36,6 +37,9 @@ Work: TypeAlias = Callable[[Connection], T]
 
 #: At most so many transactions share one commit: a bound on how long the first of them waits.
 _BATCH = 64
+
+#: Seconds between two tries to write what must not be lost; the last one repeats.
+_PAUSES = (0.1, 0.5, 2.0, 5.0)
 
 _PRAGMAS = (
     "journal_mode=WAL",
@@ -105,6 +109,19 @@ class _Job(Generic[T]):
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)
+
+
+async def until_kept(write: Callable[[], Awaitable[T]], *, pause: Callable[[float], Awaitable[object]]) -> T:
+    """What ``write`` returns, tried again for however long the database cannot be written.
+
+    For what has happened already and must not be lost. ``pause`` lets seconds go before another try.
+    """
+    pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
+    while True:
+        try:
+            return await write()
+        except StoreUnavailable:
+            await pause(next(pauses))
 
 
 class Database:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torana.agent.approval import Decision, Question
 from torana.errors import AlreadyDecided, NotFound, NotWaiting
+from torana.lasting import either
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import approvals as rows
@@ -174,21 +175,12 @@ class Approvals:
         """The approval once it is not open any more; where somebody decided it, its chat is asked the next."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
-            await self._rest(waiting, min(_LOOK, max(0.0, left)))
+            await either(waiting.woken, self._pause(min(_LOOK, max(0.0, left))))
             work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
             approval = await run(work)
             if approval.state != "open":
                 self._question_changed(turn)
                 return approval
-
-    async def _rest(self, waiting: _Waiting, seconds: float) -> None:
-        woken = asyncio.create_task(waiting.woken.wait())
-        pause = asyncio.ensure_future(self._pause(seconds))
-        try:
-            await asyncio.wait({woken, pause}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            pause.cancel()
 
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))

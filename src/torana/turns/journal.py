@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
-from torana.agent.watch import text_of
+from torana.agent.texts import text_of
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Settled
 from torana.messages import Turn, Usage

@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeVar
 from torana.agent import Answer, Emit
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
-from torana.agent.watch import text_of
+from torana.agent.texts import text_of
 from torana.errors import GatewayError, QueueFull, StoreUnavailable, TurnTimeout
 from torana.limits.budgets import Budgets, Warned
 from torana.messages import EventType, Turn
 from torana.store import turns as rows
 from torana.store.approvals import Approval
-from torana.store.database import Connection, Database, Work
+from torana.store.database import Connection, Database, Work, until_kept
 from torana.store.turns import Ending
 from torana.telemetry import bind
 from torana.turns.approvals import Approvals
@@ -29,9 +29,6 @@ from torana.turns.journal import Asking, Persists, TurnJournal
 from torana.turns.log.base import EventLog
 from torana.turns.questions import asked_of
 from torana.turns.slot import Slot
-
-#: Pauses before a turn's end is written again, while the database cannot be written; the last one repeats.
-_RETRY_PAUSES = (0.1, 0.5, 2.0, 5.0)
 
 _STUCK = (
     "Nothing runs in this session until the gateway is started again: the end of a turn could not be written, "
@@ -319,14 +316,7 @@ class Runner:
 
         For what has happened already and must not be lost.
         """
-        pauses = iter(_RETRY_PAUSES)
-        pause = 0.0
-        while True:
-            try:
-                return await self._database.run(work)
-            except StoreUnavailable:
-                pause = next(pauses, pause)
-                await self._pause(pause)
+        return await until_kept(partial(self._database.run, work), pause=self._pause)
 
     async def _journal(self, turn: Turn, one: _Live, asking: Asking) -> TurnJournal:
         return await TurnJournal.open(

@@ -133,7 +133,7 @@ async def test_what_arrived_while_the_store_was_away_is_not_sent_again(
         chat.gate.set()
         found = await home.idle()
 
-    assert pauses == [1.0, 1.0, 1.0]
+    assert pauses == [0.1, 0.5, 2.0]
     assert [part.text for part in chat.calls] == ["one", "two"]
     assert [(row.state, row.tries, row.unsure) for row in found] == [("sent", 1, 0)] * 2
 

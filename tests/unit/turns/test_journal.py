@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from torana.agent.journal import UNKNOWN_OUTCOME
+from torana.agent.journaled import UNKNOWN_OUTCOME
 from torana.messages import Inbound, Turn
 from torana.sessions import history
 from torana.store import tables
