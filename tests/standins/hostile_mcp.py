@@ -211,7 +211,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, message: dict[str, Any]) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        if self.hostile.trick == "parameters":
+            self.send_header("Content-Type", 'text/event-stream;x="' + ";" * 90_000)
+            self.send_header("Set-Cookie2", "a;" * 1_000)
+        else:
+            self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         for answer in self.hostile.answers(message):

@@ -32,6 +32,9 @@ _MAX_URL = 4096
 #: Characters of an address that a message repeats.
 _NAMED = 120
 _TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,80}")
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([\w.:+-]{1,40})', re.IGNORECASE)
+#: Characters of a ``Content-Type`` in which a charset is looked for.
+_TYPE_READ = 200
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
@@ -212,8 +215,8 @@ async def _read(url: httpx.URL, response: httpx.Response, *, max_bytes: int, typ
     if not response.is_success:
         # Nothing is repeated here of what a stranger says beside the number.
         raise AnsweredBadly(f"{_cut(url)} answered {response.status_code}.", status=response.status_code)
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    media_type = media_type or "application/octet-stream"
+    said = response.headers.get("content-type", "")
+    media_type = said.partition(";")[0].strip().lower() or "application/octet-stream"
     if types and not any(_fits(media_type, wanted) for wanted in types):
         known = media_type if _TYPE.fullmatch(media_type) else "of no known type"
         raise WrongType(f"{_cut(url)} is {known}, which is not read here.")
@@ -221,9 +224,15 @@ async def _read(url: httpx.URL, response: httpx.Response, *, max_bytes: int, typ
         url=str(url),
         status=response.status_code,
         media_type=media_type,
-        charset=response.charset_encoding,
+        charset=_charset(said),
         body=await _body(url, response, max_bytes=max_bytes),
     )
+
+
+def _charset(content_type: str) -> str | None:
+    # Not httpx's, which has the standard library parse the header: quadratic, and with errors of its own.
+    found = _CHARSET.search(content_type, 0, _TYPE_READ)
+    return found[1].lower() if found else None
 
 
 def _fits(media_type: str, wanted: str) -> bool:

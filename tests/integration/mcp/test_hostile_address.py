@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from email.message import Message
 from typing import Any
 
+import httpx2
 import pytest
 from tests.integration.mcp.conftest import Ask, Start
 from tests.standins.hostile_mcp import TOOLS, Hostile, serving_http
@@ -52,6 +54,29 @@ async def test_an_event_of_100_mb_is_not_taken(start: Start, ask: Ask, events: s
 
     assert "Whether it did something is unknown" in await ask(servers, ("bad_big", {}))
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+
+
+async def test_parameters_without_end_are_not_parsed(
+    start: Start, ask: Ask, server: Hostile, events: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard library's parser takes seconds for them."""
+    parsed: list[str] = []
+    cookies: list[str | None] = []
+
+    def charset(message: Message, failobj: None = None) -> None:
+        parsed.append(message["content-type"])
+
+    def extract(_: httpx2.Cookies, answer: httpx2.Response) -> None:
+        cookies.append(answer.headers.get("set-cookie2"))
+
+    monkeypatch.setattr(Message, "get_content_charset", charset)
+    monkeypatch.setattr(httpx2.Cookies, "extract_cookies", extract)
+    server.trick = "parameters"
+
+    servers = await start(bad=bad(events))
+
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+    assert (set(parsed), set(cookies)) == ({"text/event-stream"}, {None})
 
 
 async def test_progress_does_not_buy_time(start: Start, ask: Ask, events: str) -> None:

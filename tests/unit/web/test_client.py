@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from email.message import Message
 
 import pytest
 from tests.standins.web import PUBLIC, SITE, Internet
@@ -223,6 +224,29 @@ async def test_types(web: Internet) -> None:
     assert web.seen[0].headers["accept"].startswith("text/*, application/json")
     assert (await web.client().get(f"{_URL}/pdf", types=["application/pdf"])).body == b"%PDF"
     assert (await web.client().get(f"{_URL}/none")).media_type == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("header", "charset"),
+    [
+        ('text/html; charset=KOI8-R;x="' + ";" * 90_000, "koi8-r"),
+        ('text/html;charset="koi8-r"', "koi8-r"),
+        ("text/html; a=b ; Charset = koi8-r ; c=d", "koi8-r"),
+        ('text/html;x="' + ";" * 90_000, None),
+        (f"text/html; charset*{'9' * 5000}=koi8-r", None),
+        ("text/html; charset=", None),
+        ("text/html; xcharset=koi8-r", None),
+    ],
+    ids=["beyond", "quoted", "oddly written", "semicolons", "numbered", "empty", "another"],
+)
+async def test_the_charset_that_a_server_names(
+    web: Internet, monkeypatch: pytest.MonkeyPatch, header: str, charset: str | None
+) -> None:
+    """The standard library's parser, which takes seconds for some headers, never sees one."""
+    monkeypatch.delattr(Message, "get_content_charset")
+    web.page("/", "x", type=header)
+    page = await web.client().get(f"{_URL}/")
+    assert (page.media_type, page.charset) == ("text/html", charset)
 
 
 async def test_a_page_that_says_how_large_it_is(web: Internet) -> None:

@@ -56,11 +56,14 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
+        # The library has the standard library parse what else is in these, which may take seconds; events are
+        # UTF-8 whatever is said, and cookies of the second kind are history.
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        response.headers["content-type"] = kind
+        response.headers.pop("set-cookie2", None)
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - what this transport makes
-        events = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _BoundedStream(
-            response.stream, self._throttle, whole=None if events else MESSAGE_LIMIT
-        )
+        whole = None if kind == "text/event-stream" else MESSAGE_LIMIT
+        response.stream = _BoundedStream(response.stream, self._throttle, whole=whole)
         return response
 
 
