@@ -14,6 +14,7 @@ from typing import Any
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.skills.installed import not_approved
 from torana.tools.base import ToolError, tool
+from torana.tools.masking import masked
 from torana.tools.sandbox import FOLDER, OTHERS, Job, Limits, Outcome, Sandbox, SandboxFault
 
 #: What the operator granted to the skill as it is now; None where it is not approved.
@@ -196,30 +197,21 @@ def _report(outcome: Outcome, limits: Limits, *, secrets: Mapping[str, str]) -> 
     }
     ended = f"exit code {outcome.code}"
     parts = [f"The script was stopped: {why[outcome.stopped]}." if outcome.stopped else ended]
-    parts += [f"Not granted to it, and refused: {place}." for place in outcome.refused]
-    parts += _shown("stdout", outcome.stdout, outcome.stdout_bytes, secrets)
-    parts += _shown("stderr", outcome.stderr, outcome.stderr_bytes, secrets)
+    # Decoded as the outputs are, so that they are found there.
+    names = {os.fsencode(value).decode(errors="replace"): f"[{name}]" for name, value in secrets.items()}
+    parts += [f"Not granted to it, and refused: {masked(place, names)}." for place in outcome.refused]
+    parts += _shown("stdout", outcome.stdout, outcome.stdout_bytes, names)
+    parts += _shown("stderr", outcome.stderr, outcome.stderr_bytes, names)
     return "\n".join(parts)
 
 
-def _shown(name: str, data: bytes, size: int, secrets: Mapping[str, str]) -> list[str]:
+def _shown(title: str, data: bytes, size: int, names: Mapping[str, str]) -> list[str]:
     cut = size > len(data)
-    text = (
-        _scrubbed(data, secrets, cut=cut)
-        .decode(errors="replace")
-        .replace("\0", "\N{REPLACEMENT CHARACTER}")
-        .strip()
-    )
+    text = masked(data.decode(errors="replace"), names)
+    if cut:  # a piece of a secret may be at the end
+        text = text[: len(text) - max(map(len, names), default=0)]
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
     if not text:
         return []
     note = f" (its beginning; {size:,} bytes in all)" if cut or len(text) > SHOWN_LIMIT else ""
-    return [f"{name}{note}:", text[:SHOWN_LIMIT]]
-
-
-def _scrubbed(data: bytes, secrets: Mapping[str, str], *, cut: bool) -> bytes:
-    """Without the secrets' values, and without a piece of one at the end where the output was cut."""
-    values = {name: os.fsencode(value) for name, value in secrets.items()}
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        data = data.replace(value, f"[{name}]".encode())
-    longest = max(map(len, values.values()), default=0)
-    return data[: len(data) - longest] if cut else data
+    return [f"{title}{note}:", text[:SHOWN_LIMIT]]

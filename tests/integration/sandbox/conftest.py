@@ -132,6 +132,8 @@ def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
         "TORANA_GATEWAY_TOKEN": TOKEN,
         "TRIES_KEY": "key-of-tries",
         "OTHER_KEY": "key-of-other",
+        "TRIES_HOST": "Ingest-key-of-tries.example.com",
+        "TRIES_REGION": "eu",
     }
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("gateway.py")), str(user)],

@@ -69,6 +69,28 @@ def test_a_secret_reaches_only_the_script_that_declared_it_and_is_never_shown(ga
     assert "error with [TRIES_KEY]" in result.text
 
 
+def test_a_secret_is_not_shown_where_it_is_a_host_that_was_refused(gateway: Gateway) -> None:
+    script = """
+    import os, urllib.error, urllib.request
+    try:
+        urllib.request.urlopen(f"http://{os.environ['TRIES_HOST']}/")
+    except urllib.error.HTTPError as error:
+        print(error.read().decode())
+    """
+    gateway.write(script, secrets=["TRIES_HOST", "TRIES_KEY"], hosts=["granted.example"])
+
+    assert gateway.call().text == (
+        "exit code 0\nNot granted to it, and refused: [TRIES_HOST]:80.\nstdout:\n"
+        "The operator has not granted [TRIES_HOST]:80 to this skill."
+    )
+
+
+def test_a_value_that_is_too_short_for_a_secret_is_left(gateway: Gateway) -> None:
+    gateway.write("import os; print('Neutral', os.environ['TRIES_REGION'])", secrets=["TRIES_REGION"])
+
+    assert gateway.call().stdout == "Neutral eu"
+
+
 def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gateway) -> None:
     gateway.write(SECRETS, secrets=["TRIES_KEY"])
     without = gateway.call(approved={"scripts": ["scripts/try.py"], "secrets": ["OTHER_KEY"]})

@@ -26,6 +26,7 @@ from pydantic import (
 
 from torana.errors import ConfigInvalid
 from torana.tools.entry_faults import entry_faults
+from torana.tools.masking import masked
 
 #: The key under which other clients keep their servers.
 USUAL = "mcpServers"
@@ -114,11 +115,9 @@ class Server(BaseModel):
 
     def masked(self, text: str) -> str:
         """The text without the values of the server's variables and headers."""
-        for secret in (*self.env.values(), *self.headers.values()):
-            value = secret.get_secret_value()
-            for part in {value, value.removeprefix("Bearer ")}:
-                text = text.replace(part, "***") if len(part) > 3 else text
-        return text
+        values = [secret.get_secret_value() for secret in (*self.env.values(), *self.headers.values())]
+        values += [value.removeprefix("Bearer ") for value in values]
+        return masked(text, dict.fromkeys(values, "***"))
 
 
 def read_servers(
