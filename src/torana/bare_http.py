@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
 import re
+import resource
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from torana.errors import BadRequest, GatewayError
@@ -22,9 +27,32 @@ HEAD_LIMIT = 64 * 1024
 #: Seconds that these may take to arrive.
 HEAD_SECONDS = 30.0
 
+#: Files that the process lets itself open, half of them connections: each of those may hold a head in memory.
+_FILES = 16_384
+
+#: Seconds between two lines in the log about callers who were sent away.
+_TOLD = 60.0
+
 _PROBLEM = "application/problem+json"
 
 _BYTES = re.compile(r": (bytearray\(|b['\"]).*", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+
+
+def raise_open_files() -> None:
+    """Let the process open as many files as the system lets it, or 16,384: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # some systems have more limits than they tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open_files() -> int:
+    """How many files the process may have open, or 16,384 where those are more."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES if soft == resource.RLIM_INFINITY else min(soft, _FILES)
 
 
 async def send_json(send: Any, body: Mapping[str, Any]) -> None:
@@ -56,6 +84,31 @@ def problem_body(
     }
 
 
+class Config(uvicorn.Config):
+    """What both listeners have in common. More callers at once than ``most`` are sent away."""
+
+    def __init__(self, app: Any, *, most: int, **more: Any) -> None:
+        super().__init__(
+            app,
+            http=Protocol,
+            h11_max_incomplete_event_size=HEAD_LIMIT,
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            **more,
+        )
+        self.most = most
+        self._told = -math.inf
+
+    def tell_full(self, now: float) -> None:
+        """Log that there is no room, unless that was told within the last minute."""
+        if now - self._told >= _TOLD:
+            self._told = now
+            _log.warning("callers are sent away", extra={"connections": self.most})
+
+
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1 with a problem for what is no request.
 
@@ -63,12 +116,17 @@ class Protocol(H11Protocol):
     ``curl --http2`` do, and knows no bound on a head. Measured, a message costs the same with either.
     """
 
+    config: Config
     _watchdog: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to count the seconds that a head may take."""
+        """Send away who is one too many, or begin to count the seconds that a head may take."""
         super().connection_made(transport)
-        self._watch_head()
+        if len(self.connections) > self.config.most:
+            self.config.tell_full(self.loop.time())
+            transport.close()
+        else:
+            self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count no more."""

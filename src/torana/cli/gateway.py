@@ -102,16 +102,11 @@ class Gateway:
 
     def _config(self) -> uvicorn.Config:
         proxies = list(self._loaded.settings.trusted_proxies)
-        return uvicorn.Config(
+        return bare_http.Config(
             self,
-            http=bare_http.Protocol,
-            h11_max_incomplete_event_size=bare_http.HEAD_LIMIT,
+            # The rest is for the database, providers, MCP servers and whatever else runs here.
+            most=bare_http.open_files() // 2,
             lifespan="on",
-            ws="none",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=proxies,
             timeout_graceful_shutdown=_CONNECTION_GRACE,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from torana import __version__
+from torana import __version__, bare_http
 from torana.cli.collector import paused_collector, spare_what_stays
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.gateway import Gateway, listen
@@ -51,6 +51,7 @@ def serve(
         settings = loaded.settings
         with DataDirLock(data_dir=settings.data_dir, address=_address(settings)):
             _log_to(_log_file(settings), settings)
+            bare_http.raise_open_files()
             listener = listen(settings.host, settings.port)
             gateway = Gateway(
                 loaded=loaded,

@@ -20,8 +20,9 @@ from torana.errors import OperatorError
 _LIMIT = 2 * 1024 * 1024
 _SECONDS = 30.0
 
-#: Callers at once: each has a file of the gateway's, which needs some for itself.
+#: Callers at once, and how much of the files that the gateway may open they have at most.
 _CONNECTIONS = 256
+_SHARE = 8
 
 _NOT_FOUND = HookResponse(status=404)
 _METHODS = ("GET", "HEAD", "POST")
@@ -51,16 +52,10 @@ class HooksListener:
         """Listen. Raises ``OperatorError`` for an address that cannot be had."""
         listener = self._listen()
         self._port = listener.getsockname()[1]
-        config = uvicorn.Config(
+        config = bare_http.Config(
             self,
-            http=_Protocol,
-            h11_max_incomplete_event_size=bare_http.HEAD_LIMIT,
+            most=min(_CONNECTIONS, bare_http.open_files() // _SHARE),
             lifespan="off",
-            ws="none",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=5,
         )
@@ -119,14 +114,6 @@ class HooksListener:
                 "TORANA_HOOKS_PORT"
             ) from error
         return listener
-
-
-class _Protocol(bare_http.Protocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """Send away whoever is one too many."""
-        super().connection_made(transport)
-        if len(self.connections) > _CONNECTIONS:
-            transport.close()
 
 
 class _Server(uvicorn.Server):

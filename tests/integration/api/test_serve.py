@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tests.standins.gate import Gate
 
@@ -42,11 +43,22 @@ def dawdle() -> str:
 class Process:
     """One ``torana serve``."""
 
-    def __init__(self, directory: Path, environ: dict[str, str], *, port: int) -> None:
+    def __init__(self, directory: Path, environ: dict[str, str], *, port: int, files: str) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{self.port}"
+        limited = ["sh", "-c", f'ulimit {files} && exec "$@"', "sh"] if files else []
+        serve = [
+            sys.executable,
+            "-m",
+            "torana",
+            "serve",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(directory),
+        ]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "torana", "serve", "--port", str(self.port), "--data-dir", str(directory)],
+            [*limited, *serve],
             env=clean_environ() | {"TORANA_RATE_GLOBAL": "0"} | environ,
             cwd=directory.parent,
             stdout=subprocess.PIPE,
@@ -57,6 +69,11 @@ class Process:
     def wait_until_ready(self) -> None:
         assert self._process.stdout is not None
         assert any(line.startswith("Torana ") for line in self._process.stdout), self.ended()
+
+    @property
+    def handles(self) -> int:
+        """The files that it has open."""
+        return psutil.Process(self._process.pid).num_fds()
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -91,11 +108,14 @@ Serve = Callable[..., Process]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """``serve(port=…, TORANA_MODEL="…")`` starts a process; the end of the test is its end."""
+    """``serve(port=…, TORANA_MODEL="…")`` starts a process; the end of the test is its end.
+
+    ``files`` are options of ``ulimit``.
+    """
     with ExitStack() as stack:
 
-        def start(*, port: int | None = None, **environ: str) -> Process:
-            process = Process(tmp_path / "data", environ, port=port or free_port())
+        def start(*, port: int | None = None, files: str = "", **environ: str) -> Process:
+            process = Process(tmp_path / "data", environ, port=port or free_port(), files=files)
             stack.callback(process.kill)
             return process
 
@@ -248,6 +268,40 @@ def test_a_request_is_found_in_the_log_by_its_id(serve: Serve, tmp_path: Path):
     [line] = [line for line in lines if line["event"] == "request"]
     assert line["request_id"] == answer.headers["x-request-id"] == answer.json()["requestId"]
     assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
+
+
+# --- connections
+
+
+@contextmanager
+def silent(process: Process, connections: int) -> Generator[list[socket.socket]]:
+    """Connections on which nothing is said."""
+    with ExitStack() as stack:
+        address = ("127.0.0.1", process.port)
+        yield [stack.enter_context(socket.create_connection(address)) for _ in range(connections)]
+
+
+def test_callers_who_say_nothing_leave_files_for_the_rest(serve: Serve):
+    process = serve(files="-n 256")
+    process.wait_until_ready()
+    with closing(HTTPConnection("127.0.0.1", process.port)) as connection:
+        connection.putrequest("POST", "/message")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", "17")
+        connection.endheaders()
+        with silent(process, 253) as opened:
+            assert all(one.recv(1) == b"" for one in opened[127:])
+            assert process.handles < 256 - 64
+            connection.send(b'{"content": "hi"}')
+            assert connection.getresponse().status == 200
+
+
+def test_the_limit_of_files_is_raised_as_far_as_it_may_be(serve: Serve):
+    process = serve(files="-S -n 256")
+    process.wait_until_ready()
+    with silent(process, 300):
+        assert httpx.get(f"{process.url}/health").status_code == 200
+        assert process.handles > 300
 
 
 # --- what ends it with one line

@@ -159,9 +159,16 @@ async def test_what_is_no_request_is_told_so(listener: HooksListener, answers: A
 
 
 async def test_more_callers_than_there_is_room_for_are_sent_away(
-    client: httpx.AsyncClient, listener: HooksListener, monkeypatch: pytest.MonkeyPatch
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hooks, "_CONNECTIONS", 1)
-    async with client.stream("POST", "/hooks/a") as call:
-        assert await heard_after(listener, b"") == b""
+    listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
+    await listener.start()
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client,
+        client.stream("POST", "/hooks/a") as call,
+    ):
+        assert [await heard_after(listener, b"") for _ in range(3)] == [b"", b"", b""]
     assert call.status_code == 200
+    assert [record.message for record in caplog.records] == ["callers are sent away"]
+    await listener.stop()
