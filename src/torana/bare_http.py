@@ -1,4 +1,4 @@
-"""HTTP below the edges: what both listeners bound, and answers where no framework is loaded."""
+"""HTTP below the edges: what both listeners bound and demand, and answers where no framework is loaded."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 import h11
@@ -34,6 +35,9 @@ _FILES = 16_384
 _TOLD = 60.0
 
 _PROBLEM = "application/problem+json"
+
+#: A target in absolute form without its query. A user's name in it is an error (RFC 9110, 4.2.4).
+_ABSOLUTE = re.compile(rb"https?://([^/@]+)(/.*)?", re.IGNORECASE)
 
 _BYTES = re.compile(r": (bytearray\(|b['\"]).*", re.DOTALL)
 
@@ -89,7 +93,7 @@ class Config(uvicorn.Config):
 
     def __init__(self, app: Any, *, most: int, **more: Any) -> None:
         super().__init__(
-            app,
+            _OriginServer(app),
             http=Protocol,
             h11_max_incomplete_event_size=HEAD_LIMIT,
             ws="none",
@@ -107,6 +111,27 @@ class Config(uvicorn.Config):
         if now - self._told >= _TOLD:
             self._told = now
             _log.warning("callers are sent away", extra={"connections": self.most})
+
+
+class _OriginServer:
+    """Does what RFC 9112 demands of a server and uvicorn leaves, in front of an application.
+
+    A target in absolute form becomes a path, and its authority the ``Host``, whatever that was (3.2.2). A
+    request with two lengths, which may be an attempt to smuggle another one in, is the last of its connection
+    (6.1).
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                # As if its sender had asked for it, which uvicorn looks for in this very list.
+                scope["headers"].append((b"connection", b"close"))
+            if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
+                scope = {**scope, **_origin_form(scope, authority=found[1], path=found[2] or b"/")}
+        await self._app(scope, receive, send)
 
 
 class Protocol(H11Protocol):
@@ -162,6 +187,15 @@ class Protocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An offer may be declined in silence (RFC 9110, 7.8)."""
+
+
+def _origin_form(scope: Any, *, authority: bytes, path: bytes) -> dict[str, Any]:
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        "raw_path": path,
+        "path": unquote(path.decode("ascii")),
+        "headers": [*headers, (b"host", authority)],
+    }
 
 
 async def _send(send: Any, status: HTTPStatus, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:

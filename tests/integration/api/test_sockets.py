@@ -263,9 +263,14 @@ def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
         (b"GET /skills HTTP/1.0\r\n\r\n", 403, "host_not_allowed"),
         (b"GET /nope?%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
         (b"PUT /message HTTP/1.1\r\nHost: localhost:x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
-        (b"PUT http://[/message HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
+        (b"GET http:///health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
         (
-            b"GET http://evil.example/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            b"GET http://a@localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            404,
+            "not_found",
+        ),
+        (
+            b"GET ftp://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             404,
             "not_found",
         ),
@@ -277,6 +282,44 @@ def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
 def test_odd_requests_are_answered_like_others(gateway: Running, raw: bytes, status: int, code: str):
     answer = parsed(said(gateway, raw))
     assert (answer[0], answer[2]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"http://localhost/skills", b"HTTPS://127.0.0.1:1/api/skill%73?limit=http://h/", b"http://[::1]?a=b"],
+)
+def test_a_target_in_absolute_form_is_its_path(gateway: Running, target: bytes):
+    request = b"GET %s HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n" % target
+    assert said(gateway, request).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("authority", [b"evil.example", b"localhost.evil.example:80", b"[", b"localhost\\"])
+def test_the_authority_of_a_target_counts_and_not_the_host_beside_it(gateway: Running, authority: bytes):
+    request = b"GET http://%s/skills HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % authority
+    answer = parsed(said(gateway, request))
+    assert (answer[0], answer[2]["code"]) == (403, "host_not_allowed")
+
+
+def test_health_is_asked_for_in_absolute_form_too(tmp_path: Path):
+    door = Door()
+    request = b"GET http://gate.example/%s HTTP/1.1\r\nHost: gate.example\r\nConnection: close\r\n\r\n"
+    with running(tmp_path, door, gateway_token="0123456789abcdef") as gateway:
+        door.reached.wait()
+        assert parsed(said(gateway, request % b"health"))[2]["status"] == "starting"
+        door.opened.set()
+        gateway.ready.wait()
+        assert parsed(said(gateway, request % b"health"))[2]["status"] == "ok"
+        assert parsed(said(gateway, request % b"skills"))[0] == 401
+
+
+def test_a_request_with_two_lengths_is_the_last_of_its_connection(gateway: Running):
+    body = b'{"content": "hi"}'
+    first = (
+        b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+    ) % (len(body), len(body), body)
+    status, headers, answer = parsed(said(gateway, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    assert (status, headers["connection"], answer["reply"]) == (200, "close", "yes")
 
 
 def test_head_has_no_body_on_the_wire(gateway: Running):

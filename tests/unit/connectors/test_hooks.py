@@ -152,6 +152,21 @@ async def test_an_answer_may_take_longer_than_a_head(
     assert (await call).status_code == 200
 
 
+async def test_a_target_in_absolute_form_is_its_path(listener: HooksListener, answers: Answers) -> None:
+    raw = b"GET http://h/hooks/a?b=c HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n"
+    assert (await heard_after(listener, raw)).startswith(b"HTTP/1.1 200 ")
+    ((account, request),) = answers.calls
+    assert (account, request.query, request.headers["host"]) == ("a", {"b": "c"}, "h")
+
+
+async def test_a_call_with_two_lengths_is_the_last_of_its_connection(
+    listener: HooksListener, answers: Answers
+) -> None:
+    lengths = b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+    await heard_after(listener, (b"POST /hooks/a HTTP/1.1\r\nHost: h\r\n" + lengths) * 2)
+    assert [request.body for _, request in answers.calls] == [b"x"]
+
+
 async def test_what_is_no_request_is_told_so(listener: HooksListener, answers: Answers) -> None:
     for raw in (b"hello\r\n\r\n", b"GET /hooks/a HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 70_000):
         assert (await heard_after(listener, raw)).startswith(b"HTTP/1.1 400 ")
