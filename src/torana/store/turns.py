@@ -63,8 +63,9 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
 
     Its place in the order is taken from the session's row in this transaction. It is ``running`` when nothing
     stands before it in the session, else ``queued``; with ``hold`` it is queued in any case. Only a message
-    of the running turn's own speaker steers or interrupts it; another's is queued. Raises ``SessionBusy`` for
-    one that asked to be rejected then.
+    of the running turn's own speaker that came with the same token, or like it with none, steers or interrupts
+    it; any other is queued: what the turn may do is what its token may. Raises ``SessionBusy`` for one that
+    asked to be rejected then.
     """
     queued = _in_session(connection, inbound, new)
     session = {"session_id": queued.session_id}
@@ -200,12 +201,12 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
 
 
 def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
-    """What its speaker sent in order to steer a running turn, for the request of this step.
+    """What its speaker sent with its token in order to steer a running turn, for the request of this step.
 
     Asked again for the same step it gives the same, and with it what was taken for a later one that was never
     settled. What is taken ends together with the turn.
     """
-    own = turns.c.user.is_(None) if turn.user is None else turns.c.user == turn.user
+    own = turns.c.user.is_not_distinct_from(turn.user) & turns.c.token.is_not_distinct_from(turn.token)
     is_new = turns.c.merged_into.is_(None) & (turns.c.on_busy == "steer") & (turns.c.state == "queued") & own
     is_unsettled = (turns.c.merged_into == turn.id) & (turns.c.merged_step > step)
     connection.execute(
@@ -301,8 +302,9 @@ def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
 
 
 def _is_own(row: RowMapping, inbound: Inbound) -> bool:
-    """Whether a row is the running turn of the message's own speaker."""
-    return row["state"] in ("running", "waiting") and row["user"] == inbound.user
+    """Whether a row is the running turn of the message's own speaker, begun with the same token."""
+    is_active = row["state"] in ("running", "waiting")
+    return is_active and (row["user"], row["token"]) == (inbound.user, inbound.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +449,7 @@ _TAKE_SEQ = _new_session.on_conflict_do_update(
     },
 ).returning(sessions.c.id, sessions.c.next_seq)
 _UNFINISHED = (
-    sa.select(turns.c.id, turns.c.state, turns.c.user)
+    sa.select(turns.c.id, turns.c.state, turns.c.user, turns.c.token)
     .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
     .order_by(turns.c.seq)
 )
@@ -506,6 +508,7 @@ _is_interrupted = sa.exists().where(
     _other.c.attempt == 0,
     _other.c.seq > turns.c.seq,
     _other.c.user.is_not_distinct_from(turns.c.user),
+    _other.c.token.is_not_distinct_from(turns.c.token),
 )
 _INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")

@@ -174,6 +174,18 @@ def test_a_stop_leaves_what_was_interrupted_to_the_next_start(
         assert rows.interrupted(connection) == []
 
 
+def test_nothing_of_another_credential_joins_or_ends_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        running = take(connection, "t1")
+        take(connection, "t2", token="tok_1")
+        of_the_token = sa.update(turns).where(turns.c.id == "t2")
+
+        connection.execute(of_the_token.values(on_busy="steer"))
+        assert rows.take_steers(connection, running, 1) == []
+        connection.execute(of_the_token.values(on_busy="interrupt"))
+        assert rows.interrupted(connection) == []
+
+
 def test_recovery_of_a_quiet_database_finds_nothing(engine: Engine) -> None:
     with engine.begin() as connection:
         assert rows.recover(connection) == []

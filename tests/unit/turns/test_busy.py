@@ -80,16 +80,24 @@ async def test_an_interrupt_that_the_process_did_not_live_to_see_is_for_what_ran
 
 
 @pytest.mark.parametrize("on_busy", ["steer", "interrupt"])
-@pytest.mark.parametrize("other", ["bob", None])
-async def test_another_speakers_turn_is_left_alone(
-    boot: Boot, message: Message, on_busy: OnBusy, other: str | None
+@pytest.mark.parametrize(
+    ("user", "other"),
+    [
+        ("ana", {"user": "bob"}),
+        ("ana", {"user": None}),
+        ("ana", {"user": "ana", "token": "tok_1"}),
+        (None, {"user": None, "token": "tok_1"}),
+    ],
+)
+async def test_the_turn_of_another_speaker_or_credential_is_left_alone(
+    boot: Boot, message: Message, on_busy: OnBusy, user: str | None, other: dict[str, str | None]
 ) -> None:
     gateway = await boot(obedient=True)
-    running = await gateway.turns.accept(message("1", user="ana"))
+    running = await gateway.turns.accept(message("1", user=user))
     await gateway.agent.until("1")
 
-    second = await gateway.turns.accept(message("2", user=other, on_busy=on_busy))
-    third = await gateway.turns.accept(message("3", user="ana"))
+    second = await gateway.turns.accept(message("2", on_busy=on_busy, **other))
+    third = await gateway.turns.accept(message("3", user=user))
 
     assert [turn.on_busy for turn in (second, third)] == ["queue", "queue"]
     for content in ("1", "2", "3"):
@@ -111,10 +119,11 @@ async def test_in_an_idle_session_all_are_the_same(boot: Boot, message: Message,
 
 async def test_what_steers_a_turn_ends_with_it_and_has_its_reply(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
-    running = await gateway.turns.accept(message("1", user="ana"))
+    ana = {"user": "ana", "token": "tok_1"}
+    running = await gateway.turns.accept(message("1", **ana))
     await gateway.agent.until("1")
-    steers = [await gateway.turns.accept(message(text, user="ana", on_busy="steer")) for text in ("2", "3")]
-    waiting = await gateway.turns.accept(message("4", user="ana"))
+    steers = [await gateway.turns.accept(message(text, on_busy="steer", **ana)) for text in ("2", "3")]
+    waiting = await gateway.turns.accept(message("4", **ana))
     watching = asyncio.ensure_future(gateway.watch(steers[0]))
     gateway.agent.end("1", "for all")
     await gateway.agent.until("4")

@@ -21,8 +21,13 @@ from torana.store.database import Database
 from torana.store.migrate import migrate
 
 CHANNELS = ("a", "b", "c")
+SPEAKERS = (("ana", None), ("ana", "tok_1"), ("bob", None))
 MAX_CRASHES = 2
 NOTHING = Inbound(owner="nobody", principal="local", content="nothing", key="none")
+
+
+def speaker_of(said: Turn | Inbound) -> tuple[str | None, str | None]:
+    return said.user, said.token
 
 
 class OnCommand:
@@ -147,12 +152,19 @@ class TurnsMachine(RuleBasedStateMachine):
 
     @rule(
         channel=strategies.sampled_from(CHANNELS),
-        user=strategies.sampled_from(["ana", "bob"]),
+        speaker=strategies.sampled_from(SPEAKERS),
         on_busy=strategies.sampled_from(["queue", "queue", "steer", "interrupt", "reject"]),
     )
-    def accept(self, channel: str, user: str, on_busy: OnBusy) -> None:
+    def accept(self, channel: str, speaker: tuple[str, str | None], on_busy: OnBusy) -> None:
+        user, token = speaker
         inbound = Inbound(
-            owner="gateway", principal="local", content="hi", channel=channel, user=user, on_busy=on_busy
+            owner="gateway",
+            principal="local",
+            content="hi",
+            channel=channel,
+            user=user,
+            token=token,
+            on_busy=on_busy,
         )
         self.runner.run(self.accept_it(inbound, channel))
 
@@ -165,7 +177,7 @@ class TurnsMachine(RuleBasedStateMachine):
                 return
             raise AssertionError("it was not rejected")
         running = self.model.running(channel)
-        own = running if running and running.turn.user == inbound.user else None
+        own = running if running and speaker_of(running.turn) == speaker_of(inbound) else None
         turn = await self.turns.accept(inbound)
         on_busy = inbound.on_busy if own else "queue"
         entry = Entry(turn=turn, seq=next(self.seqs[channel]), on_busy=on_busy)
@@ -235,8 +247,8 @@ class TurnsMachine(RuleBasedStateMachine):
         heard = await self.agent.journals[entry.turn.id].steers(entry.steps)
         entry.steps += 1
         for other in self.model.live(entry.turn.channel):
-            is_own = other.turn.user == entry.turn.user and other.on_busy == "steer"
-            if is_own and other.state == "queued" and other.merged_into is None:
+            is_own = speaker_of(other.turn) == speaker_of(entry.turn)
+            if is_own and other.on_busy == "steer" and other.state == "queued" and other.merged_into is None:
                 other.merged_into = entry
                 entry.taken.append(other)
         new = [other for other in entry.taken if other.turn.id not in entry.shown]

@@ -34,7 +34,8 @@ class MessageBody(Wire):
         Field(
             description="What becomes of the message while the session is busy: `queue` (it waits its turn), "
             "`steer` (the running turn takes it in), `interrupt` (the running turn is cancelled), `reject` "
-            "(409). Only the running turn's own speaker steers or interrupts it; another's message is queued."
+            "(409). Only the running turn's own speaker steers or interrupts it, with the token it was begun "
+            "with; any other message is queued."
         ),
     ] = "queue"
 
