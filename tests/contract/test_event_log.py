@@ -35,6 +35,10 @@ def accepted(attempt: int = 1) -> TurnEvent:
     return TurnEvent(f"{attempt}-1", "turn.accepted", {"id": "t"})
 
 
+def resumed(text: str) -> TurnEvent:
+    return TurnEvent("2-1", "turn.resumed", {"attempt": 2, "text": text})
+
+
 def delta(number: int, text: str, attempt: int = 1) -> TurnEvent:
     return TurnEvent(f"{attempt}-{number}", "message.delta", {"text": text})
 
@@ -121,7 +125,7 @@ async def test_behind_an_unknown_event_everything_is_told(log: EventLog, unknown
 
 
 async def test_the_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
-    events = fill(log, TurnEvent("2-1", "turn.resumed", {}), delta(2, "a", attempt=2), completed(3, attempt=2))
+    events = fill(log, resumed(""), delta(2, "a", attempt=2), completed(3, attempt=2))
 
     assert await told(log, after="1-2") == events
     assert await told(log, after="2-2") == events[2:]
@@ -130,7 +134,7 @@ async def test_the_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None
 async def test_a_new_attempt_begins_anew(log: EventLog) -> None:
     fill(log, accepted(), delta(2, "a"))
     log.open("t", attempt=2)
-    again = fill(log, TurnEvent("2-1", "turn.resumed", {}), completed(2, attempt=2))
+    again = fill(log, resumed(""), completed(2, attempt=2))
 
     assert await told(log) == again
     assert await told(log, after="1-2") == again
@@ -171,6 +175,25 @@ async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog
     assert (snapshot.type, snapshot.data, snapshot.id) == ("message.snapshot", {"text": text}, "1-11")
     fill(log, delta(12, "last"), completed(13))
     assert [event async for event in follower] == [delta(12, "last"), completed(13)]
+
+
+async def test_the_snapshot_of_a_later_attempt_begins_with_what_was_settled(open_log: OpenLog) -> None:
+    log = open_log(1000, 100_000)
+    deltas = [delta(number, "b" * 300, attempt=2) for number in range(2, 12)]
+    fill(log, resumed("settled. "), *deltas, completed(12, attempt=2))
+
+    snapshot, end = await told(log)
+
+    assert snapshot.data == {"text": "settled. " + "b" * 300 * 10}
+    assert end == completed(12, attempt=2)
+
+
+async def test_the_text_of_another_turn_outlives_its_event(open_log: OpenLog) -> None:
+    whole = TurnEvent("1-2", "message.snapshot", {"text": "of another turn " * 100})
+    log = open_log(1000, 100_000)
+    fill(log, accepted(), whole, completed(3))
+
+    assert await told(log) == [whole, completed(3)]
 
 
 async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> None:

@@ -52,6 +52,8 @@ class _Channel:
         self._size += _size(event)
         if event.type == "message.delta":
             self._text.append(event.data["text"])
+        elif event.type in ("turn.resumed", "message.snapshot"):  # stands for all text before it
+            self._text = [event.data["text"]]
         while self._size > self._limit and len(self._events) > 1:
             self._size -= _size(self._events.popleft())
             self.first += 1
