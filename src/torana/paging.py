@@ -20,12 +20,15 @@ K = TypeVar("K")
 _DAWN, _DUSK = (datetime(year, 1, 1, tzinfo=UTC) for year in (1900, 9000))
 #: Between bounds that every time zone can be reckoned in.
 _Time = Annotated[AwareDatetime, Field(gt=_DAWN, lt=_DUSK)]
-_Seq = Annotated[int, Field(ge=0, lt=2**63)]
+#: One that SQLite can hold.
+_Number = Annotated[int, Field(ge=0, lt=2**63)]
 
 #: Where a page ends that goes by time: the time of its last item, and its id.
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
 #: Where a page of messages ends: the last one's turn, and its side of it.
-MESSAGE_KEY = TypeAdapter[tuple[int, str]](tuple[_Seq, str])
+MESSAGE_KEY = TypeAdapter[tuple[int, str]](tuple[_Number, str])
+#: Where a page ends that goes by number: that of its last item.
+NUMBER_KEY = TypeAdapter[int](_Number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from pydantic import TypeAdapter
-
 from torana.errors import NotFound, NotHeld
 from torana.messages import utc_now
-from torana.paging import Page, cut, read_cursor
+from torana.paging import NUMBER_KEY, Page, cut, read_cursor
 from torana.store import deliveries as rows
 from torana.store.audit import Act, record
 from torana.store.database import Connection, Database
 from torana.store.deliveries import HELD, Delivery, DeliveryState
-
-#: Where a page ends: the number of its last delivery.
-_KEY = TypeAdapter[int](int)
 
 
 class Deliveries:
@@ -44,9 +39,9 @@ class Deliveries:
         after: str | None = None,
     ) -> Page[Delivery]:
         """The owner's deliveries, the newest first. Raises ``InvalidField`` for a cursor that no page gave."""
-        before = read_cursor(after, _KEY)
+        before = read_cursor(after, NUMBER_KEY)
         work = partial(rows.listed, owner=owner, state=state, before=before, limit=limit + 1)
-        return cut(await self._database.run(work), limit, lambda delivery: delivery.number, _KEY)
+        return cut(await self._database.run(work), limit, lambda delivery: delivery.number, NUMBER_KEY)
 
     async def retry(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:
         """Try a held delivery again, as if it were new: it may be shown twice then.

@@ -163,13 +163,15 @@ BAD_CURSORS = [
     cursor(1, "\ud800"),
     cursor(1, None),
     cursor(1, "user", 1),
+    base64.urlsafe_b64encode(b"9" * 23).decode(),
+    base64.urlsafe_b64encode(b"-1").decode(),
     base64.urlsafe_b64encode(b"[" * 140).decode(),
     base64.urlsafe_b64encode(b"\xff").decode(),
 ]
 
 
 @pytest.mark.parametrize("after", BAD_CURSORS)
-@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages", "/v1/deliveries"])
 async def test_a_cursor_that_no_page_gave_is_refused(client: httpx.AsyncClient, path: str, after: str):
     session = (await say(client, "hi", "c"))["sessionId"]
     answer = await client.get(path.format(id=session), params={"after": after})
