@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from torana.api import shapes, wire
-from torana.api.access import needs, oversight
+from torana.api.access import needs, oversight, who
 from torana.api.openapi import COMMON, OF_BODIES, documented, json_body, with_headers
 from torana.api.parameters import After, Id, Limit
 from torana.api.services import NO_STORE, Services
 from torana.api.user_ids import UserInPath
-from torana.errors import BadRequest, Conflict, InvalidField, MemoryTooLong, NotFound
+from torana.errors import BadRequest, Conflict, InvalidField, MemoryTooLong, NotFound, RateLimited
 from torana.memory import SUBJECT_LIMIT, TEXT_LIMIT, Memory, Remembered
 from torana.messages import CONTENT_LIMIT
 from torana.paging import TIME_KEY, cut, read_cursor
 
 _PLACE = "/v1/users/{user_id}/memories"
+_COUNTS = "Counts as a message of its minute."
 _EXAMPLE = {"text": "My sister is called Ana", "subject": "my sister's name"}
 
 _Query = Annotated[
@@ -37,39 +39,62 @@ _Doomed = Annotated[
 
 def add_memories(router: APIRouter, services: Services) -> None:
     """``/v1/users/{user_id}/memories``: a user's memories."""
+    _add_reading(router, services)
+    _add_changing(router, services)
 
+
+def _add_reading(router: APIRouter, services: Services) -> None:
     @router.get(
         _PLACE,
         dependencies=[needs("memory")],
         response_model=shapes.MemoriesBody,
         response_description="A page of what stands: the newest first, or the best fits.",
-        responses=documented(*COMMON, BadRequest, NotFound),
+        responses=documented(*COMMON, BadRequest, NotFound, RateLimited),
         summary="What is remembered about a user",
+        description="With `query` it counts as a message of its minute.",
     )
     async def memories(
-        user: UserInPath, query: _Query = "", subject: _Subject = "", limit: Limit = "50", after: After = ""
+        request: Request,
+        user: UserInPath,
+        query: _Query = "",
+        subject: _Subject = "",
+        limit: Limit = "50",
+        after: After = "",
     ) -> Response:
-        list_ = _search if query.strip() else _page
-        found = await list_(services.memory, user, query, subject, wire.page_size(limit), after)
+        size = wire.page_size(limit)
+        if not query.strip():
+            return JSONResponse(await _page(services.memory, user, subject, size, after), headers=NO_STORE)
+        if after:
+            raise InvalidField(
+                "`after` goes with a list, not with `query`: its answer has one page; raise `limit`."
+            )
+        with _counted(services, request):
+            found = await _search(services.memory, user, query, subject, size)
         return JSONResponse(found, headers=NO_STORE)
 
+
+def _add_changing(router: APIRouter, services: Services) -> None:
     @router.post(
         _PLACE,
         dependencies=[needs("memory")],
         status_code=201,
         response_model=shapes.MemoryBody,
         response_description="It is remembered.",
-        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict)
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict, RateLimited)
         | {
             200: {"model": shapes.MemoryBody, "description": "It stood already, word for word."},
             201: {"headers": with_headers("Location")},
         },
         summary="Remember something about a user; what stood under its subject is superseded",
+        description=_COUNTS,
         openapi_extra={"requestBody": json_body("MemoryRequest", _EXAMPLE)},
     )
     async def remember(request: Request, user: UserInPath) -> Response:
         text, subject = _parse_memory(await wire.read_object(request, within=services.body_timeout))
-        kept = await services.memory.remember(user, text, subject=subject, turn_id=None, act=oversight(request))
+        with _counted(services, request):
+            kept = await services.memory.remember(
+                user, text, subject=subject, turn_id=None, act=oversight(request)
+            )
         place = {"Location": f"memories/{kept.memory.id}"} if kept.new else {}
         status = 201 if kept.new else 200
         return JSONResponse(_memory_body(kept.memory), status_code=status, headers=place | NO_STORE)
@@ -79,13 +104,15 @@ def add_memories(router: APIRouter, services: Services) -> None:
         dependencies=[needs("memory")],
         response_model=shapes.ForgottenBody,
         response_description="What was forgotten.",
-        responses=documented(*COMMON, BadRequest, NotFound),
+        responses=documented(*COMMON, BadRequest, NotFound, RateLimited),
         summary="Forget what a query names, with all that it superseded; never everything",
+        description=_COUNTS,
     )
     async def forget_memories(request: Request, user: UserInPath, query: _Doomed) -> Response:
         if not query.strip():
             raise InvalidField("`query` must name what is to be forgotten; it is blank.")
-        gone = await services.memory.forget(user, query, act=oversight(request))
+        with _counted(services, request):
+            gone = await services.memory.forget(user, query, act=oversight(request))
         return JSONResponse({"items": [_memory_body(item) for item in gone]}, headers=NO_STORE)
 
 
@@ -111,15 +138,17 @@ def add_memory(router: APIRouter, services: Services) -> None:
         dependencies=[needs("memory")],
         response_model=shapes.MemoryBody,
         response_description="What stands now: a new memory, unless nothing was changed.",
-        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict, RateLimited),
         summary="Change a memory: what is so instead supersedes it",
+        description=_COUNTS,
         openapi_extra={"requestBody": json_body("MemoryChange", {"text": _EXAMPLE["text"]})},
     )
     async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Response:
         text, subject = _parse_change(await wire.read_object(request, within=services.body_timeout))
-        now = await services.memory.edit(
-            user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
-        )
+        with _counted(services, request):
+            now = await services.memory.edit(
+                user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
+            )
         return JSONResponse(_memory_body(now), headers=NO_STORE)
 
     @router.delete(
@@ -127,15 +156,23 @@ def add_memory(router: APIRouter, services: Services) -> None:
         dependencies=[needs("memory")],
         response_model=shapes.MemoryBody,
         response_description="What was forgotten.",
-        responses=documented(*COMMON, NotFound),
+        responses=documented(*COMMON, NotFound, RateLimited),
         summary="Forget a memory, with all that it superseded",
+        description=_COUNTS,
     )
     async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> Response:
-        gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
+        with _counted(services, request):
+            gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
         return JSONResponse(_memory_body(gone), headers=NO_STORE)
 
 
-async def _page(memory: Memory, user: str, _query: str, subject: str, size: int, after: str) -> dict[str, Any]:
+def _counted(services: Services, request: Request) -> AbstractContextManager[object]:
+    """Count the request like a message: a provider may be asked for vectors, or the search take long."""
+    principal = who(request)
+    return services.rates.counted(principal.user, principal.token)
+
+
+async def _page(memory: Memory, user: str, subject: str, size: int, after: str) -> dict[str, Any]:
     """What stands, newest first."""
     found = await memory.listed(
         user, subject=subject or None, before=read_cursor(after or None, TIME_KEY), limit=size + 1
@@ -144,12 +181,8 @@ async def _page(memory: Memory, user: str, _query: str, subject: str, size: int,
     return {"items": [_memory_body(item) | {"score": None} for item in page.items], "next": page.next}
 
 
-async def _search(memory: Memory, user: str, query: str, subject: str, size: int, after: str) -> dict[str, Any]:
+async def _search(memory: Memory, user: str, query: str, subject: str, size: int) -> dict[str, Any]:
     """The best fits; those behind them fit worse than anybody reads on for."""
-    if after:
-        raise InvalidField(
-            "`after` goes with a list, not with `query`: its answer has one page; raise `limit`."
-        )
     fits = await memory.recall(user, query, limit=size, subject=subject or None)
     items = [_memory_body(fit.memory) | {"score": round(fit.score, 4)} for fit in fits]
     return {"items": items, "next": None}

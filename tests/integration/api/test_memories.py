@@ -18,6 +18,7 @@ Gateway = tuple[App, httpx.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 ANA = "/v1/users/ana/memories"
+OPERATOR = "a-token-of-more-than-sixteen-characters"
 
 
 async def keep(
@@ -327,3 +328,46 @@ async def test_a_full_memory_is_a_conflict(client: httpx.AsyncClient):
     answer = await client.post(ANA, json={"text": "one more"})
 
     assert (answer.status_code, answer.json()["code"]) == (409, "memory_full")
+
+
+async def test_what_is_written_or_searched_counts_as_a_message(start: Start):
+    _, client = await start(rate_global=2)
+    place = f"{ANA}/{(await keep(client, 'I like tea'))['id']}"
+    bad = [
+        await client.post(ANA, json={"text": ""}),
+        await client.get(ANA, params={"query": "tea", "after": "x"}),
+        await client.delete(ANA, params={"query": " "}),
+        await client.patch(f"{ANA}/mem_none", json={"text": "tea"}),
+        await client.delete(f"{ANA}/mem_none"),
+    ]
+    assert [answer.status_code for answer in bad] == [400, 400, 400, 404, 404]
+    assert await listed(client, query="tea") == ["I like tea"]
+
+    refused = [
+        await client.post(ANA, json={"text": "I like milk"}),
+        await client.get(ANA, params={"query": "tea"}),
+        await client.patch(place, json={"text": "I like milk"}),
+        await client.delete(ANA, params={"query": "tea"}),
+        await client.delete(place),
+    ]
+
+    for answer in refused:
+        assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+        assert answer.json()["violatedPolicies"] == ["global"]
+        assert answer.headers["retry-after"]
+        assert answer.headers["ratelimit"].startswith('"global";r=0;t=')
+    assert await listed(client) == ["I like tea"]
+    assert (await client.get(place)).json()["text"] == "I like tea"
+
+
+async def test_a_token_of_a_users_counts_as_that_user(start: Start):
+    _, operator = await start(gateway_token=OPERATOR, rate_per_user=1, rate_global=100)
+    operator.headers["Authorization"] = f"Bearer {OPERATOR}"
+    made = await operator.post("/v1/tokens", json={"user": "ana", "scopes": ["memory"]})
+    ana = {"Authorization": f"Bearer {made.json()['token']}"}
+
+    answers = [await operator.post(ANA, json={"text": f"note {n}"}, headers=ana) for n in range(2)]
+
+    assert [answer.status_code for answer in answers] == [201, 429]
+    assert answers[1].json()["violatedPolicies"] == ["user"]
+    assert (await operator.post(ANA, json={"text": "by the operator"})).status_code == 201
