@@ -14,8 +14,10 @@ from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
 from torana.store import sessions as session_rows
 from torana.store.tables import history, sessions, turns
 
-#: At most so many turns are copied: a bound on how long nothing else is written.
-_MOST = 5_000
+#: At most so many turns are copied, and so many bytes of what was said in them and is kept of them: a bound on
+#: how long nothing else is written, and on how much one request adds to the file.
+_MOST = 1_000
+_MOST_BYTES = 4_000_000
 
 #: The states of turns that are copied.
 _ENDED = ("completed", "failed", "cancelled")
@@ -35,7 +37,14 @@ class NewSession:
 
 
 def fork(
-    connection: Connection, owner: str, session_id: str, *, last: str | None, new: NewSession, most: int = _MOST
+    connection: Connection,
+    owner: str,
+    session_id: str,
+    *,
+    last: str | None,
+    new: NewSession,
+    most: int = _MOST,
+    most_bytes: int = _MOST_BYTES,
 ) -> RowMapping:
     """Copy the owner's session up to and with a turn, or to its last ended one; the new session.
 
@@ -43,7 +52,8 @@ def fork(
     comes along only with the message that gave it: what is erased of that later is erased here too. What the
     model is not shown any more stays so, unless the named turn itself is among it. Not copied are journals,
     idempotency keys, deliveries, files, and where a message was heard. Raises ``NotFound``, ``NotEnded``,
-    ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns.
+    ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns or ``most_bytes`` of contents, replies and
+    history.
     """
     source = session_rows.get(connection, owner, session_id)
     if source is None:
@@ -51,12 +61,13 @@ def fork(
     if connection.execute(_SESSION_OF, {"owner": owner, "channel": new.channel}).first() is not None:
         raise ChannelTaken
     last_seq = _last_seq(connection, session_id, last)
-    copies = _new_ids(connection, session_id, last_seq, new.turn_id, most)
+    is_copied = _ended_up_to(session_id, last_seq)
+    copies = {old: new.turn_id() for old in _ids(connection, is_copied, most, most_bytes)}
     places = _places(connection, session_id)
     kept = [place for turn_id, place in places.items() if turn_id in copies]
     left = set(places.values()) - set(kept)
     values = _shown(source, kept=kept, left=left, last_seq=last_seq, named=last is not None)
-    title = source["title"] if _gave_title(connection, source, copies, new.title_of) else None
+    title = source["title"] if _gave_title(connection, source, is_copied, new.title_of) else None
     connection.execute(_INSERT_SESSION, _session(source, new, last_seq) | values | {"title": title})
     if copies:
         _copy(connection, source, new, copies, places)
@@ -78,31 +89,36 @@ def _last_seq(connection: Connection, session_id: str, last: str | None) -> int:
     return int(row.seq)
 
 
-def _new_ids(
-    connection: Connection, session_id: str, last_seq: int, turn_id: Callable[[], str], most: int
-) -> dict[str, str]:
-    """The id of each turn that is copied, and that of its copy."""
-    found = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == session_id, turns.c.seq <= last_seq, turns.c.state.in_(_ENDED))
-        .order_by(turns.c.seq)
-    )
-    ids = connection.execute(found.limit(most + 1)).scalars().all()
-    if len(ids) > most:
-        raise Conflict(f"More than {most:,} turns cannot be copied; name an earlier turn.")
-    return {old: turn_id() for old in ids}
+def _ended_up_to(session_id: str, last_seq: int) -> sa.ColumnElement[bool]:
+    """Whether a turn is one that is copied."""
+    return (turns.c.session_id == session_id) & (turns.c.seq <= last_seq) & turns.c.state.in_(_ENDED)
+
+
+def _ids(connection: Connection, is_copied: sa.ColumnElement[bool], most: int, most_bytes: int) -> list[str]:
+    """The ids of the turns that are copied, in their order. What is too much is not read to its end."""
+    query = sa.select(turns.c.id, _SIZE.label("size")).where(is_copied).order_by(turns.c.seq)
+    ids: list[str] = []
+    total = 0
+    for row in connection.execute(query, execution_options={"yield_per": 10}):
+        ids.append(row.id)
+        total += row.size
+        if len(ids) > most or total > most_bytes:
+            raise Conflict(
+                f"More than {most:,} turns or {most_bytes:,} bytes are not copied; name an earlier turn."
+            )
+    return ids
 
 
 def _gave_title(
     connection: Connection,
     source: RowMapping,
-    copies: Mapping[str, str],
+    is_copied: sa.ColumnElement[bool],
     title_of: Callable[[str], str | None],
 ) -> bool:
     """Whether the session is called after a message that is copied: another one's words stay behind."""
-    said = sa.select(turns.c.id, turns.c.content).where(turns.c.session_id == source["id"])
-    rows = connection.execute(said.order_by(turns.c.created_at), execution_options={"yield_per": 10})
-    return any(row.id in copies and title_of(row.content) == source["title"] for row in rows)
+    said = sa.select(turns.c.content).where(is_copied).order_by(turns.c.seq)
+    rows = connection.execute(said, execution_options={"yield_per": 10}).scalars()
+    return any(title_of(content) == source["title"] for content in rows)
 
 
 def _places(connection: Connection, session_id: str) -> dict[str, int]:
@@ -168,6 +184,13 @@ _SESSION_OF = sa.select(sessions.c.id).where(
     sessions.c.owner == sa.bindparam("owner"), sessions.c.channel == sa.bindparam("channel")
 )
 _INSERT_SESSION = sa.insert(sessions)
+
+_said = turns.c.content + sa.func.coalesce(turns.c.reply, "")
+_kept = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(history.c.body)), 0)).where(
+    history.c.turn_id == turns.c.id
+)
+#: How many bytes a turn's content, reply and history have.
+_SIZE = sa.func.length(sa.cast(_said, sa.LargeBinary)) + _kept.scalar_subquery()
 #: What a copied turn does not take over as it is.
 _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "id": sa.bindparam("new", type_=sa.Text),

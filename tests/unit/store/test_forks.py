@@ -70,6 +70,7 @@ def copy(
     channel: str = "copy",
     owner: str = "gateway",
     most: int = 100,
+    most_bytes: int = 100_000,
 ) -> RowMapping:
     numbers = count(1)
     new = NewSession(
@@ -80,7 +81,7 @@ def copy(
         title_of=str,
     )
     with engine.begin() as connection:
-        return fork(connection, owner, "s", last=last, new=new, most=most)
+        return fork(connection, owner, "s", last=last, new=new, most=most, most_bytes=most_bytes)
 
 
 def rows_of(engine: Engine, table: sa.Table, session_id: str) -> list[RowMapping]:
@@ -197,9 +198,22 @@ def test_a_fork_that_cannot_be_made_leaves_nothing(engine: Engine) -> None:
         copy(engine, "unknown")
     with pytest.raises(ChannelTaken):
         copy(engine, channel="home")
-    with pytest.raises(Conflict, match="More than 2 turns"):
+    with pytest.raises(Conflict, match="More than 2 turns or 100,000 bytes"):
         copy(engine, most=2)
     assert len(rows_of(engine, turns, "s")) == 3
     with engine.begin() as connection:
         assert connection.execute(sa.select(sessions.c.id)).scalars().all() == ["s"]
     assert copy(engine, "t2", most=2)["next_seq"] == 3
+
+
+@pytest.mark.parametrize("of_the_third", [{"content": "é" * 500}, {"reply": "é" * 500}, {"body": b"x" * 1_000}])
+def test_a_fork_copies_no_more_bytes_than_it_may(engine: Engine, of_the_third: dict[str, Any]) -> None:
+    fill(engine, 3)
+    table, key = (history, history.c.turn_id) if "body" in of_the_third else (turns, turns.c.id)
+    with engine.begin() as connection:
+        connection.execute(sa.update(table).where(key == "t3").values(**of_the_third))
+
+    with pytest.raises(Conflict, match="More than 100 turns or 1,000 bytes"):
+        copy(engine, most_bytes=1_000)
+    assert rows_of(engine, turns, "f-copy") == []
+    assert len(rows_of(engine, turns, copy(engine, "t2", most_bytes=1_000)["id"])) == 2
