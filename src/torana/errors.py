@@ -437,7 +437,7 @@ class ConfigInvalid(OperatorError):
 
 
 class DataDirBusy(OperatorError):
-    """Another gateway uses this data directory; stop it, or choose another with --data-dir."""
+    """Another gateway or command uses this data directory; end it, or choose another with --data-dir."""
 
     code = "data_dir_busy"
 

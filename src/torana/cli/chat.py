@@ -276,7 +276,7 @@ def _login() -> str:
 def _gateway(loaded: Loaded) -> Generator[httpx.Client]:
     """A client of the gateway that runs on this data directory, or of one that runs only here."""
     running = running_gateway(loaded.settings)
-    if running is not None and running.address.startswith("http"):
+    if running is not None:
         with running.client(timeout=_TIMEOUT) as client:
             yield client
     else:

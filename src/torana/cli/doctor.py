@@ -30,7 +30,6 @@ from torana.errors import DataDirUnusable, GatewayError, OperatorError
 from torana.models.providers import probe
 from torana.store.backup import DATABASE_NAME
 from torana.store.check import check_database
-from torana.store.lock import read_address
 from torana.store.migrate import HEAD
 
 app = typer.Typer()
@@ -84,10 +83,11 @@ def _data(loaded: Loaded) -> str:
 
 def _gateway(loaded: Loaded) -> str:
     settings = loaded.settings
-    address = read_address(settings.data_dir)
-    if address is None:
+    gateway = running_gateway(settings)
+    if gateway is None:
         with listen(settings.host, settings.port):
             return f"not running; {settings.host}:{settings.port} is free"
+    address = gateway.address
     try:
         health = httpx.get(f"{address}/health", timeout=10, trust_env=False).json()
     except (httpx.HTTPError, ValueError) as error:

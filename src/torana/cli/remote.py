@@ -19,7 +19,7 @@ from torana.messages import utc_now
 from torana.store.audit import Act
 from torana.store.backup import DATABASE_NAME
 from torana.store.database import Database
-from torana.store.lock import DataDirLock, read_address
+from torana.store.lock import DataDirLock, is_gateway, read_address
 from torana.store.migrate import migrate
 from torana.store.reading import check_there
 
@@ -100,7 +100,7 @@ def gateway_at(address: str, settings: Settings) -> RunningGateway:
 def running_gateway(settings: Settings) -> RunningGateway | None:
     """The gateway that runs on the data directory of the settings; None where none does."""
     address = read_address(settings.data_dir)
-    return None if address is None else gateway_at(address, settings)
+    return gateway_at(address, settings) if address is not None and is_gateway(address) else None
 
 
 def the_gateway(settings: Settings) -> RunningGateway:

@@ -19,7 +19,7 @@ class DataDirLock:
     """A ``flock`` on ``<data-dir>/torana.lock``; any death of the process frees it."""
 
     def __init__(self, *, data_dir: Path, address: str) -> None:
-        """Take the lock and write ``address`` (where this gateway answers) into the file.
+        """Take the lock and write ``address`` into the file: where this gateway answers, or a command's name.
 
         Makes the directory, readable by its owner alone, where it is missing. Raises ``DataDirBusy`` with the
         holder's address, or ``DataDirUnusable``.
@@ -28,10 +28,7 @@ class DataDirLock:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = _locked(data_dir / LOCK_NAME, address)
         except BlockingIOError:
-            raise DataDirBusy(
-                f"already running at {read_address(data_dir) or 'another process'} with the data directory "
-                f"{data_dir}; stop it, or choose another with --data-dir"
-            ) from None
+            raise _busy(data_dir) from None
         except OSError as error:
             raise DataDirUnusable(
                 f"cannot use the data directory {data_dir}: {error.strerror or error}; "
@@ -77,8 +74,23 @@ def _take(file: int, data_dir: Path) -> None:
     raise BlockingIOError
 
 
+def _busy(data_dir: Path) -> DataDirBusy:
+    holder = read_address(data_dir) or "another process"
+    if is_gateway(holder):
+        return DataDirBusy(
+            f"already running at {holder} with the data directory {data_dir}; stop it, or choose another with "
+            "--data-dir"
+        )
+    return DataDirBusy(f"the data directory {data_dir} is being used by {holder}; try again when it has ended")
+
+
+def is_gateway(holder: str) -> bool:
+    """Whether the holder of a directory answers at an address; a command at work only has a name."""
+    return holder.startswith("http")
+
+
 def read_address(data_dir: Path) -> str | None:
-    """The address of the gateway that holds the directory now; None where none runs."""
+    """The gateway's address, or the command's name, that holds the directory now; None where nobody does."""
     try:
         file = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -327,6 +327,13 @@ def test_a_running_gateway_is_told(command: Command, place: Path, status: str) -
     assert f"running at {address}" in out
 
 
+def test_another_command_is_taken_for_no_gateway(command: Command, place: Path, port: int) -> None:
+    with DataDirLock(data_dir=place / "data", address="torana restore"):
+        code, out, _ = command("doctor")
+    assert code == 0
+    assert f"not running; 127.0.0.1:{port} is free" in out
+
+
 def test_a_running_gateway_that_is_not_well_is_found(
     findings: Callable[[], dict[str, str]], place: Path
 ) -> None:
