@@ -28,7 +28,10 @@ def backup(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write database, skills and users' files into one new zip file; a running gateway is not disturbed."""
+    """Write database, skills, users' files and what was seen of MCP servers into one new zip file.
+
+    A running gateway is not disturbed.
+    """
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
     file = _file(target or Path(), now)

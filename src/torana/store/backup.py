@@ -1,4 +1,4 @@
-"""Backups: one zip file with the database, the user's skills, the users' files, and what made it."""
+"""Backups: one zip file with the database, skills, users' files, the pins of MCP servers, and what made it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _MANIFEST = "manifest.json"
 _SKILLS = "skills"
 #: The directory of installed skills, in the data directory as in a backup.
 INSTALLED = "installed-skills"
+#: The directory of what is kept of MCP servers; a backup has of it which tools were seen.
+MCP_NAME = "mcp"
 _CHUNK = 1024 * 1024  # bytes unpacked between two reports of progress
 
 
@@ -82,12 +84,20 @@ def _write(
             out.write(database, DATABASE_NAME)
             for name, file in files:
                 out.write(file, name)
+            for pins in _pins(data_dir):
+                out.write(pins, f"{MCP_NAME}/{pins.name}")
             for name, body in everything(data_dir / WORKSPACES_NAME):
                 out.writestr(f"{WORKSPACES_NAME}/{name}", body)
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
             out.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
         archive.replace(target)
+
+
+def _pins(directory: Path) -> list[Path]:
+    """What was seen of MCP servers; below it are the homes of programs, which are their own."""
+    found = sorted(directory.glob(f"{MCP_NAME}/*.json"))
+    return [file for file in found if file.is_file() and not file.is_symlink()]
 
 
 def restore_backup(
@@ -122,6 +132,8 @@ def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) 
     # Also where the backup has none: the rows that name what is there go with the old database, and files of
     # now are not those of the users of then.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
+    # What was seen of other servers stays: without it whatever they offer next would be believed.
+    places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
     were_there = [_swap(new, old, suffix) for new, old in places]
     return any(were_there)
 
@@ -143,7 +155,7 @@ def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
         with zipfile.ZipFile(source) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
             skills = [*_below(archive, _SKILLS), *_below(archive, INSTALLED)]
-            files = _below(archive, WORKSPACES_NAME)
+            files = [*_below(archive, WORKSPACES_NAME), *_below(archive, MCP_NAME)]
             _extract(archive, [archive.getinfo(DATABASE_NAME), *skills, *files], scratch, progress)
         _check(scratch / DATABASE_NAME, manifest["sha256"])
         return Restored(

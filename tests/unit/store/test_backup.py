@@ -176,6 +176,42 @@ def test_the_files_of_users_come_back_as_they_were(back_up: Callable[..., Path],
     assert not (data_dir / f"workspaces{KEPT}").exists()
 
 
+def test_what_was_seen_of_mcp_servers_comes_back_and_nothing_else_of_theirs(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
+) -> None:
+    mcp = data_dir / "mcp"
+    (mcp / "notes").mkdir(parents=True)
+    (mcp / "notes" / "home.json").touch()
+    (mcp / "notes.json").write_text("seen")
+    (mcp / "link.json").symlink_to("/etc/passwd")
+    backup = back_up()
+    (mcp / "notes.json").write_text("seen later")
+    (mcp / "new.json").write_text("new")
+
+    restore(backup, data_dir)
+
+    assert (mcp / "notes.json").read_text() == "seen"
+    assert (mcp / f"notes.json{KEPT}").read_text() == "seen later"
+    assert (mcp / "new.json").read_text() == "new"
+    assert (mcp / "notes" / "home.json").exists()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    restore(backup, elsewhere)
+    assert [file.name for file in (elsewhere / "mcp").iterdir()] == ["notes.json"]
+
+
+def test_a_backup_from_before_that_leaves_what_was_seen_of_mcp_servers_alone(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    backup = back_up()
+    (data_dir / "mcp").mkdir()
+    (data_dir / "mcp" / "notes.json").write_text("seen")
+
+    restore(backup, data_dir)
+
+    assert [file.read_text() for file in (data_dir / "mcp").iterdir()] == ["seen"]
+
+
 def test_a_backup_without_skills_leaves_the_skills_alone(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
@@ -414,7 +450,17 @@ def test_a_database_that_was_damaged_before_its_backup_is_refused(
 
 
 @pytest.mark.parametrize(
-    "name", ["skills/../../escaped", "../escaped", "/escaped", "skills/../escaped", "skills//../escaped"]
+    "name",
+    [
+        "skills/../../escaped",
+        "../escaped",
+        "/escaped",
+        "skills/../escaped",
+        "skills//../escaped",
+        "mcp/../escaped.json",
+        "mcp/notes/escaped.json",
+        "mcp/escaped.sh",
+    ],
 )
 def test_no_path_in_a_zip_leads_out_of_the_data_directory(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path, name: str
@@ -422,7 +468,7 @@ def test_no_path_in_a_zip_leads_out_of_the_data_directory(
     restored = restore(rewritten(back_up(), {name: b"out"}), data_dir)
 
     assert restored.skill_files == 2
-    assert not list(tmp_path.rglob("escaped"))
+    assert not list(tmp_path.rglob("escaped*"))
     assert not Path("/escaped").exists()
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
+from torana.store.backup import MCP_NAME
 from torana.tools.mcp.entries import Server, search_path, sound_servers
 from torana.tools.mcp.offers import LeftOut, Offer
 from torana.tools.mcp.pins import Pins
@@ -45,7 +46,7 @@ class McpServers:
         """
         if servers:
             check_library()
-        homes = data_dir / "mcp"
+        homes = data_dir / MCP_NAME
         opener = partial(_opener, path=path, homes=homes)
         self.supervisors: Mapping[str, Supervisor] = {
             server.name: Supervisor(
