@@ -104,7 +104,7 @@ class Chooser:
 
     def _first_readable(self, card: Card) -> str:
         for example in card.examples:
-            if self._read(read(example), card.tools):
+            if self._read(read(example), _by_order(card)):
                 return f"“{example}”"
             if self._without_text(example):
                 return f"“{example}”, with the text below it"
@@ -112,12 +112,12 @@ class Chooser:
 
     def _by_rule(self, message: Message, ranked: Sequence[Match]) -> Call | None:
         """The first rule that reads the message: those of the best skill first, of no skill last."""
-        of_skills = [name for match in ranked for name in self._cards[match.key].tools]
+        of_skills = [name for match in ranked for name in _by_order(self._cards[match.key])]
         return self._read(message, [*of_skills, *READERS])
 
     def _read(self, message: Message, names: Sequence[str]) -> Call | None:
         for name in dict.fromkeys(names):
-            if name in self._tools and name in READERS and (arguments := READERS[name](message)) is not None:
+            if name in self._tools and (arguments := READERS[name](message)) is not None:
                 return Call(name, arguments)
         return None
 
@@ -162,6 +162,11 @@ class Chooser:
             return None
         shared = _telling(message.asked) & _telling(self._card_words[card.slug])
         return Fit(card) if len(shared) >= SHARED_WORDS else None
+
+
+def _by_order(card: Card) -> list[str]:
+    """The tools that have a rule, in the order of the rules: a skill names its tools in any."""
+    return [name for name in READERS if name in card.tools]
 
 
 def _about(card: Card) -> str:

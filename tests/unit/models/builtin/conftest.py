@@ -39,6 +39,13 @@ def cards() -> tuple[Card, ...]:
             tools=("query_csv",),
         ),
         Card(
+            slug="reminders",
+            title="Reminders",
+            description="Reminds of something at a time, once or again and again.",
+            examples=("Remind me tomorrow at 9 to call Ana",),
+            tools=("schedule_once", "schedule_repeating", "list_schedules", "cancel_schedule"),
+        ),
+        Card(
             slug="weekly-report",
             title="Weekly report",
             description="Write the weekly report of the support team from its tickets.",

@@ -53,5 +53,5 @@ _RULES: tuple[Reader, ...] = (
     recall,
 )
 
-#: By the name of the tool; the order decides where the ranking of the skills does not.
+#: By the name of the tool; the order decides among the tools of a skill, and where none ranks.
 READERS: Mapping[str, Reader] = {rule.__name__: rule for rule in _RULES}

@@ -15,8 +15,10 @@ _MONTH = (
 )
 _CLOCK = (
     r"(?:at (?:\d{1,2}(?:[:.][0-5]\d)?(?: ?[ap]\.?m\.?| o'clock)?|noon|midday|midnight)"
-    r"|\d{1,2}:[0-5]\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|(?:in the |this )?(?:morning|afternoon|evening)|tonight)"
+    r"|\d{1,2}:[0-5]\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|(?:in the |this )(?:morning|afternoon|evening)|tonight)"
 )
+#: Alone it would be part of the text: "good morning".
+_PART = r"(?: (?:morning|afternoon|evening))?"
 _AHEAD = rf"in (?:\d{{1,5}}|an?|half an|{'|'.join(NUMBERS)}) (?:minute|min|hour|day|week|month|year)s?"
 _DATE = (
     rf"(?:on )?(?:\d{{4}}-\d\d-\d\d|the day after tomorrow|tomorrow|today|(?:next |this )?{_DAY_NAME}"
@@ -24,7 +26,7 @@ _DATE = (
     rf"(?:,? \d{{4}})?)|{_AHEAD}"
 )
 #: A day and a time of it in either order, or one of both.
-_WHEN = rf"(?:(?:{_DATE})(?:,? {_CLOCK}){{0,2}}|{_CLOCK}(?:,? {_CLOCK})?(?:,? (?:{_DATE}))?)"
+_WHEN = rf"(?:(?:{_DATE}){_PART}(?:,? {_CLOCK}){{0,2}}|{_CLOCK}(?:,? {_CLOCK})?(?:,? (?:{_DATE}){_PART})?)"
 
 _DAYS = rf"(?:{_DAY_NAME}|weekday|workday|weekend|day)s?"
 _OFTEN = (
@@ -36,7 +38,7 @@ _OFTEN = (
     r"|on the \d{1,2}(?:st|nd|rd|th)? (?:day )?of (?:every|each|the) month"
     rf"|(?:(?:every|each) year|yearly) on (?:the )?\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH})"
 )
-_RULE = rf"(?:{_OFTEN}(?:,? {_CLOCK}){{0,2}}|{_CLOCK} {_OFTEN})"
+_RULE = rf"(?:{_OFTEN}{_PART}(?:,? {_CLOCK}){{0,2}}|{_CLOCK} {_OFTEN})"
 
 _REMIND = r"(?:remind me|set (?:me )?a reminder|give me a reminder)"
 #: "to call Ana", "about the meeting", "that the shop closes", ": the shop closes". Without it the end of a time
@@ -49,7 +51,7 @@ _FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
 def schedule_once(message: Message) -> Arguments | None:
     """A reminder at one time; the time must be one and nothing else."""
     match = first_match(_ONCE, message.phrase)
-    if match is None or _RECALLS.search(match["text"]):
+    if match is None or _RECALLS.search(match["text"]) or _OFTENER.search(match["text"]) or _is_cut(match):
         return None
     return {"text": _text(match["text"]), "at": match["when"]}
 
@@ -58,6 +60,25 @@ def schedule_once(message: Message) -> Arguments | None:
 _RECALLS = re.compile(
     r"^(?:what|how|who|where|why)\b|\b(?:told|said|was|were|did|had)\b|\bfrom$", re.IGNORECASE
 )
+
+#: What is to come more than once. "The weekly report" may be due once.
+_OFTENER = wordings(
+    rf"\b(?:every(?:day)?|each|{_DAY_NAME}s|weekdays|workdays|weekends|mornings|afternoons|evenings|nights"
+    r"|(?:of|in) the (?:week|month|year)|(?:once|twice|times) an? \w+)\b",
+    r"(?<!\bthe )(?<!\bmy )(?<!\bour )(?<!\ba )\b(?:hourly|daily|weekly|monthly|yearly|annually)\b",
+)
+#: What a time must follow for the whole to have its meaning.
+_LEADING_ON = wordings(
+    r"\b(?:by|before|until|till|for|about|after|around|since|from|to|between|within|during|than|of|and|or|but|not"
+    r"|except|only|starting|beginning|other|last|the|an?)\Z"
+)
+
+
+def _is_cut(match: re.Match[str]) -> bool:
+    """Whether the time that ends a message is only the end of one: "pay the rent before" tomorrow."""
+    text = match["text"]
+    follows = match.start("when") > match.start("text")
+    return follows and bool(_LEADING_ON.search(text) or _OFTENER.search(text))
 
 
 _ONCE = (
@@ -72,7 +93,7 @@ def schedule_repeating(message: Message) -> Arguments | None:
     phrase = _spelled(message.phrase)
     match = first_match(_AGAIN, phrase)
     if match is not None:
-        return {"text": _text(match["text"]), "rule": match["when"]}
+        return None if _is_cut(match) else {"text": _text(match["text"]), "rule": match["when"]}
     match = _TASK.fullmatch(phrase)
     return {"text": match["text"], "rule": match["when"], "kind": "task"} if match else None
 
