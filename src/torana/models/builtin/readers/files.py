@@ -5,12 +5,10 @@ from __future__ import annotations
 from torana.models.builtin.message import Message
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
-# Only endings of text files: "example.com" and "version 2.0" are none. A way that leads out of the user's files
-# is read too, as the tool says what is wrong with it.
-_NAME = (
-    r"(?P<name>(?:~?/)?(?:(?:\.{1,2}|[\w-]+)/)*[\w-]+(?:\.[\w-]+)*"
-    r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql))"
-)
+# Only those of text files: "example.com" and "version 2.0" have none.
+_ENDING = r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql)"
+# A way that leads out of the user's files is read too, as the tool says what is wrong with it.
+_NAME = rf"(?P<name>(?:~?/)?(?:(?:\.{{1,2}}|[\w-]+)/)*[\w-]+(?:\.[\w-]+)*{_ENDING})"
 _FILE = rf"(?:(?:the|my|a) )?(?:new )?(?:file )?(?:called |named )?{_NAME}"
 
 _LIST = wordings(
@@ -24,15 +22,23 @@ _READ = (
     wordings(rf"what does {_FILE} (?:say|contain)"),
 )
 _DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
+# "Put milk in shopping.txt" may mean to add it to what is there, which would be lost.
 _PASTED = (
     wordings(
-        r"(?:save|write|put|store|keep)(?: (?:this|that|it|the following))?(?: text)? "
+        r"(?:save|write|store|keep)(?: (?:this|that|it|the following))?(?: text)? "
         rf"(?:to|into|in|as) {_FILE}"
     ),
 )
-_INLINE = (wordings(rf"(?:save|write|put|store) (?P<text>.+) (?:to|into|in) {_FILE}"),)
-# What points at something that is not in the message.
-_POINTING = wordings(r"(?:this|that|it|them|everything|all|the (?:above|following|answer|result|text))\b.*")
+# What points at something that is not in the message, or describes it.
+_POINTING = (
+    r"(?:this|that|these|those|it|them|everything|all|some|something|the|an?|copy of"
+    r"|me|my|our|your|his|her|their)"
+)
+# "Write instructions for baking to bread.txt" asks for more than to keep these words; "a.txt" for another file.
+_INLINE = (
+    wordings(rf'(?:save|write|store) "(?P<text>[^"]+)" (?:to|into|in) {_FILE}'),
+    wordings(rf'(?:save|store) (?!{_POINTING}\b)(?P<text>(?:(?!{_ENDING}\b)[^"])+) (?:to|into|in) {_FILE}'),
+)
 
 
 def list_files(message: Message) -> Arguments | None:
@@ -51,9 +57,7 @@ def write_file(message: Message) -> Arguments | None:
     if message.pasted and (match := first_match(_PASTED, message.instruction)):
         return {"name": match["name"], "text": message.pasted}
     match = first_match(_INLINE, message.phrase)
-    if not match or _POINTING.fullmatch(match["text"]):
-        return None
-    return {"name": match["name"], "text": match["text"].strip('"')}
+    return {"name": match["name"], "text": match["text"]} if match else None
 
 
 def delete_file(message: Message) -> Arguments | None:
