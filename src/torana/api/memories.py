@@ -30,7 +30,7 @@ _Subject = Annotated[str, Query(description="What it is about.", max_length=CONT
 _Doomed = Annotated[
     str,
     Query(
-        description="Words that it holds all of; where nothing does, the best fit if it holds half of them.",
+        description="Words that it holds all of; “sister's name” is not among what “name” alone names.",
         max_length=CONTENT_LIMIT,
         json_schema_extra={"pattern": r"\S"},
     ),

@@ -170,14 +170,8 @@ class Memory:
         return fits[:limit]
 
     async def named(self, user: str, query: str) -> list[Remembered]:
-        """What a query means that names memories: those that hold every word of it, best first.
-
-        Where nothing holds every word, the best fit if it holds at least half of them.
-        """
-        wanted = terms(query)
-        fits = await self._fitting(user, wanted)
-        meant = [fit for fit in fits if fit.held == len(wanted)]
-        return [fit.memory for fit in meant or fits[:1] if 2 * fit.held >= len(wanted)]
+        """What a query names: the memories that ``recall`` finds with ``every_word``, best first."""
+        return [fit.memory for fit in await self.recall(user, query, limit=COUNT_LIMIT, every_word=True)]
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete what a query names, with all that it superseded; returns what was deleted."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic_ai import RunContext
 
 from torana.errors import MemoryFull
-from torana.memory import Memory
+from torana.memory import Memory, Remembered
 from torana.tools.base import ToolContext, ToolError, tool
 
 _SHOWN = 10
@@ -61,14 +61,14 @@ class MemoryTools:
             found = await self._memory.listed(user, limit=_SHOWN)
         if not found:
             return "Nothing is remembered about that." if query.strip() else "Nothing is remembered yet."
-        return "\n".join(f"- {item.text} ({item.created_at:%Y-%m-%d})" for item in found)
+        return _listed(found)
 
     @tool(idempotent=True)
     async def correct(self, ctx: RunContext[ToolContext], query: str, text: str) -> str:
         """Replace one thing that is remembered by what is true instead.
 
         Args:
-            query: Words that only the memory to correct holds.
+            query: Words that only the memory to correct holds, all of them.
             text: What to remember in its place, as a sentence that can be read alone.
         """
         user = _user(ctx)
@@ -76,7 +76,7 @@ class MemoryTools:
             raise ToolError("There is nothing to put in its place: the text is empty.")
         named = await self._memory.named(user, query)
         if not named:
-            return "Nothing like that is remembered."
+            return await self._not_named(ctx, user, query)
         if len(named) > 1:
             raise ToolError(
                 f"{len(named)} memories hold these words; give more words of the one that is meant."
@@ -89,16 +89,26 @@ class MemoryTools:
         """Forget what the user asked to be remembered.
 
         Args:
-            query: Words of what is to be forgotten; every memory that holds all of them goes, or else the one
-                that fits best.
+            query: Words of what is to be forgotten. Every memory that holds all of them goes; "name" stands for
+                the user's own, and "sister's name" for hers.
         """
         user = _user(ctx)
         gone = await self._memory.forget(user, query)
         if not gone:
-            return "Nothing like that is remembered."
+            return await self._not_named(ctx, user, query)
         if not ctx.deps.may_recall:  # the others would read what it was
             return f"Forgotten: {len(gone)} of the user's memories."
         return "\n".join(f"Forgotten: {item.text}" for item in gone)
+
+    async def _not_named(self, ctx: RunContext[ToolContext], user: str, query: str) -> str:
+        """What is said where nothing is changed, with what could have been meant if that may be read here."""
+        told = "Nothing that is remembered holds all of these words."
+        near = await self._memory.recall(user, query, limit=_SHOWN) if ctx.deps.may_recall else []
+        return f"{told} What comes near:\n{_listed([fit.memory for fit in near])}" if near else told
+
+
+def _listed(found: Sequence[Remembered]) -> str:
+    return "\n".join(f"- {item.text} ({item.created_at:%Y-%m-%d})" for item in found)
 
 
 def _user(ctx: RunContext[ToolContext]) -> str:

@@ -306,12 +306,23 @@ async def test_forgetting_takes_what_was_superseded_with_it(
     assert await count_rows(database) == 1
 
 
-async def test_where_nothing_holds_every_word_only_a_good_fit_goes(memory: Memory, keep: Keep) -> None:
+async def test_where_nothing_holds_every_word_nothing_goes(memory: Memory, keep: Keep) -> None:
+    await keep("my job is baker")
     await keep("my favourite colour is blue")
-    await keep("my favourite dish is soup")
 
-    assert await forgotten(memory, "my secret telephone number") == set()
-    assert await forgotten(memory, "favourite colours red") == {"my favourite colour is blue"}
+    assert await forgotten(memory, "brother's job") == set()
+    assert await forgotten(memory, "favourite colour red") == set()
+
+
+async def test_what_is_somebody_elses_goes_only_where_that_somebody_is_named(
+    memory: Memory, keep: Keep
+) -> None:
+    await keep("my name is Bob", "my name")
+    await keep("my sister is called Ana", "my sister's name")
+    await keep("my dog's name is Rex")
+
+    assert await forgotten(memory, "name") == {"my name is Bob"}
+    assert await forgotten(memory, "sister's name") == {"my sister is called Ana"}
 
 
 async def test_users_are_apart(memory: Memory, keep: Keep) -> None:

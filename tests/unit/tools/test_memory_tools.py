@@ -70,7 +70,7 @@ async def test_it_shows_ten_at_most(tools: MemoryTools) -> None:
 async def test_it_says_when_there_is_nothing(tools: MemoryTools) -> None:
     assert await tools.recall(context()) == "Nothing is remembered yet."
     assert await tools.recall(context(), "tea") == "Nothing is remembered about that."
-    assert await tools.forget(context(), "tea") == "Nothing like that is remembered."
+    assert await tools.forget(context(), "tea") == "Nothing that is remembered holds all of these words."
 
 
 async def test_somebody_elses_name_is_no_answer_to_the_question_for_ones_own(tools: MemoryTools) -> None:
@@ -87,13 +87,28 @@ async def test_it_says_what_it_forgot(tools: MemoryTools) -> None:
     assert await tools.recall(context()) == "Nothing is remembered yet."
 
 
+async def test_what_holds_only_some_of_the_words_is_named_and_stays(tools: MemoryTools) -> None:
+    await tools.remember(context(), "my job is baker")
+    near = (
+        "Nothing that is remembered holds all of these words. What comes near:\n- my job is baker (2026-03-02)"
+    )
+
+    assert await tools.forget(context(), "brother's job") == near
+    assert await tools.correct(context(), "brother's job", "my job is cook") == near
+    assert await tools.recall(context()) == "- my job is baker (2026-03-02)"
+    unnamed = await tools.forget(context(may_recall=False), "brother's job")
+    assert unnamed == "Nothing that is remembered holds all of these words."
+
+
 async def test_one_memory_is_corrected_by_words_that_only_it_holds(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes green tea", "tea")
     await tools.remember(context(), "Ana has a green hat")
 
     assert await tools.correct(context(), "tea", " Ana likes black tea ") == "Remembered: Ana likes black tea"
     assert await tools.recall(context(), "tea") == "- Ana likes black tea (2026-03-02)"
-    assert await tools.correct(context(), "piano", "x") == "Nothing like that is remembered."
+    assert await tools.correct(context(), "piano", "x") == (
+        "Nothing that is remembered holds all of these words."
+    )
 
 
 async def test_what_could_mean_several_is_not_corrected(tools: MemoryTools) -> None:
@@ -159,4 +174,4 @@ async def test_users_do_not_see_each_others_memories(tools: MemoryTools) -> None
     await tools.remember(context("ana"), "Ana likes tea")
 
     assert await tools.recall(context("bob"), "tea") == "Nothing is remembered about that."
-    assert await tools.forget(context("bob"), "tea") == "Nothing like that is remembered."
+    assert await tools.forget(context("bob"), "tea") == "Nothing that is remembered holds all of these words."
