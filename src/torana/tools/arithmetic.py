@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import (
     ROUND_CEILING,
     ROUND_FLOOR,
@@ -40,16 +40,16 @@ EXCERPT = 80
 _NUMBER = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:e[+-]?\d++)?"
 _WHOLE = rf"(?<![\d.])({_NUMBER})"
 _TOKEN = re.compile(rf"\s*(?P<number>{_NUMBER})|\s*(?P<symbol>\*\*|//|[a-z]\w*|\S)")
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_ADDED_PERCENTAGE = re.compile(rf"[\d)]\s*[+-]\s*{_NUMBER}\s*%(?!\s*(?:of|off|[\d.(]))")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d)")
+_ADDED_PERCENTAGE = re.compile(rf"[\w)]\s*[+-]\s*{_NUMBER}\s*%(?!\s*[\d.(a-z])")
 # Longer than PRECISION, so that every result with it is known to be rounded.
 _PI = Decimal(
     "3.1415926535897932384626433832795028841971693993751058209749445923"
     "0781640628620899862803482534211706798214808651"
 )
 
-# Read in this order; a later row sees what an earlier one wrote.
-_REWRITTEN = [
+# Both are read in this order; a later row sees what an earlier one wrote.
+_SIGNS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"[−–]|\bminus\b", "-"),
@@ -62,6 +62,11 @@ _REWRITTEN = [
         (r"√", "sqrt"),
         (r"\bper ?cent\b", "%"),
         (r"\bmod(?:ulo)?\b", "%"),
+    )
+]
+_PERCENTAGES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (rf"{_WHOLE}\s*%\s*of\b", r"(\1/100)*"),
         (rf"{_WHOLE}\s*%\s*off\b", r"(1-\1/100)*"),
         # Between two numbers % is the remainder; elsewhere it makes a percentage.
@@ -118,12 +123,24 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _rewritten(shown: str) -> str:
-    text = shown.lower()
-    if not re.search(r"[a-z]\s*\(", text):  # between the arguments of a function a comma is no separator
-        text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = _replaced(_without_thousands(shown.lower()), _SIGNS)
     if _ADDED_PERCENTAGE.search(text):
         raise ToolError("A percentage that is added needs its base: write “50 + 10 % of 50” for “50 + 10 %”.")
-    for pattern, replacement in _REWRITTEN:
+    return _replaced(text, _PERCENTAGES)
+
+
+def _without_thousands(text: str) -> str:
+    """The text with "1,000" as 1000. Beside a function, where it may be 1 and 0, it is refused."""
+    if (match := _THOUSANDS.search(text)) and re.search(r"[a-z]\s*\(", text):
+        raise ToolError(
+            f"“{match[0]}” may be one number or more: beside a function write numbers without commas, and a "
+            "blank after a comma between two."
+        )
+    return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+
+
+def _replaced(text: str, rows: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, replacement in rows:
         text = pattern.sub(replacement, text)
     return text
 
