@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Mapping
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from pydantic_ai import RunContext
@@ -49,10 +49,11 @@ def days_between(ctx: RunContext[ToolContext], start: str, end: str) -> str:
     """Count the days from one date to another. From Monday to Tuesday is one day.
 
     Args:
-        start: A date such as 2026-12-24, "24 December", "today" or "in 3 weeks"; without a year the coming one.
-        end: Another one.
+        start: A date such as 2026-12-24, "24 December", "today" or "in 3 weeks"; without a year the coming one,
+            or the last one before the end.
+        end: Another one; without a year the coming one, or the next one after the start.
     """
-    first, last = _date(start, ctx.deps), _date(end, ctx.deps)
+    first, last = _in_order(start, end, _now(ctx.deps))
     count = abs((last - first).days)
     back = "back " if last < first else ""
     return f"{_count(count, 'day')} from {_long(first)} {back}to {_long(last)}."
@@ -60,7 +61,13 @@ def days_between(ctx: RunContext[ToolContext], start: str, end: str) -> str:
 
 @tool(idempotent=True)
 def shift_date(
-    ctx: RunContext[ToolContext], start: str, years: int = 0, months: int = 0, weeks: int = 0, days: int = 0
+    ctx: RunContext[ToolContext],
+    start: str,
+    years: int = 0,
+    months: int = 0,
+    weeks: int = 0,
+    days: int = 0,
+    past: bool = False,
 ) -> str:
     """Find the date some time after another, or before it where the numbers are negative; tells the weekday.
 
@@ -72,8 +79,9 @@ def shift_date(
         months: Months later.
         weeks: Weeks later.
         days: Days later.
+        past: Take the last such date instead of the coming one, where the start has no year.
     """
-    first = _date(start, ctx.deps)
+    first = read_date(start, _now(ctx.deps), past=past)
     steps = {"year": years, "month": months, "week": weeks, "day": days}
     if max(map(abs, steps.values())) > SHIFT_LIMIT:
         raise ToolError(f"A date can be shifted by at most {SHIFT_LIMIT:,}; give a smaller number.")
@@ -110,19 +118,31 @@ def _months_later(start: date, months: int) -> date:
     )
 
 
-def _date(text: str, deps: ToolContext) -> date:
-    return read_date(text, deps.clock().astimezone(deps.timezone))
+def _now(deps: ToolContext) -> datetime:
+    return deps.clock().astimezone(deps.timezone)
 
 
-def read_date(text: str, now: datetime) -> date:
-    """The date that a text names, said at ``now`` there; without a year the coming one.
+def _in_order(start: str, end: str, now: datetime) -> tuple[date, date]:
+    """Both dates. Where the end would come first, one without a year is another than the coming one."""
+    first, last = read_date(start, now), read_date(end, now)
+    if last < first and read_date(start, now, past=True) != first:
+        return read_date(start, datetime.combine(last, time()), past=True), last
+    if last < first and read_date(end, now, past=True) != last:
+        return first, read_date(end, datetime.combine(first, time()))
+    return first, last
 
-    Raises ``ToolError`` where it names none, or more than one.
+
+def read_date(text: str, now: datetime, *, past: bool = False) -> date:
+    """The date that a text names, said at ``now`` there; without a year the coming one, or the ``past`` one.
+
+    Today is both. Raises ``ToolError`` where it names none, or more than one.
     """
     said = " ".join(text[: DATE_LIMIT + 1].split()).lower().replace("’", "'")
     if len(said) > DATE_LIMIT:
         raise ToolError(f"A date has at most {DATE_LIMIT} characters; give a shorter one.")
-    found = _numeric(said) or _in_words(_FEASTS.get(said, said), now.replace(tzinfo=None))
+    found = _numeric(said) or _in_words(
+        _FEASTS.get(said, said), now.replace(tzinfo=None), "past" if past else "future"
+    )
     if found is None:
         raise ToolError(f"I cannot read “{said}” as a date; write it as {now:%Y-%m-%d} or as {_short(now)}.")
     return found
@@ -149,24 +169,27 @@ def _valid(year: int, month: int, day: int) -> list[date]:
         return []
 
 
-def _in_words(said: str, now: datetime) -> date | None:
+def _in_words(said: str, now: datetime, prefer: str) -> date | None:
     # dateparser takes "9" for September and "2026-13-01" for 13 January; digits alone were read above.
     if not re.search(r"[a-z]", said):
         return None
     if _WEEKDAY.fullmatch(said):
-        return _parsed(said, now, prefer="future", parts=[])
+        return _parsed(said, now, prefer=prefer, parts=[])
     # "20 November" said on that day is today, which dateparser does not count as future.
     same_year = _parsed(said, now, prefer="current_period", parts=["day", "month"])
     if same_year == now.date():
         return same_year
-    return _parsed(said, now, prefer="future", parts=["day", "month"])
+    return _parsed(said, now, prefer=prefer, parts=["day", "month"])
 
 
 def _parsed(said: str, now: datetime, *, prefer: str, parts: list[str]) -> date | None:
     import dateparser  # 0.1 s, and only for who needs it
 
     settings = {"RELATIVE_BASE": now, "PREFER_DATES_FROM": prefer, "REQUIRE_PARTS": parts}
-    found = dateparser.parse(said, languages=["en"], settings=settings)
+    try:
+        found = dateparser.parse(said, languages=["en"], settings=settings)
+    except OverflowError:  # a weekday before the year 1
+        return None
     return found.date() if found else None
 
 

@@ -120,6 +120,13 @@ def test_days_until_a_date(end: str, days: int) -> None:
     [
         ("today", "24 December", "34 days from Friday, 20 November 2026 to Thursday, 24 December 2026."),
         ("2026-03-01", "2026-01-01", "59 days from Sunday, 1 March 2026 back to Thursday, 1 January 2026."),
+        ("1 November", "1 March", "120 days from Sunday, 1 November 2026 to Monday, 1 March 2027."),
+        ("10 November", "today", "10 days from Tuesday, 10 November 2026 to Friday, 20 November 2026."),
+        ("Christmas", "1 December", "341 days from Thursday, 25 December 2025 to Tuesday, 1 December 2026."),
+        ("thursday", "monday", "4 days from Thursday, 19 November 2026 to Monday, 23 November 2026."),
+        ("2027-05-01", "1 March", "305 days from Saturday, 1 May 2027 to Wednesday, 1 March 2028."),
+        ("1 March", "2024-03-02", "1 day from Friday, 1 March 2024 to Saturday, 2 March 2024."),
+        ("today", "yesterday", "1 day from Friday, 20 November 2026 back to Thursday, 19 November 2026."),
         ("yesterday", "now", "1 day from Thursday, 19 November 2026 to Friday, 20 November 2026."),
         ("0001-01-01", "9999-12-31", "3,652,058 days from Monday, 1 January 1 to Friday, 31 December 9999."),
     ],
@@ -154,6 +161,12 @@ def test_what_is_no_date_is_refused_with_a_reason(text: str, why: str) -> None:
     assert why in str(refused.value)
 
 
+@pytest.mark.parametrize(("start", "end"), [("monday", "0001-01-01"), ("9999-12-31", "1 March")])
+def test_a_date_that_would_lie_out_of_the_calendar_is_refused(start: str, end: str) -> None:
+    with pytest.raises(ToolError, match="cannot read"):
+        days_between(context(), start, end)
+
+
 @pytest.mark.parametrize(
     ("start", "steps", "answer"),
     [
@@ -163,6 +176,11 @@ def test_what_is_no_date_is_refused_with_a_reason(text: str, why: str) -> None:
         ("2024-02-29", {"years": 1}, "1 year after Thursday, 29 February 2024 is Friday, 28 February 2025."),
         ("2026-01-01", {"months": 1, "days": -2}, "1 month and -2 days from Thursday, 1 January 2026 is Friday, 30 January 2026."),  # noqa: E501
         ("24 december", {}, "It is Thursday, 24 December 2026."),
+        ("24 december", {"past": True}, "It is Wednesday, 24 December 2025."),
+        ("christmas", {"past": True}, "It is Thursday, 25 December 2025."),
+        ("monday", {"past": True}, "It is Monday, 16 November 2026."),
+        ("20 november", {"past": True}, "It is Friday, 20 November 2026."),
+        ("24 december", {"weeks": -1, "past": True}, "1 week before Wednesday, 24 December 2025 is Wednesday, 17 December 2025."),  # noqa: E501
     ],
 )  # fmt: skip
 def test_a_shifted_date(start: str, steps: dict[str, int], answer: str) -> None:

@@ -58,8 +58,7 @@ _SPANS = (
         r"(?:how many )?days (?:are |is it )?(?:there |left |remain )?(?:until|till|to|before) (?P<end>.+)"
     ),
     wordings(r"how long (?:is it )?(?:until|till) (?P<end>.+)"),
-    # Without a year a date is the coming one, and no days have passed since then.
-    wordings(r"(?:how many )?days (?:is it |are there )?since (?P<start>.*(?:\d{4}|\bago|yesterday|last ).*)"),
+    wordings(r"(?:how many )?days (?:is it |are there )?since (?P<start>.+)"),
 )
 
 
@@ -86,24 +85,27 @@ _WEEKDAY = (
     wordings(rf"{_WHICH} (?:is|was|will be|falls on) (?P<start>.+)"),
     wordings(r"(?:what|which) (?:week)?day (?:does|will|did) (?P<start>.+) (?:fall on|be)"),
 )
+_WAS = wordings(r"\b(?:was|did)\b")
 
 
 def shift_date(message: Message) -> Arguments | None:
     """A date some days, weeks, months or years from another, or the weekday of a date."""
-    if match := first_match(_SHIFTS, message.phrase):
-        return _shift(match.groupdict())
-    match = first_match(_WEEKDAY, message.phrase)
-    return {"start": _date(match["start"])} if match and _is_date(match["start"]) else None
-
-
-def _shift(said: Mapping[str, str]) -> Arguments | None:
+    match = first_match((*_SHIFTS, *_WEEKDAY), message.phrase)
+    said = match.groupdict() if match else {}
     start = said.get("start", "today")
-    if not _is_date(start):
+    if not match or not _is_date(start):
         return None
+    past = {"past": True} if "start" in said and _WAS.search(message.phrase) else {}
+    return {"start": _date(start), **_steps(said), **past}
+
+
+def _steps(said: Mapping[str, str]) -> Mapping[str, int]:
+    if "amount" not in said:
+        return {}
     amount = said["amount"].lower()
     number = int(amount) if amount.isdecimal() else NUMBERS.get(amount, 1)
     back = said.get("way", "").lower() in ("before", "ago", "subtract")
-    return {"start": _date(start), f"{said['unit'].lower()}s": -number if back else number}
+    return {f"{said['unit'].lower()}s": -number if back else number}
 
 
 def _is_date(text: str) -> bool:
