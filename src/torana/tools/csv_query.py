@@ -24,6 +24,9 @@ MEAN_DIGITS = 15
 
 _SEPARATORS = (",", ";", "\t", "|")
 _CONDITION = re.compile(r"(?P<column>.+?)(?P<sign>!=|<=|>=|=|<|>|\bcontains\b)\s*(?P<value>.*)", re.DOTALL)
+_QUOTED = re.compile(r"(['\"])(?P<value>(?:(?!\1).)*)\1", re.DOTALL)
+# What in a value without quotes belongs to another condition, or to a sign that there is not.
+_MORE = re.compile(r"[<>=]|\bcontains\b|\sor\s", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)")
 # How the left side may stand to the right one: below it (-1), equal (0), above (1).
 _ORDERS = {"=": {0}, "!=": {-1, 1}, "<": {-1}, "<=": {-1, 0}, ">": {1}, ">=": {0, 1}}
@@ -46,7 +49,8 @@ def query_csv(
         text: The table, at most 100,000 characters.
         select: Columns of the answer; all when left out.
         where: One condition, such as "city = Paris", "price >= 10" or "name contains an". Compared are numbers
-            where both sides are numbers, otherwise letters regardless of case.
+            where both sides are numbers, otherwise letters regardless of case; a cell without digits is neither
+            less nor more than a number. A value that holds a sign or "or" stands in quotes.
         aggregate: What to work out instead of showing rows.
         column: The column to work it out of; not needed for "count".
         group_by: A column; the answer has one line for each of its values.
@@ -111,19 +115,32 @@ def _chosen(table: _Table, where: str) -> list[Row]:
     match = _CONDITION.fullmatch(where.strip()) if len(where) <= CONDITION_LIMIT else None
     if match is None:
         raise ToolError("A condition reads “column = value”, with =, !=, <, <=, >, >= or contains.")
-    column, sign, value = table.column(match["column"]), match["sign"], match["value"].strip("\"'")
-    return [row for row in table.rows if _holds(row[column], sign, value)]
+    column, sign, value = table.column(match["column"]), match["sign"], _value(match["value"])
+    return [row for row in table.rows if _holds(row[column], sign, value, column)]
 
 
-def _holds(cell: str, sign: str, value: str) -> bool:
+def _value(said: str) -> str:
+    """What is compared with. Raises ``ToolError`` where it is followed by another condition."""
+    if quoted := _QUOTED.fullmatch(said):
+        return quoted["value"]
+    if _MORE.search(said):
+        raise ToolError(f"There can be one condition only; if “{said[:60]}” is the value of one, quote it.")
+    return said.strip("\"'")
+
+
+def _holds(cell: str, sign: str, value: str, column: str) -> bool:
     left, right = cell.casefold(), value.casefold()
     if sign == "contains":
         return right in left
     numbers = _number(cell), _number(value)
     if numbers[0] is not None and numbers[1] is not None:
         order = (numbers[0] > numbers[1]) - (numbers[0] < numbers[1])
-    else:
+    elif numbers[1] is None or sign in ("=", "!="):
         order = (left > right) - (left < right)
+    elif re.search(r"\d", cell):
+        raise ToolError(f"“{cell[:60]}” in the column {column} is not a number to be compared with {value}.")
+    else:
+        return False
     return order in _ORDERS[sign]
 
 

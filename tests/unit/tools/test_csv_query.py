@@ -30,6 +30,7 @@ SALES = (
         ({"where": "on > 2026-01-31", "select": ["name"]}, "name\nBob\nCy\n(2 rows)"),
         ({"where": "name contains a", "select": ["name"]}, "name\nAna\n(1 row)"),
         ({"where": "city = Oslo"}, "No row fits."),
+        ({"where": "city = 'x > 1'"}, "No row fits."),
         ({"aggregate": "sum", "column": "amount"}, "sum of amount = 1200.80 (3 rows)"),
         ({"aggregate": "mean", "column": "amount", "where": "amount < 1"}, "mean of amount = 0.15 (2 rows)"),
         ({"aggregate": "min", "column": "amount"}, "min of amount = 0.1 (3 rows)"),
@@ -42,6 +43,22 @@ SALES = (
 )
 def test_a_question_is_answered(question: dict[str, Any], answer: str) -> None:
     assert query_csv(SALES, **question) == answer
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("n < 10", ["5"]),
+        ("n <= 10", ["5"]),
+        ("n > 1", ["5"]),
+        ("n >= 1", ["5"]),
+        ("n != 5", ["", "n/a"]),
+        ("n =", [""]),
+    ],
+)
+def test_what_is_no_number_is_neither_less_nor_more_than_one(where: str, kept: list[str]) -> None:
+    answer = query_csv("n;x\n;1\nn/a;1\n5;1", where=where, select=["n"])
+    assert [line.strip('"') for line in answer.splitlines()[1:-1]] == kept
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -62,6 +79,15 @@ def test_the_separator_is_found(separator: str) -> None:
         (SALES, {"where": "city"}, "A condition reads"),
         (SALES, {"where": "town = Rome"}, "no column “town”"),
         (SALES, {"where": "city = " + "x" * 600}, "A condition reads"),
+        (SALES, {"where": "city = Paris and amount > 1"}, "one condition"),
+        (SALES, {"where": "city = 'Paris' and amount > 1"}, "one condition"),
+        (SALES, {"where": "city = 'Paris' and name = 'Ana'"}, "one condition"),
+        (SALES, {"where": "city = Paris or name contains B"}, "one condition"),
+        (SALES, {"where": "city = Paris or Rome"}, "one condition"),
+        (SALES, {"where": "amount > 0.1, amount < 1"}, "one condition"),
+        (SALES, {"where": "city == Paris"}, "one condition"),
+        (SALES, {"where": "amount => 1"}, "one condition"),
+        (SALES, {"where": "on > 2026"}, "“2026-01-05” in the column on is not a number"),
         (SALES, {"aggregate": "sum"}, "no column “”"),
         (SALES, {"aggregate": "sum", "column": "name"}, "“Ana” in the column name is not a number"),
         (SALES, {"column": "amount"}, "need an `aggregate`"),
