@@ -17,7 +17,22 @@ from torana.tools.base import ToolError, tool
 #: Characters of a unit's name.
 NAME_LIMIT = 60
 
-# What people write where the registry knows another name, or takes it for something else (C for coulomb).
+# Of these the case matters: "Mb" are bits, though in small letters people mean bytes.
+_EXACT = {
+    "b": "bit",
+    "B": "byte",
+    "Kb": "kilobit",
+    "Mb": "megabit",
+    "Gb": "gigabit",
+    "Tb": "terabit",
+    "Kib": "kibibit",
+    "Mib": "mebibit",
+    "Gib": "gibibit",
+    "mHz": "millihertz",
+    "pA": "picoampere",
+}
+# What people write, in any case, where the registry knows another name or takes it for something else (C for
+# coulomb).
 _ALIASES = {
     "c": "degree_Celsius",
     "centigrade": "degree_Celsius",
@@ -26,14 +41,30 @@ _ALIASES = {
     "kilo": "kilogram",
     "kilos": "kilogram",
     "kgs": "kilogram",
+    "gramme": "gram",
+    "grammes": "gram",
     "st": "stone",
     "hz": "hertz",
+    "khz": "kilohertz",
+    "mhz": "megahertz",
+    "ghz": "gigahertz",
+    "w": "watt",
     "kw": "kilowatt",
+    "wh": "watt_hour",
     "kwh": "kilowatt_hour",
+    "j": "joule",
+    "kj": "kilojoule",
+    "btu": "british_thermal_unit",
+    "pa": "pascal",
+    "hpa": "hectopascal",
+    "kpa": "kilopascal",
     "kb": "kilobyte",
     "mb": "megabyte",
     "gb": "gigabyte",
     "tb": "terabyte",
+    "kib": "kibibyte",
+    "mib": "mebibyte",
+    "gib": "gibibyte",
     "mins": "minute",
     "fl_oz": "fluid_ounce",
     "us_gallon": "gallon",
@@ -107,7 +138,10 @@ class _Units:
 
     def convert(self, value: float, source: Mapping[str, int], target: Mapping[str, int]) -> float:
         """The value in the target unit. Raises ``TypeError`` where the two do not measure the same."""
-        return float(self._registry.convert(value, self._container(source), self._container(target)))
+        units = self._container(source), self._container(target)
+        converted = float(self._registry.convert(value, *units))
+        # Where zero is another on the other scale, the rest of a difference is no value: 32 °F as 5.7e-14 °C.
+        return 0.0 if abs(converted) < 1e-9 and self._registry.convert(0.0, *units) else converted
 
 
 @cache
@@ -143,7 +177,8 @@ def _known(text: str) -> str | None:
     name = _DEGREES.sub("", text).replace(" ", "_")
     if not name.isidentifier():
         return _ALIASES.get(name)
-    return _ALIASES.get(name.lower()) or _units().known(name) or _units().known(name.lower())
+    alias = _EXACT.get(name) or _ALIASES.get(name.lower())
+    return alias or _units().known(name) or _units().known(name.lower())
 
 
 def _unknown(text: str) -> str:
