@@ -10,7 +10,8 @@ from torana.tools.base import ToolError, tool
 #: Characters of a text.
 TEXT_LIMIT = 100_000
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+# In "file-10" and "2026-03-04" the hyphen is no minus.
+_NUMBER = re.compile(r"(?:(?<![\w-])[-−])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
 
 @tool(idempotent=True)
@@ -70,7 +71,8 @@ def _bounded(text: str) -> None:
 
 def _first_number(line: str) -> tuple[float, str]:
     match = _NUMBER.search(line)
-    return (float(match[0]) if match else float("inf"), line.casefold())
+    number = match[0].replace(",", "").replace("−", "-") if match else "inf"
+    return float(number), line.casefold()
 
 
 def _count(number: int, unit: str) -> str:

@@ -31,6 +31,11 @@ def test_a_text_is_counted(text: str, answer: str) -> None:
         ("pear\nApple\n\nfig\napple", "ascending", "Apple\napple\nfig\npear"),
         ("a\nc\nb", "descending", "c\nb\na"),
         ("x 10\nnone\nx 9\n-1.5", "numeric", "-1.5\nx 9\nx 10\nnone"),
+        ("1,200\n90\n15", "numeric", "15\n90\n1,200"),
+        ("1,200.5\n1,200\n1,1999", "numeric", "1,1999\n1,200\n1,200.5"),
+        ("file-10\nfile-9\nfile-2", "numeric", "file-2\nfile-9\nfile-10"),
+        ("2026-03-04\n2025-12-24", "numeric", "2025-12-24\n2026-03-04"),
+        ("5\n−1\n-2", "numeric", "-2\n−1\n5"),
         ("b\r\na  ", "ascending", "a\nb"),
     ],
 )

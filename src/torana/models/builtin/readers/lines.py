@@ -27,6 +27,7 @@ _UNIQUE = wordings(
     rf"(?:the )?unique (?:lines|items|words|entries)(?: (?:of|in|from){_THESE}{_LINES})?",
 )
 _NUMERIC = wordings(r"number|numeri|small|large|low|high|value")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _DOWN = wordings(r"descending|reverse|\bz\b to|(?:large|high) to")
 
 
@@ -37,21 +38,26 @@ def count_text(message: Message) -> Arguments | None:
 
 def sort_lines(message: Message) -> Arguments | None:
     """Pasted lines, or a list with commas on one line, to be put in order."""
-    match = _SORT.fullmatch(message.instruction)
-    if not match or not message.pasted:
+    match, lines = _SORT.fullmatch(message.instruction), _lines(message.pasted)
+    if not match or not lines:
         return None
     down, numeric = _DOWN.search(match["how"]), _NUMERIC.search(message.instruction)
     if down and numeric:
         return None  # the tool sorts numbers upwards only
     order = "descending" if down else "numeric" if numeric else "ascending"
-    return {"text": _lines(message.pasted), "order": order}
+    return {"text": lines, "order": order}
 
 
 def unique_lines(message: Message) -> Arguments | None:
     """Pasted lines, or a list with commas on one line, without repetitions."""
-    fits = message.pasted and _UNIQUE.fullmatch(message.instruction)
-    return {"text": _lines(message.pasted)} if fits else None
+    lines = _lines(message.pasted)
+    return {"text": lines} if lines and _UNIQUE.fullmatch(message.instruction) else None
 
 
 def _lines(text: str) -> str:
-    return text if "\n" in text else "\n".join(re.split(r",\s*", text))
+    """The items of a list one below the other; "" where a comma may separate them or thousands."""
+    if "\n" in text:
+        return text
+    if _THOUSANDS.search(text) and not re.search(r",\s", text):
+        return ""
+    return "\n".join(re.split(rf"(?!{_THOUSANDS.pattern}),\s*", text))
