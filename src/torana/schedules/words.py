@@ -17,12 +17,14 @@ WORDS_LIMIT = 100
 #: When something is due of which only the day was named.
 MORNING = time(9)
 
-_PARTS_OF_DAYS = {
-    "morning": MORNING,
-    "noon": time(12),
-    "afternoon": time(15),
-    "evening": time(19),
-    "night": time(20),
+#: The time that each stands for, and the hours that are in it. "Tonight at 1" is of another day.
+_PARTS_OF_DAYS: Mapping[str, tuple[time | None, range]] = {
+    "": (None, range(24)),
+    "morning": (MORNING, range(12)),
+    "noon": (time(12), range(12, 13)),
+    "afternoon": (time(15), range(12, 19)),
+    "evening": (time(19), range(16, 24)),
+    "night": (time(20), range(18, 24)),
 }
 _NAMED_TIMES = {"noon": time(12), "midday": time(12), "midnight": time(0)}
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7} | {
@@ -55,9 +57,6 @@ _TIME = re.compile(
 )
 _PART = re.compile(r"\b(?:in the |this )?(?P<part>morning|noon|afternoon|evening|night)\b")
 _TONIGHT = re.compile(r"\btonight\b")
-#: A night has two days, and whoever says "tonight at 1" means the second of them.
-_NIGHT = re.compile(r"\b(?:to)?night\b")
-_SMALL_HOURS = re.compile(r"\b(?:midnight|at (?:0|12|[1-5])(?::\d\d)?(?! ?p))\b")
 #: Words of a time that is read here in one form alone, or of another zone: what is left over would be taken for
 #: a day without a time.
 _OTHERWISE = re.compile(
@@ -81,6 +80,15 @@ _DAYS = {
     "day": "*",
 }
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_MONTH = rf"(?:{'|'.join(_MONTHS).lower()})"
+#: The numbers of a date. What is left over besides is a time in another form, which dateparser passes over.
+_OF_DATES = re.compile(
+    r"\d{4}-\d\d-\d\d|\d+[./]\d+[./]\d+|\b20\d\d(?:\d{4})?\b|\b[\w-]+ (?:day|week|month|year)s?\b"
+    rf"|\b\d+(?:st|nd|rd|th)?(?: of)? {_MONTH}|\b{_MONTH}[a-z]* \d+(?:st|nd|rd|th)?\b"
+)
+_LEFT_OVER = re.compile(
+    rf"\d|\b(?:at|midnight|midday|eleven|twelve|{'|'.join(number for number in _NUMBERS if len(number) > 2)})\b"
+)
 _STEP = re.compile(r"(?:every|each) (?:(?P<number>\d{1,3}) )?(?P<unit>minute|hour)s?|(?P<hourly>hourly)")
 _ON_DAYS = re.compile(
     rf"(?:(?:every|each|on) )?(?P<days>(?:{'|'.join(_DAYS)})s?(?:(?:, | and |, and )(?:{'|'.join(_DAYS)})s?)*)"
@@ -173,10 +181,10 @@ def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
 
 def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
     """A day and a time of it, or one of both."""
-    if _OTHERWISE.search(said) or (_NIGHT.search(said) and _SMALL_HOURS.search(said)):
+    if _OTHERWISE.search(said):
         return None
     at, words = _time_in(said)
-    if at is None and _TIME.search(words):  # dateparser would take one of several for the day's
+    if _LEFT_OVER.search(_OF_DATES.sub("", words)):
         return None
     try:
         day = read_date(words, there) if words else there.date()
@@ -193,41 +201,42 @@ def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
 def _time_in(said: str) -> tuple[time | None, str]:
     """The time of day in a text, and the words around it; of two times none is meant."""
     part, words = _part_in(said)
+    usual, hours = _PARTS_OF_DAYS[part]
     match = _TIME.search(words)
     if match is None:
-        return (None, said) if part is None else (part, words)
-    at, around = _time(match), _without(words, match)
-    if at is None or _TIME.search(around):
-        return None, said
-    if part is not None and part.hour > _HALF_DAY > at.hour:
-        at = at.replace(hour=at.hour + _HALF_DAY)
-    return at, around
+        return usual, words
+    at, around = _time(match, hours), _without(words, match)
+    return (None, said) if at is None or _TIME.search(around) else (at, around)
 
 
-def _part_in(said: str) -> tuple[time | None, str]:
-    """The part of the day in a text, and the words around it."""
+def _part_in(said: str) -> tuple[str, str]:
+    """The part of the day that a text names, or "", and the words around it."""
     if match := _TONIGHT.search(said):
-        return time(20), f"{said[: match.start()]}today{said[match.end() :]}"
+        return "night", f"{said[: match.start()]}today{said[match.end() :]}"
     if (match := _PART.search(said)) and not said[: match.start()].endswith("at "):
-        return _PARTS_OF_DAYS[match["part"]], _without(said, match)
-    return None, said
+        return match["part"], _without(said, match)
+    return "", said
 
 
 def _without(said: str, match: re.Match[str]) -> str:
     return f"{said[: match.start()].rstrip(', ')} {said[match.end() :].lstrip(', ')}".strip()
 
 
-def _time(match: re.Match[str]) -> time | None:
+def _time(match: re.Match[str], hours: range) -> time | None:
+    """The time, if it is in these hours; in the evening 8 is twelve hours later, but 8 am is not."""
     found: Mapping[str, str | None] = match.groupdict()
     if name := found["name"]:
-        return _NAMED_TIMES[name]
+        at = _NAMED_TIMES[name]
+        return at if at.hour in hours else None
     hour = int(found["hour"] or found["hour2"] or found["hour3"] or "")
     half = found["half"] or found["half2"] or found["half3"]
     if half and not 1 <= hour <= 12:
         return None
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    return time(hour, int(found["minute"] or found["minute2"] or 0)) if hour < 24 else None
+    elif hour < 12 and hour not in hours:
+        hour += 12
+    return time(hour, int(found["minute"] or found["minute2"] or 0)) if hour in hours else None
 
 
 def _in_steps(said: str) -> str | None:
