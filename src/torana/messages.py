@@ -90,7 +90,8 @@ class Principal:
     #: Whom the credential is bound to: it speaks for this user and for nobody else.
     user: str | None = None
     scopes: frozenset[Scope] = SCOPES
-    #: The token's id; None for the gateway's own.
+    #: The token's id, or where it was rotated the first one's: rules and limits go by it. None is for the
+    #: gateway's own.
     token: str | None = None
 
     @property
@@ -122,7 +123,7 @@ class Inbound:
     on_busy: OnBusy = "queue"
     #: The caller's name for this message: sent again under it, it is the same turn.
     key: str | None = None
-    #: The id of the token it came with; None for the gateway's own.
+    #: The token it came with, as in ``Principal``; None for the gateway's own.
     token: str | None = None
     #: The connector account that heard it, the platform's id of it there, and where it is answered (JSON).
     account: str | None = None
@@ -170,7 +171,7 @@ class Turn:
     state: TurnState
     attempt: int
     created_at: datetime
-    #: The id of the token its message came with.
+    #: The token its message came with, as in ``Principal``.
     token: str | None = None
     #: How often the process died while the turn ran and had settled nothing.
     crashes: int = 0

@@ -72,7 +72,8 @@ def add_tools(router: APIRouter, services: Services) -> None:
         summary="All tools, and whether a user, a token and a skill may run them",
     )
     async def list_tools(user: _Whose = "", token: _Whose = "", skill: _Whose = "") -> Response:
-        seen = await services.tools.overview(user=user or None, token=token or None, skill=skill or None)
+        root = await services.people.tokens.root(token) if token else None
+        seen = await services.tools.overview(user=user or None, token=root, skill=skill or None)
         items = [_tool_body(offer) for offer in seen.offers]
         return JSONResponse({"items": items, "next": None, "unknown": seen.strangers}, headers=NO_STORE)
 

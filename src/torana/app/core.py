@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
@@ -34,11 +34,13 @@ from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
 from torana.skills.installed import InstalledSkills
+from torana.store import tokens
 from torana.store.backup import DATABASE_NAME, INSTALLED
-from torana.store.database import Database
+from torana.store.database import Connection, Database
 from torana.store.migrate import migrate
+from torana.store.reading import read_database
 from torana.store.workspaces import Workspaces
-from torana.tools.permission import Rules
+from torana.tools.permission import Rule, Rules
 from torana.turns import Queue, Runner, Turns
 from torana.turns.approvals import Approvals
 from torana.turns.log.memory import MemoryEventLog
@@ -106,7 +108,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         granted=installed.granted,
     )
     acting = build_acting(loaded, means)
-    rules = Rules(settings.permissions)
+    rules = _rules(settings)
     prices = prices_of(settings)
     agent = TurnAgent(
         model=model,
@@ -147,6 +149,18 @@ def _database(settings: Settings) -> Database:
     path = settings.data_dir / DATABASE_NAME
     migrate(path)
     return Database(path=path)
+
+
+def _rules(settings: Settings) -> Rules:
+    """The operator's, which may name any token of a chain of rotations: turns name the first."""
+
+    def rooted(connection: Connection) -> list[Rule]:
+        return [
+            rule if rule.token is None else replace(rule, token=tokens.root(connection, rule.token))
+            for rule in settings.permissions
+        ]
+
+    return Rules(read_database(settings.data_dir / DATABASE_NAME, rooted))
 
 
 def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:

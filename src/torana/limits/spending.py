@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from torana.limits.budgets import reserved_of, spent_of
 from torana.limits.policies import Limit, Limits, Unit, Whose, day_of, window_of
 from torana.messages import MICRO, utc_now
-from torana.store import usage
+from torana.store import tokens, usage
 from torana.store.database import Connection, Database
 from torana.store.usage import Amount
 
@@ -75,6 +75,8 @@ class Report:
 def report(connection: Connection, subject: Subject, *, limits: Limits, days: int, at: datetime) -> Report:
     """What a subject spent in so many days up to a moment."""
     at = at.astimezone(UTC)
+    if subject.token is not None:
+        subject = replace(subject, token=tokens.root(connection, subject.token))
     names = [day_of(at - timedelta(days=back)) for back in reversed(range(days))]
     rows = dict(usage.by_period(connection, subject.account, first=names[0], last=names[-1]))
     month = window_of("month", at)

@@ -19,7 +19,7 @@ from torana.messages import ID_LIMIT, SCOPES, Principal, Scope, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store import tokens as rows
 from torana.store.audit import Act
-from torana.store.database import Database
+from torana.store.database import Connection, Database
 from torana.store.tokens import Token
 
 PREFIX = "torana_"
@@ -121,8 +121,11 @@ class Tokens:
         """
         if _SECRET.fullmatch(secret) is None:
             return None
-        token = await self._database.run(partial(rows.use, digest=_digest(secret), now=self._clock()))
-        return token and _holder(token)
+        return await self._database.run(partial(_holder, digest=_digest(secret), now=self._clock()))
+
+    async def root(self, token_id: str) -> str:
+        """The id under which a token's rules and limits stand: of the first, where it was rotated."""
+        return await self._database.run(partial(rows.root, token_id=token_id))
 
 
 def _check(new: NewToken) -> None:
@@ -170,11 +173,14 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _holder(token: Token) -> Principal:
+def _holder(connection: Connection, digest: bytes, now: datetime) -> Principal | None:
+    token = rows.use(connection, digest, now=now)
+    if token is None:
+        return None
     return Principal(
         name=f"token:{token.id}",
         owner=token.owner,
         user=token.user,
         scopes=SCOPES if "admin" in token.scopes else token.scopes,
-        token=token.id,
+        token=token.id if token.replaces is None else rows.root(connection, token.id),
     )

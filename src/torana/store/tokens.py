@@ -121,6 +121,14 @@ def get(connection: Connection, token_id: str) -> Token | None:
     return None if row is None else _token(row)
 
 
+def root(connection: Connection, token_id: str) -> str:
+    """The id of the token that the rotations behind another one began with; its own where there were none.
+
+    Rules, limits and what was spent go by it, so that a successor is no new beginning.
+    """
+    return connection.execute(_ROOT, {"id": token_id}).scalar() or token_id
+
+
 def listed(connection: Connection, *, before: tuple[datetime, str] | None, limit: int) -> list[Token]:
     """The tokens, also those that ended, the newest first; behind a place in that order."""
     query = sa.select(tokens)
@@ -164,6 +172,14 @@ def _token(row: RowMapping) -> Token:
     return Token(**values, scopes=cast("frozenset[Scope]", frozenset(row["scopes"].split())))
 
 
+def _rooted() -> sa.Select[str]:
+    ids = sa.select(tokens.c.id, tokens.c.replaces)
+    chain = ids.where(tokens.c.id == sa.bindparam("id")).cte("chain", recursive=True)
+    chain = chain.union(ids.join(chain, tokens.c.id == chain.c.replaces))
+    return sa.select(chain.c.id).where(chain.c.replaces.is_(None))
+
+
 # Built once, because every request asks: SQLAlchemy's cache then finds their SQL without walking them.
 _BY_DIGEST = sa.select(tokens).where(tokens.c.digest == sa.bindparam("digest"))
+_ROOT = _rooted()
 _CHANGE = sa.update(tokens).where(tokens.c.id == sa.bindparam("key"))

@@ -54,7 +54,7 @@ def of_user(user: str) -> str:
 
 
 def of_token(token: str) -> str:
-    """The account of a token, by its id."""
+    """The account of a token and of all that came in its place, by its id."""
     return f"token:{token}"
 
 

@@ -213,6 +213,37 @@ async def test_after_a_rotation_both_are_taken_until_the_overlap_is_over(guarded
     assert [(await ask(operator, token["token"])).status_code for token in (old, new)] == [401, 200]
 
 
+async def test_a_successor_stands_under_the_limits_of_its_predecessor(start: Start):
+    _, operator = await start(gateway_token=OPERATOR, limits_per_token="1 messages/day")
+    operator.headers.update(bearer(OPERATOR))
+    old = await make(operator)
+    sent = [await operator.post("/message", json={"content": "hi"}, headers=bearer(old["token"]))]
+    new = (await operator.post(f"/v1/tokens/{old['id']}/rotate")).json()
+    sent += [await operator.post("/message", json={"content": "hi"}, headers=bearer(new["token"]))]
+    assert [answer.status_code for answer in sent] == [200, 429]
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+async def test_a_rule_for_any_token_of_a_chain_is_a_rule_for_all(start: Start, named: int):
+    app, operator = await start(gateway_token=OPERATOR)
+    operator.headers.update(bearer(OPERATOR))
+    chain = [await make(operator)]
+    for _ in range(2):
+        chain.append((await operator.post(f"/v1/tokens/{chain[-1]['id']}/rotate")).json())
+    await app.close()
+    rules = [{"tool": "*", "token": chain[named]["id"], "permission": "deny"}]
+    model = ScriptedModel(*["Done."] * 3)
+    _, client = await start(model, gateway_token=OPERATOR, permissions=json.dumps(rules))
+
+    for token in chain:
+        assert (
+            await client.post("/message", json={"content": "hi"}, headers=bearer(token["token"]))
+        ).is_success
+        told = await client.get("/v1/tools", params={"token": token["id"]}, headers=bearer(OPERATOR))
+        assert {item["permission"] for item in told.json()["items"]} == {"deny"}
+    assert [request.info.function_tools for request in model.requests] == [[]] * 3
+
+
 async def test_a_rotation_needs_no_body(operator: httpx.AsyncClient):
     old = await make(operator)
     assert (await operator.post(f"/v1/tokens/{old['id']}/rotate")).status_code == 201

@@ -91,6 +91,19 @@ def test_usage_as_json(command: Command, flags: tuple[str, ...], account: str, m
     assert len(told["days"]) == 2
 
 
+def test_a_rotated_token_is_told_of_with_what_came_after_it(command: Command, place: Path) -> None:
+    first = json.loads(command("token", "create", "--json")[1])["id"]
+    second = json.loads(command("token", "rotate", first, "--json")[1])["id"]
+    engine = sqlite_engine(place / "data" / DATABASE_NAME)
+    with engine.begin() as connection:
+        rows.add(connection, [f"token:{first}"], [day_of(utc_now())], Amount(messages=3))
+    engine.dispose()
+
+    told = [json.loads(command("usage", "--json", "--token", token)[1]) for token in (first, second)]
+
+    assert [one["today"]["messages"] for one in told] == [3, 3]
+
+
 @pytest.mark.usefixtures("spent")
 def test_nothing_at_all_is_a_plot_too(command: Command) -> None:
     code, out, _ = command("usage", "--user", "bob\x1b[31m", "--days", "1")

@@ -223,6 +223,18 @@ async def test_what_was_rotated_is_not_rotated_again_but_its_successor_is(tokens
     assert third.token.expires_at == START + 30 * DAY
 
 
+async def test_all_of_a_chain_of_rotations_stand_under_the_id_of_its_first(tokens: Tokens):
+    issued = [await tokens.create(NewToken(), act=ACT)]
+    for _ in range(3):
+        issued.append(await tokens.rotate(issued[-1].token.id, overlap=HOUR, act=ACT))
+    holders = [await tokens.authenticate(one.secret) for one in issued]
+    first = issued[0].token.id
+    assert [holder and holder.token for holder in holders] == [first] * 4
+    assert [holder and holder.name for holder in holders] == [f"token:{one.token.id}" for one in issued]
+    assert [await tokens.root(one.token.id) for one in issued] == [first] * 4
+    assert await tokens.root("tok_nobody") == "tok_nobody"
+
+
 async def test_every_change_is_in_the_audit_record(tokens: Tokens, database: Database):
     old = await tokens.create(NewToken(user="alice", lifetime=DAY, label="secret plan"), act=ACT)
     new = await tokens.rotate(old.token.id, overlap=HOUR, act=ACT)
