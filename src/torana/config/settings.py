@@ -141,7 +141,7 @@ class Settings(BaseModel):
         default=0,
         ge=0,
         le=36_500,
-        description="Days after which a session in which nothing was said is deleted; 0 keeps all.",
+        description="Days after which a session in which nothing was said or answered is deleted; 0 keeps all.",
     )
     recall_in_rooms: bool = Field(
         default=False,

@@ -1,4 +1,4 @@
-"""Expiry: sessions in which nothing was said for long are deleted."""
+"""Expiry: sessions in which nothing was said or answered for long are deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Expiry:
-    """Deletes idle sessions, when it is started and then once an hour; none with a turn that has not ended."""
+    """Deletes idle sessions, when it is started and then once an hour.
+
+    None goes with a turn that has not ended, or whose reply is still to be delivered.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Expiry:
         clock: Callable[[], datetime] = utc_now,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """A session expires when nothing was said for ``after``; ``forget`` gets the ids of its turns."""
+        """A session expires that was silent for ``after``; ``forget`` gets the ids of its turns."""
         self._database = database
         self._after = after
         self._forget = forget

@@ -23,6 +23,7 @@ from torana.store.tables import (
     steps,
     tombstones,
     turns,
+    undelivered,
     unfinished,
 )
 
@@ -52,8 +53,8 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
 
 
 def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
-    """The ids of sessions of every owner in which nothing was said since then and nothing waits, the oldest
-    first.
+    """The ids of sessions of every owner in which nothing was said or answered since then, and nothing waits
+    for its end or its delivery; the oldest first.
     """
     found = sa.select(sessions.c.id).where(_idle_since(before)).order_by(sessions.c.updated_at).limit(limit)
     return list(connection.execute(found).scalars())
@@ -74,8 +75,12 @@ def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
 
 
 def _idle_since(before: datetime) -> sa.ColumnElement[bool]:
-    waits = sa.exists().where(unfinished, turns.c.session_id == sessions.c.id)
-    return (sessions.c.updated_at < before) & ~waits
+    of_it = turns.c.session_id == sessions.c.id
+    waits = sa.exists().where(unfinished, of_it)
+    # An answer may come long after its message, and be delivered long after that.
+    unsaid = turns.c.id.in_(sa.select(deliveries.c.turn_id).where(undelivered))
+    answered = sa.exists().where(of_it, (turns.c.ended_at >= before) | unsaid)
+    return (sessions.c.updated_at < before) & ~waits & ~answered
 
 
 def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: datetime) -> Deleted:

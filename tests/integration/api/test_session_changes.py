@@ -443,10 +443,11 @@ async def test_idle_sessions_go_when_the_gateway_starts(start: Start, tmp_path: 
     await say(client, "a", channel="old")
     await say(client, "b", channel="new")
     await app.close()
-    old = sa.update(sessions).where(sessions.c.channel == "old")
+    then = utc_now() - timedelta(days=2)
     engine = sqlite_engine(tmp_path / "data" / "torana.db")
     with engine.begin() as connection:
-        connection.execute(old.values(updated_at=utc_now() - timedelta(days=2)))
+        connection.execute(sa.update(sessions).where(sessions.c.channel == "old").values(updated_at=then))
+        connection.execute(sa.update(turn_rows).where(turn_rows.c.channel == "old").values(ended_at=then))
     engine.dispose()
     _, again = await start(session_days=1)
     while len((await again.get("/v1/sessions")).json()["items"]) > 1:

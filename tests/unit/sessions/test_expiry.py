@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,11 +13,11 @@ import pytest
 import sqlalchemy as sa
 from tests.standins.clock import Clock
 
-from torana.errors import Erased
+from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
 from torana.sessions.expiry import Expiry
 from torana.store.database import Database
-from torana.store.tables import sessions, tombstones
+from torana.store.tables import deliveries, sessions, tombstones
 from torana.store.tables import turns as turn_rows
 from torana.testing import ScriptedModel
 from torana.turns import Turns
@@ -78,7 +79,32 @@ async def test_a_session_with_a_turn_that_has_not_ended_does_not_expire(
     assert await expiry.sweep() == 0
     gate.set()
     assert (await turns.ended(running)).reply == "late"
+    assert await expiry.sweep() == 0  # what was answered just now was said just now
+    moving.now += timedelta(days=31)
     assert await expiry.sweep() == 1
+
+
+async def test_an_old_turn_that_is_run_again_makes_its_session_new(
+    open_turns: Callable[..., Turns], say: Say, database: Database, moving: Clock
+) -> None:
+    turns = open_turns(ScriptedModel([ModelFailed("no")], "yes"), clock=moving)
+    failed = await say(turns)
+    moving.now += timedelta(days=31)
+    again = await turns.ended(await turns.retry(failed.owner, failed.id))
+    assert again.state == "completed"
+    assert await expiry_of(database, moving, turns.forget).sweep() == 0
+
+
+@pytest.mark.parametrize(("state", "gone"), [("pending", 0), ("sent", 1)])
+async def test_a_session_of_which_something_is_still_to_be_delivered_does_not_expire(
+    turns: Turns, message: Callable[..., Inbound], database: Database, moving: Clock, state: str, gone: int
+) -> None:
+    heard = replace(message(), account="home", place="{}")
+    await turns.ended(await turns.accept(heard))
+    moving.now += timedelta(days=31)
+    change = sa.update(deliveries).values(state=state)
+    await database.run(lambda connection: connection.execute(change))
+    assert await expiry_of(database, moving, turns.forget).sweep() == gone
 
 
 async def test_a_session_that_is_used_between_the_look_and_the_deletion_stays(
