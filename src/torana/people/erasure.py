@@ -30,6 +30,7 @@ KEPT = (
 OUT_OF_REACH = (
     "chat platforms, and all who received an answer",
     "the model's provider, and whatever the operator's own tools keep",
+    "what programs of MCP servers keep in their homes (mcp/ in the data directory) and elsewhere",
     "backups and exports made earlier",
     "the log on standard error, and lines of the log files that name no turn",
 )
@@ -57,7 +58,8 @@ class Receipt:
 
 
 class Erasure:
-    """Erases users, so that no file of the data directory holds a text of theirs afterwards.
+    """Erases users, so that no file of the data directory holds a text of theirs afterwards, but for what
+    programs of MCP servers have written into their homes there.
 
     The rows go in one transaction, with the entry in the audit record: a crash leaves all of them or none. The
     steps behind it can be repeated, and are by erasing again.

@@ -170,6 +170,11 @@ def add_notice(connection: Connection, account: str, line: str, place: str, *, t
     connection.execute(_INSERT, _new(account, line, place, text, at))
 
 
+def delete_notices(connection: Connection) -> None:
+    """Forget all of those, said or not: no row tells whom it was for."""
+    connection.execute(sa.delete(deliveries).where(deliveries.c.turn_id.is_(None)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """The row of a reply that is shown while it grows, whether it is new, and what is to be shown of it."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import owner_of
-from torana.store import audit, memory_words, schedules
+from torana.store import audit, deliveries, memory_words, schedules
 from torana.store.audit import Act
 from torana.store.deletion import delete_turns
 from torana.store.senders import of_user
@@ -69,8 +69,9 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     """Delete everything of a user, and record the act; None where a turn has not ended, and nothing is done.
 
     Turns leave tombstones, and keys that stood for them lose what they knew of the message; bound tokens lose
-    their labels, and how many were revoked before is told. What was spent and the audit record stay. Done
-    again it finds nothing left.
+    their labels, and how many were revoked before is told. What the gateway itself told anybody in a chat is
+    forgotten, for a place there may name the user. What was spent and the audit record stay. Done again it
+    finds nothing left.
     """
     if unfinished(connection, user):
         return None
@@ -87,6 +88,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
     _forget_senders(connection, user)
+    deliveries.delete_notices(connection)
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
     if shared:

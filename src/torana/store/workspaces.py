@@ -103,8 +103,12 @@ class Workspaces:
                     os.rmdir(_found(above, folders[depth - 1]), dir_fd=above)
 
     def erase(self, user: str) -> int:
-        """Delete all of a user's files; returns how many there were. Raises ``OSError``."""
+        """Delete all of a user's files; returns how many there were. Raises ``OSError``.
+
+        What a crash left of files that were being written goes too: nobody knows whose it is.
+        """
         with self._writing:
+            _clear(self._directory / _UNFINISHED)
             count = len(_listed(self.folder(user)))
             with suppress(FileNotFoundError):
                 shutil.rmtree(self.folder(user))
@@ -124,8 +128,7 @@ class Workspaces:
         aside = self._directory / _UNFINISHED
         aside.mkdir(mode=0o700, exist_ok=True)
         with _opened(aside) as unfinished:
-            for left in aside.iterdir():  # by a crash: nobody else writes now
-                left.unlink()
+            _clear(aside)
             draft = secrets.token_hex(8)
             file = os.open(
                 draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=unfinished
@@ -147,6 +150,13 @@ def everything(directory: Path) -> Iterator[tuple[str, bytes]]:
             if folder.name != _UNFINISHED:
                 for name, body in _contents(folder):
                     yield f"{folder.name}/{name}", body
+
+
+def _clear(aside: Path) -> None:
+    """Delete what a crash left of files; called by who alone writes at this moment."""
+    with suppress(FileNotFoundError):
+        for left in aside.iterdir():
+            left.unlink()
 
 
 def _listed(folder: Path) -> list[Entry]:

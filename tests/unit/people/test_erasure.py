@@ -25,6 +25,7 @@ from torana.people.tokens import NewToken, Tokens
 from torana.sessions import Sessions
 from torana.store.audit import Act, listed
 from torana.store.database import Database
+from torana.store.deliveries import add_notice, sent
 from torana.store.erasure import erase
 from torana.store.senders import Asker
 from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
@@ -217,6 +218,42 @@ async def test_of_whom_the_operator_turned_away_nothing_is_left_but_that(
     assert await database.run(lambda c: c.execute(sa.select(senders.c.user)).scalars().all()) == [None]
     assert b"Anabel B." not in bytes_of(path)
     assert b"attic" not in bytes_of(path)
+
+
+async def test_what_the_gateway_itself_told_somebody_is_gone_whether_it_was_sent_or_waits(
+    path: Path, database: Database, open_turns: Callable[..., Turns], erasure: Callable[..., Erasure]
+):
+    for number, place in enumerate(("attic@example.org", "cellar@example.org"), start=1):
+        tell = partial(add_notice, account="mail", line=place, place=place, text="Slower, please.", at=ACT.at)
+        await database.run(tell)
+        if number == 1:
+            await database.run(partial(sent, number=number, shown_as="m1", at=ACT.at))
+
+    await erasure(database, open_turns(ScriptedModel())).erase("ana", ACT)
+
+    assert not [word for word in (b"attic", b"cellar", b"Slower") if word in bytes_of(path)]
+
+
+async def test_a_file_of_the_users_that_a_crash_cut_off_is_gone(
+    path: Path,
+    database: Database,
+    workspaces: Workspaces,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torana.store.workspaces.os.replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            workspaces.write("ana", "plan.txt", b"buy figs")
+    assert b"buy figs" in bytes_of(path)
+
+    await erasure(database, open_turns(ScriptedModel())).erase("ana", ACT)
+
+    assert b"buy figs" not in bytes_of(path)
 
 
 # --- readers of the file
