@@ -28,11 +28,17 @@ def oversight(request: Request) -> Act | None:
     return act(request) if who(request).view == EVERYONE else None
 
 
-def needs(*scopes: Scope) -> Any:
-    """A dependency of a path that any of the scopes opens; other tokens get 403 before anything is read."""
+def needs(*scopes: Scope, unbound: Scope | None = None) -> Any:
+    """A dependency of a path that any of the scopes opens; other tokens get 403 before anything is read.
+
+    A token that is bound to nobody needs the scope ``unbound`` too: what it reaches there others may have made.
+    """
 
     async def checked(request: Request) -> None:
-        if who(request).scopes.isdisjoint(scopes):
+        principal = who(request)
+        if principal.scopes.isdisjoint(scopes):
             raise ScopeMissing(f"The token lacks the scope for this; it needs {' or '.join(scopes)}.")
+        if unbound is not None and principal.user is None and unbound not in principal.scopes:
+            raise ScopeMissing(f"The token is bound to nobody, and for this such a one needs {unbound}.")
 
     return Depends(checked)

@@ -28,7 +28,7 @@ def add_approvals(router: APIRouter, services: Services) -> None:
 
     @router.get(
         "/v1/approvals",
-        dependencies=[needs("message", "read")],
+        dependencies=[needs("message", "read", unbound="read")],
         response_model=shapes.ApprovalsBody,
         response_description="A page of open approvals, the newest first.",
         responses=documented(*COMMON, BadRequest),

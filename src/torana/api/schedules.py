@@ -36,7 +36,7 @@ def add_schedules(router: APIRouter, services: Services) -> None:
 
     @router.get(
         _PLACE,
-        dependencies=[needs("message", "read")],
+        dependencies=[needs("message", "read", unbound="read")],
         response_model=shapes.SchedulesBody,
         response_description="A page of schedules, the newest first.",
         responses=documented(*COMMON, BadRequest),
@@ -77,7 +77,7 @@ def add_schedule(router: APIRouter, services: Services) -> None:
 
     @router.get(
         f"{_PLACE}/{{schedule_id}}",
-        dependencies=[needs("message", "read")],
+        dependencies=[needs("message", "read", unbound="read")],
         response_model=shapes.ScheduleBody,
         response_description="The schedule as it stands.",
         responses=documented(*COMMON, NotFound),
@@ -89,7 +89,7 @@ def add_schedule(router: APIRouter, services: Services) -> None:
 
     @router.delete(
         f"{_PLACE}/{{schedule_id}}",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         response_model=shapes.ScheduleBody,
         response_description="What was removed.",
         responses=documented(*COMMON, NotFound),
@@ -101,7 +101,7 @@ def add_schedule(router: APIRouter, services: Services) -> None:
 
     @router.post(
         f"{_PLACE}/{{schedule_id}}/pause",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         response_model=shapes.ScheduleBody,
         response_description="It rests.",
         responses=documented(*COMMON, NotFound, Conflict),
@@ -113,7 +113,7 @@ def add_schedule(router: APIRouter, services: Services) -> None:
 
     @router.post(
         f"{_PLACE}/{{schedule_id}}/resume",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         response_model=shapes.ScheduleBody,
         response_description="It goes on.",
         responses=documented(*COMMON, NotFound, Conflict),

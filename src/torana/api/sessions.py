@@ -105,7 +105,7 @@ def _add_reading(router: APIRouter, services: Services) -> None:
 def _add_changing(router: APIRouter, services: Services) -> None:
     @router.post(
         "/v1/sessions/{session_id}/fork",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         status_code=201,
         response_model=shapes.SessionBody,
         response_description="The new session.",
@@ -128,7 +128,7 @@ def _add_changing(router: APIRouter, services: Services) -> None:
 
     @router.post(
         "/v1/sessions/{session_id}/reset",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         response_model=shapes.SessionBody,
         response_description="The session.",
         responses=documented(*COMMON, NotFound),
@@ -140,7 +140,7 @@ def _add_changing(router: APIRouter, services: Services) -> None:
 
     @router.delete(
         "/v1/sessions/{session_id}",
-        dependencies=[needs("message")],
+        dependencies=[needs("message", unbound="read")],
         response_model=shapes.DeletedBody,
         response_description="What was deleted.",
         responses=documented(*COMMON, NotFound, Conflict),

@@ -19,7 +19,8 @@ Start = Callable[..., Awaitable[Gateway]]
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
 
-#: Which scopes open a path, each alone; `admin` is every scope. None is every token.
+#: Which scopes open a path, each alone, to a token bound to nobody; `admin` is every scope. None is every
+#: one.
 OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/health"): None,
     ("GET", "/"): None,
@@ -32,21 +33,21 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
     ("POST", "/v1/turns/{turn_id}/approvals/{call_id}"): {"message"},
-    ("GET", "/v1/approvals"): {"message", "read"},
+    ("GET", "/v1/approvals"): {"read"},
     ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},
     ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
     ("GET", "/v1/sessions/{session_id}/export"): {"read"},
-    ("POST", "/v1/sessions/{session_id}/fork"): {"message"},
-    ("POST", "/v1/sessions/{session_id}/reset"): {"message"},
-    ("DELETE", "/v1/sessions/{session_id}"): {"message"},
-    ("GET", "/v1/schedules"): {"message", "read"},
+    ("POST", "/v1/sessions/{session_id}/fork"): set(),
+    ("POST", "/v1/sessions/{session_id}/reset"): set(),
+    ("DELETE", "/v1/sessions/{session_id}"): set(),
+    ("GET", "/v1/schedules"): {"read"},
     ("POST", "/v1/schedules"): {"message"},
-    ("GET", "/v1/schedules/{schedule_id}"): {"message", "read"},
-    ("DELETE", "/v1/schedules/{schedule_id}"): {"message"},
-    ("POST", "/v1/schedules/{schedule_id}/pause"): {"message"},
-    ("POST", "/v1/schedules/{schedule_id}/resume"): {"message"},
+    ("GET", "/v1/schedules/{schedule_id}"): {"read"},
+    ("DELETE", "/v1/schedules/{schedule_id}"): set(),
+    ("POST", "/v1/schedules/{schedule_id}/pause"): set(),
+    ("POST", "/v1/schedules/{schedule_id}/resume"): set(),
     ("GET", "/v1/users/{user_id}/memories"): {"memory"},
     ("POST", "/v1/users/{user_id}/memories"): {"memory"},
     ("DELETE", "/v1/users/{user_id}/memories"): {"memory"},
@@ -82,6 +83,19 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/mcp"): set(),
     ("POST", "/v1/mcp/{server}/approve"): set(),
 }
+
+#: What is opened by `message`, and to a token that is bound to nobody only with `read`: others made it.
+OF_OTHERS = [
+    ("GET", "/v1/approvals"),
+    ("POST", "/v1/sessions/{session_id}/fork"),
+    ("POST", "/v1/sessions/{session_id}/reset"),
+    ("DELETE", "/v1/sessions/{session_id}"),
+    ("GET", "/v1/schedules"),
+    ("GET", "/v1/schedules/{schedule_id}"),
+    ("DELETE", "/v1/schedules/{schedule_id}"),
+    ("POST", "/v1/schedules/{schedule_id}/pause"),
+    ("POST", "/v1/schedules/{schedule_id}/resume"),
+]
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -125,6 +139,21 @@ async def test_a_scope_opens_its_paths_and_no_other(operator: httpx.AsyncClient,
         assert (answer.status_code == 403) == refused, (method, path)
         if refused:
             assert answer.json()["code"] == "scope_missing"
+
+
+async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(operator: httpx.AsyncClient):
+    unbound, hers, reader = [
+        await token(operator, scopes=["message"]),
+        await token(operator, scopes=["message"], user="alice"),
+        await token(operator, scopes=["message", "read"]),
+    ]
+    for method, path in OF_OTHERS:
+        refused, *let_in = [
+            await operator.request(method, path, headers=held) for held in (unbound, hers, reader)
+        ]
+        assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), (method, path)
+        assert "read" in refused.json()["detail"]
+        assert 403 not in [answer.status_code for answer in let_in], (method, path)
 
 
 async def test_the_scope_is_asked_for_before_the_body_is_read(operator: httpx.AsyncClient):
