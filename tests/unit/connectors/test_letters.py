@@ -317,6 +317,12 @@ def test_a_writer_is_believed_whom_the_server_checked(results: list[str]) -> Non
         ["mx.test; dkim=fail header.d=people.test"],
         ["mx.test; spf=softfail smtp.mailfrom=people.test"],
         ["mx.test; dkim=pass header.d=other.test", "mx.test; dkim=pass header.d=people.test"],
+        # What a sender wrote himself stands below what an honest server found.
+        ["mx.test; spf=fail", GOOD],
+        ["mx.test; none", GOOD],
+        ["mx.test; dmarc=none", "mx.test; spf=pass smtp.mailfrom=people.test"],
+        ["mx.test; spf=fail (of x; y", GOOD],
+        ['mx.test; spf=fail smtp.helo="x', GOOD],
         # What a sender can write into the results of an honest server.
         ['mx.test; spf=fail smtp.mailfrom="; dmarc=pass header.from=people.test;"@evil.test'],
         ['mx.test; spf=fail (of "x); dmarc=pass header.from=people.test (y"@evil.test) smtp.helo=x'],

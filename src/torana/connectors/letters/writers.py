@@ -54,24 +54,27 @@ class _Result:
 def doubt(letter: Letter, server: str) -> str | None:
     """Why it may be from somebody else than it says, as far as our own mail server found out (RFC 8601).
 
-    Believed are headers of this ``server`` alone, and of several the one that was added last: what a sender
-    wrote himself stands below. DMARC has to pass, or, for domains without it, SPF or DKIM for the very domain.
+    Believed is the uppermost header of this ``server`` alone, which was added last, whatever it does not speak
+    of: a sender can have written all others. DMARC has to pass, or, for domains without it, SPF or DKIM for the
+    very domain.
     """
     headers = letter.headers.get("authentication-results", ())
-    told = [results for value in headers if (results := _results(value, server)) is not None]
+    told = next((found for value in headers if (found := _results(value, server)) is not None), None)
+    if told is None:
+        return "the mail server did not check it"
     domain = letter.address.rpartition("@")[2]
-    dmarc = _uppermost(told, "dmarc")
+    dmarc = _of(told, "dmarc")
     if any(result.verdict not in ("none", "temperror", "permerror") for result in dmarc):
         passed = [result.verdict for result in dmarc] == ["pass"]
         return None if passed and dmarc[0].about.get("header.from") == domain else "dmarc did not pass"
-    signers = [_signer(one.about) for one in _uppermost(told, "dkim") if one.verdict == "pass"]
-    spf = _uppermost(told, "spf")
+    signers = [_signer(one.about) for one in _of(told, "dkim") if one.verdict == "pass"]
+    spf = _of(told, "spf")
     if [result.verdict for result in spf] == ["pass"]:
         signers.append(spf[0].about.get("smtp.mailfrom", "").rpartition("@")[2])
     # A domain speaks for those below it, and not the other way round.
     if any("." in signer and f".{domain}".endswith(f".{signer}") for signer in signers):
         return None
-    return "neither spf nor dkim passed for its domain" if told else "the mail server did not check it"
+    return "neither spf nor dkim passed for its domain"
 
 
 def _signer(about: Mapping[str, str]) -> str:
@@ -79,17 +82,19 @@ def _signer(about: Mapping[str, str]) -> str:
     return about.get("header.d") or about.get("header.i", "").rpartition("@")[2]
 
 
-def _uppermost(told: Sequence[Sequence[_Result]], method: str) -> Sequence[_Result]:
-    """What the uppermost header that knows of this method says of it."""
-    for results in told:
-        if found := [result for result in results if result.method == method]:
-            return found
-    return ()
+def _of(told: Sequence[_Result], method: str) -> Sequence[_Result]:
+    return [result for result in told if result.method == method]
 
 
 def _results(value: str, server: str) -> list[_Result] | None:
-    """The results of one header, or None where it is another server's, or cannot be read."""
-    name, *statements = _statements(value) or [""]
+    """The results of one header, or None where it is another server's.
+
+    One that cannot be read may be this server's, so it has no results: a sender can make it so.
+    """
+    statements = _statements(value)
+    if statements is None:
+        return []
+    name, *statements = statements
     if name.lower().split()[:1] != [server.lower()]:
         return None
     found = [[(k.lower(), v.lower()) for k, v in _PROPERTY.findall(one)] for one in statements]
