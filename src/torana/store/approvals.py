@@ -20,6 +20,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from torana.messages import Inbound
 from torana.store.questions import before_question
 from torana.store.tables import approvals, deliveries, owned, turns
 
@@ -169,35 +170,21 @@ def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> 
     return [_approval(row) for row in rows.mappings()]
 
 
-def open_in(
-    connection: Connection,
-    owner: str,
-    channel: str,
-    user: str | None,
-    *,
-    now: datetime,
-    said_at: datetime,
-    in_chat: bool,
-) -> list[Approval]:
-    """What a user who said something in a channel at ``said_at`` had been asked there, and is at this moment.
+def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
+    """What a message's speaker had been asked in its channel when it was said, and is at this moment.
 
     In a chat that is what was shown in it by then, whole; who speaks over HTTP may know what was asked there,
     too. In the order of asking.
     """
-    was_shown = _shown_at <= said_at
-    query = _open_in(owner, channel, user, now).where(
-        was_shown if in_chat else turns.c.account.is_(None) | was_shown
-    )
+    was_shown = _shown_at <= (inbound.said_at or now)
+    in_chat = inbound.account is not None
+    query = _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
     return [_approval(row) for row in connection.execute(query).mappings()]
 
 
-def said_in(
-    connection: Connection, owner: str, channel: str, user: str | None, *, now: datetime
-) -> Approval | None:
-    """The oldest open question to a user that was given to a channel's chat to be said, shown or not."""
-    query = _open_in(owner, channel, user, now).where(
-        turns.c.account.is_not(None), approvals.c.delivery.is_not(None)
-    )
+def said_to(connection: Connection, inbound: Inbound, *, now: datetime) -> Approval | None:
+    """The oldest open question to a message's speaker that was given to its chat to be said, shown or not."""
+    query = _open_to(inbound, now).where(turns.c.account.is_not(None), approvals.c.delivery.is_not(None))
     row = connection.execute(query).mappings().first()
     return None if row is None else _approval(row)
 
@@ -227,12 +214,14 @@ def _open_at(now: datetime) -> sa.Select[Any]:
     return sa.select(approvals).where(is_open, approvals.c.expires_at > now)
 
 
-def _open_in(owner: str, channel: str, user: str | None, now: datetime) -> sa.Select[Any]:
-    of_user = turns.c.user.is_(None) if user is None else turns.c.user == user
+def _open_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
+    # Who names nobody is known by the token alone.
+    nobody = turns.c.user.is_(None) & turns.c.token.is_not_distinct_from(inbound.token)
+    of_speaker = nobody if inbound.user is None else turns.c.user == inbound.user
     return (
         _open_at(now)
         .join(turns, turns.c.id == approvals.c.turn_id)
-        .where(turns.c.owner == owner, turns.c.channel == channel, of_user)
+        .where(turns.c.owner == inbound.owner, turns.c.channel == inbound.channel, of_speaker)
         .order_by(approvals.c.created_at, approvals.c.id)
     )
 

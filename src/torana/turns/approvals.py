@@ -206,32 +206,24 @@ class Approvals:
 
 
 def answer(
-    connection: Connection, inbound: Inbound, channel: str, choice: Choice, act: Act
+    connection: Connection, inbound: Inbound, choice: Choice, act: Act
 ) -> tuple[Approval, Sequence[Approval]] | None:
     """Decide the oldest call that this message's speaker had been asked about in the channel when it was said,
     and what else they were asked; None where nothing was. In a chat one question is shown at a time.
     """
-    asked = rows.open_in(
-        connection,
-        inbound.owner,
-        channel,
-        inbound.user,
-        now=act.at,
-        said_at=inbound.said_at or act.at,
-        in_chat=inbound.account is not None,
-    )
+    asked = rows.open_to(connection, inbound, now=act.at)
     if not asked:
         return None
     return _decide(connection, asked[0], _verdict(choice, by=act.principal, at=act.at), act), asked[1:]
 
 
-def unanswered(connection: Connection, inbound: Inbound, channel: str, now: datetime) -> Approval | None:
+def unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:
     """The question that is open in the chat in which this message was said, though the message does not answer
     it: its speaker cannot have seen all of it.
     """
     if inbound.account is None:
         return None
-    return rows.said_in(connection, inbound.owner, channel, inbound.user, now=now)
+    return rows.said_to(connection, inbound, now=now)
 
 
 def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:

@@ -96,7 +96,7 @@ def _answered(
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, new.channel, choice, act)
+    decided = answer(connection, inbound, choice, act)
     if decided is None:
         return _not_counted(connection, inbound, new)
     approval, more = decided
@@ -107,7 +107,7 @@ def _answered(
 
 def _not_counted(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[Turn, None] | None:
     """The turn of a word that may have been meant for an open question, but is not taken for its answer."""
-    approval = unanswered(connection, inbound, new.channel, new.at)
+    approval = unanswered(connection, inbound, new.at)
     if approval is None:
         return None
     once_more = is_lost(connection, approval)

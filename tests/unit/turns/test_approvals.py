@@ -640,6 +640,22 @@ async def test_questions_are_listed_page_by_page_the_newest_first(
     assert (await gateway.turns.approvals.listed("user:ana", limit=9)).items == []
 
 
+@pytest.mark.parametrize(("asked_with", "said_with"), [(None, "tok_a"), ("tok_a", None), ("tok_a", "tok_b")])
+async def test_a_yes_of_nobody_by_name_counts_with_the_same_token_alone(
+    boot: Boot, desk: Desk, message: Message, asked_with: str | None, said_with: str | None
+) -> None:
+    gateway = await boot(ScriptedModel([pay()], "Paid."), desk.toolset())
+    turn = await gateway.turns.accept(message(token=asked_with))
+    await asked(gateway, turn)
+
+    other = await gateway.turns.accept(message("yes", token=said_with))
+
+    assert (other.state, desk.done) == ("queued", [])
+    await gateway.turns.cancel("gateway", other.id)
+    assert (await gateway.turns.accept(message("yes", token=asked_with))).state == "completed"
+    assert (await gateway.turns.ended(turn)).reply == "Paid."
+
+
 async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "paid", "hello"), desk.toolset())
     turn = await gateway.turns.accept(message("pay ana"))
