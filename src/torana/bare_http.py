@@ -29,7 +29,7 @@ HEAD_LIMIT = 64 * 1024
 HEAD_SECONDS = 30.0
 
 #: Files that the process lets itself open, half of them connections: each of those may hold a head in memory.
-_FILES = 16_384
+_FILES = 4_096
 
 #: Seconds between two lines in the log about callers who were sent away.
 _TOLD = 60.0
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 def raise_open_files() -> None:
-    """Let the process open as many files as the system lets it, or 16,384: each connection is one."""
+    """Let the process open as many files as the system lets it, or 4,096: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -54,7 +54,7 @@ def raise_open_files() -> None:
 
 
 def open_files() -> int:
-    """How many files the process may have open, or 16,384 where those are more."""
+    """How many files the process may have open, or 4,096 where those are more."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _FILES if soft == resource.RLIM_INFINITY else min(soft, _FILES)
 

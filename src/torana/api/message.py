@@ -17,7 +17,7 @@ from torana.api.prefer import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
 from torana.api.services import NO_STORE, Services
 from torana.api.sse import EventStream
-from torana.errors import Draining, NotFailed, WaitExpired, by_code
+from torana.errors import Draining, NotFailed, StoreUnavailable, WaitExpired, by_code
 from torana.limits.standings import headers
 from torana.messages import Inbound, Principal, Turn
 
@@ -98,8 +98,8 @@ async def _plain(
             headers=told,
             extra={"instance": _place(turn)},
         ) from None
-    except Draining as error:
-        raise Draining(error.detail, headers=told, extra={"instance": _place(turn)}) from None
+    except (Draining, StoreUnavailable) as error:  # it is accepted, and answered after the next start
+        raise type(error)(error.detail, headers=told, extra={"instance": _place(turn)}) from None
     if ended.failure is not None:
         raise error_from(ended.failure, headers=told)
     return JSONResponse(wire.answer(ended), headers={**told, **NO_STORE})

@@ -63,8 +63,6 @@ _OTHERWISE = re.compile(
     r"(?<!at )\b(?:\d*(?:second|sec|minute|min|hour|hr|h)s?|now|ago|utc|gmt|[ecmp][sd]t|ces?t|bst|jst)\b"
     r"(?<!\d h)"
 )
-#: Until then "at 8" in the evening is meant twelve hours later.
-_HALF_DAY = 12
 
 _DAYS = {
     "monday": "MON",

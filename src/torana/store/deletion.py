@@ -54,9 +54,9 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
 
 def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
     """The ids of sessions of every owner in which nothing was said or answered since then, and nothing waits
-    for its end or its delivery; the oldest first.
+    for its end or its delivery.
     """
-    found = sa.select(sessions.c.id).where(_idle_since(before)).order_by(sessions.c.updated_at).limit(limit)
+    found = sa.select(sessions.c.id).where(_idle_since(before)).limit(limit)
     return list(connection.execute(found).scalars())
 
 

@@ -41,7 +41,7 @@ _NUMBER = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:e[+-]?\d++)?"
 _WHOLE = rf"(?<![\d.])({_NUMBER})"
 _TOKEN = re.compile(rf"\s*(?P<number>{_NUMBER})|\s*(?P<symbol>\*\*|//|[a-z]\w*|\S)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d)")
-_ADDED_PERCENTAGE = re.compile(rf"[\w)]\s*[+-]\s*{_NUMBER}\s*%(?!\s*[\d.(a-z])")
+_ADDED_PERCENTAGE = re.compile(rf"[\w)](?<!\de)\s*[+-]\s*{_NUMBER}\s*%(?!\s*[\d.(a-z])")
 # Longer than PRECISION, so that every result with it is known to be rounded.
 _PI = Decimal(
     "3.1415926535897932384626433832795028841971693993751058209749445923"

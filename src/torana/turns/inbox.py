@@ -32,7 +32,6 @@ from torana.store.turns import Accepted, Ending, NewTurn
 from torana.turns import endings
 from torana.turns.approvals import Approvals
 from torana.turns.controls import Controls
-from torana.turns.endings import cut_off, failed
 from torana.turns.journal import settled_text
 from torana.turns.log.base import EventLog
 from torana.turns.questions import read_answer
@@ -105,7 +104,7 @@ class Turns:
         ended: a poisonous message is found out, and its neighbours live.
         """
         for turn in await self._database.run(rows.interrupted):
-            await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
+            await self._end(turn, endings.cut_off(turn, await self._settled_text(turn), self._clock()))
         unfinished = await self._database.run(rows.recover)
         for turn in unfinished:
             self._runner.expect(turn, settled=await self._settled_text(turn))
@@ -334,14 +333,14 @@ class Turns:
         return await self.get(owner, turn_id)
 
     async def _retry(self, owner: str, turn_id: str, act: Act | None) -> Turn:
-        failed = await self.get(owner, turn_id)
+        turn = await self.get(owner, turn_id)
         # What it settled is read before it runs again: from then on its events belong to whoever runs it.
-        settled = await self._settled_text(failed)
+        settled = await self._settled_text(turn)
         work = partial(self._taken_up, owner=owner, turn_id=turn_id, hold=self._runner.holding)
-        turn = await self._database.run(recorded(work, on_a_users(failed.owner, act), "turn.retry", turn_id))
-        turn = turn or await self._missing(owner, turn_id)
-        self._begin(turn, settled=settled)
-        return turn
+        again = await self._database.run(recorded(work, on_a_users(turn.owner, act), "turn.retry", turn_id))
+        again = again or await self._missing(owner, turn_id)
+        self._begin(again, settled=settled)
+        return again
 
     def _taken_up(self, connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
         turn = rows.retry(connection, owner, turn_id, hold=hold)
@@ -398,9 +397,9 @@ class Turns:
     async def _given_up(self, turn: Turn) -> bool:
         """End a turn that is not to run again: waited too long, or killed too many processes."""
         if turn.crashes >= _SUSPECT + self._max_crashes:
-            ending = failed(CrashedRepeatedly(), self._clock())
+            ending = endings.failed(CrashedRepeatedly(), self._clock())
         elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
-            ending = failed(Expired(), self._clock())
+            ending = endings.failed(Expired(), self._clock())
         else:
             return False
         await self._end(turn, ending)

@@ -213,23 +213,23 @@ class Runner:
         """What is said of a turn of the session that has not ended and that nobody runs."""
         return StoreUnavailable(_STUCK) if session_id in self._stuck else stopped()
 
-    def _give_up_on(self, turn: Turn, error: Exception) -> None:
+    def _give_up_on(self, turn: Turn) -> None:
         """Leave a turn whose end cannot be written to the next start, with those that stand behind it in its
         session, and let nobody wait for them or watch.
         """
         self._stuck.add(turn.session_id)
         for left in [one for one in self._live.values() if one.turn.session_id == turn.session_id]:
             del self._live[left.turn.id]
-            _let_go(left, error)
+            _let_go(left, StoreUnavailable(_STUCK))
             self._log.append(left.turn.id, "turn.failed", {})
 
     async def _run(self, turn: Turn, one: _Live) -> None:
         with bind(turn_id=turn.id):
             try:
                 ended, following = await self._record(turn, await self._answer(turn, one))
-            except Exception as error:  # noqa: BLE001 - nobody else would see it
+            except Exception:  # noqa: BLE001 - nobody else would see it
                 _log.exception("a turn's end could not be written; the next start runs it again")
-                self._give_up_on(turn, error)
+                self._give_up_on(turn)
                 return
             self.tell_ends(ended)
         if following is not None:
@@ -242,9 +242,12 @@ class Runner:
         told = _Told(self._log, turn.id, slot)
         try:
             journal = await self._journal(turn, one, partial(self._ask, turn, one, told, slot))
-            told.begin(journal)
-            if one.cancelled:  # before its task could be
-                return cut_off(turn, told.text, self._clock())
+        except Exception as error:  # noqa: BLE001 - as below
+            return self._failed(error)
+        told.begin(journal)
+        if one.cancelled:  # before its task could be
+            return cut_off(turn, told.text, self._clock())
+        try:
             answer = await self._asked(turn, one, told, slot, journal)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -49,6 +49,7 @@ from torana.tools.base import ToolError, promises
         ("2**300", "2**300 = " + str(2**300)),
         ("2**400", "2**400 ≈ 2.58224987808691e+120"),
         ("1e3", "1e3 = 1000"),
+        ("2e+10%", "2e+10% = 200000000"),
     ],
 )
 def test_an_expression_is_worked_out(expression: str, answer: str) -> None:

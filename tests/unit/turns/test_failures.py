@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
-from torana.errors import GatewayError, QueueFull, StoreUnavailable
+from torana.errors import Draining, GatewayError, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Turn, TurnEvent, Usage
-from torana.store.database import Database
+from torana.store import journal as journal_rows
+from torana.store.database import Database, T
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -108,7 +108,7 @@ async def test_nobody_waits_for_an_end_that_cannot_be_written(
     await database.run(refuse_ends)
     gate.set()
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(StoreUnavailable, match="the end of a turn could not be written"):
         await turns.ended(turn)
     async with asyncio.timeout(10):
         assert [event.type for event in await watcher if event.terminal] == ["turn.failed"]
@@ -129,10 +129,12 @@ async def test_nor_for_what_waits_behind_an_end_that_cannot_be_written(
     gate.set()
 
     for one in waiting:
-        with pytest.raises(IntegrityError):
+        with pytest.raises(StoreUnavailable, match="the end of a turn could not be written"):
             await one
     assert [events[-1].type for events in await asyncio.gather(*watchers)] == ["turn.failed"] * 3
     assert turns.live == []
+    with pytest.raises(StoreUnavailable, match="until the gateway is started again"):
+        await turns.ended(accepted[0])
     with pytest.raises(QueueFull, match="until the gateway is started again"):
         await turns.accept(message())
     with pytest.raises(QueueFull, match="until the gateway is started again"):
@@ -223,3 +225,37 @@ async def test_a_message_is_answered_although_its_caller_went_away_while_it_was_
     assert caller.cancelled()
     assert (second.seq, second.reply) == (2, "two")
     assert len(model.requests) == 2
+
+
+class Unreadable(Database):
+    """Does not give what a turn has settled."""
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        if getattr(work, "func", None) is journal_rows.load:
+            raise StoreUnavailable
+        return await super().run(work)
+
+
+async def test_a_stop_waits_for_no_turn_that_was_cancelled_before_its_journal_could_be_read(
+    open_turns: OpenTurns, message: Message, path: Path
+) -> None:
+    waits = asyncio.Event()
+
+    async def pause(_seconds: float) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    database = Unreadable(path=path)
+    turns = open_turns(agent=Raises(LookupError()), database=database, pause=pause)
+    turn = await turns.ended(await turns.accept(message()))
+    await turns.retry(turn.owner, turn.id)
+    await waits.wait()
+    cancelling = asyncio.ensure_future(turns.cancel(turn.owner, turn.id))
+    await asyncio.sleep(0)  # it is on its way into the store, where a stop waits for it
+
+    async with asyncio.timeout(20):
+        await turns.stop(grace=0)
+
+    with pytest.raises(Draining):
+        await cancelling
+    database.close()
