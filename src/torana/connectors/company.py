@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
 
-from torana.connectors.base import Connector, Part, Place, TryLater
+from torana.connectors.base import Abilities, Connector, Part, Place, TryLater
 from torana.connectors.places import read_place
-from torana.connectors.splitting import split
+from torana.connectors.splitting import pieces
 from torana.errors import GatewayError
 from torana.lasting import either
 from torana.messages import Turn
@@ -116,8 +116,7 @@ class Company:
 
     async def _show(self, turn: Turn, place: Place, growing: _Growing) -> None:
         """Show the text as it is, again and again, until the turn has ended or something goes wrong."""
-        last = ""
-        while text := await growing.more(last, self._every(), self._pause):
+        while text := await growing.more(self._every(), self._pause):
             connector = self._connector()
             if connector is None or not connector.abilities.edits or not connector.settings.previews:
                 return
@@ -131,7 +130,6 @@ class Company:
             except Exception as error:  # noqa: BLE001 - the reply itself is delivered by others
                 _log.info("a preview ended", extra={"turn_id": turn.id, "reason": type(error).__name__})
                 return
-            last = text
 
     async def _show_once(self, turn: Turn, place: Place, connector: Connector[Any], text: str) -> bool:
         """Show the text; False where there is no preview, or nobody knows whether it is shown."""
@@ -143,12 +141,10 @@ class Company:
         return True
 
     async def _shown(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
-        abilities = connector.abilities
-        # Rendering all of a long text again and again would hold up everybody.
-        piece = split(text[: 4 * abilities.length].rstrip() + _MORE, abilities)[0]
+        rendered = await asyncio.to_thread(_preview, text, connector.abilities)
         # Another key than the reply's: a platform that knows the key would not show the reply any more.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
-        part = Part(key=key, place=place, text=abilities.render(piece), edits=row.shown_as)
+        part = Part(key=key, place=place, text=rendered, edits=row.shown_as)
         async with asyncio.timeout(_CALL):
             shown_as = await connector.send(part)
         if row.shown_as is None:
@@ -159,11 +155,19 @@ class Company:
         return connector.abilities.edit_every if connector else 1.0
 
 
+def _preview(text: str, abilities: Abilities) -> str:
+    """Return the beginning of a text that grows, as the platform shows it in one message."""
+    return abilities.render(next(pieces(text[: 4 * abilities.length].rstrip() + _MORE, abilities)))
+
+
 class _Growing:
     """The text of a turn as its events tell it."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self._pieces: list[str] = []
+        self._last = ""
+        #: Whether there is more to see than in the last text.
+        self._is_new = False
         #: Whether the turn has asked something: then what comes behind is a message of its own.
         self.asked = False
         self._changed = asyncio.Event()
@@ -172,9 +176,11 @@ class _Growing:
     def take(self, type_: str, data: Any) -> None:
         """Take an event of the turn's."""
         if type_ == "message.delta":
-            self._text += data["text"]
+            self._pieces.append(data["text"])
+            self._is_new = self._is_new or bool(data["text"].strip())
         elif type_ in ("turn.resumed", "message.snapshot"):
-            self._text = data["text"]
+            self._pieces = [data["text"]]
+            self._is_new = data["text"].strip() not in ("", self._last.strip())
         elif type_ == "approval.required":
             self.asked = True
         self._changed.set()
@@ -188,10 +194,14 @@ class _Growing:
         """Let some time go, less where the turn ends."""
         await either(self._ended, pause(seconds))
 
-    async def more(self, last: str, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
-        """The text, once it is another than ``last`` and some time has gone; empty when the turn has ended."""
+    async def more(self, every: float, pause: Callable[[float], Awaitable[None]]) -> str:
+        """The text, once there is more to see and some time has gone; empty when the turn has ended."""
         await self.rest(every, pause)
-        while not self._ended.is_set() and self._text.strip() in ("", last.strip()):
+        while not self._ended.is_set() and not self._is_new:
             self._changed.clear()
             await self._changed.wait()
-        return "" if self._ended.is_set() else self._text
+        if self._ended.is_set():
+            return ""
+        self._last = "".join(self._pieces)
+        self._pieces, self._is_new = [self._last], False
+        return self._last

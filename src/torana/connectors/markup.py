@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
+from torana.connectors.markdown import parse
+
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
 #: Addresses that a link may have; any other is written out as text.
 _SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
+
+#: Addresses of links have so many characters for each one of the text: one beyond ASCII is written in up to
+#: twelve, while one address that is defined once and referred to often could make megabytes of a short text.
+_ADDRESSES = 12
 
 #: What Discord takes for marks.
 _SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
@@ -48,14 +52,7 @@ class Dialect:
 
 def render(markdown: str, dialect: Dialect) -> str:
     """The text in a dialect, its blocks parted by empty lines."""
-    return _Renderer(dialect).blocks(_parser().parse(tame(markdown))).strip("\n")
-
-
-@cache
-def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # 1 MB, and only for gateways with chats
-
-    return MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["strikethrough", "table"])
+    return _Renderer(dialect, addresses=_ADDRESSES * len(markdown)).blocks(parse(tame(markdown))).strip("\n")
 
 
 def tame(markdown: str) -> str:
@@ -64,8 +61,10 @@ def tame(markdown: str) -> str:
 
 
 class _Renderer:
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, *, addresses: int) -> None:
+        """``addresses`` is how many characters the addresses of all links may have together."""
         self._dialect = dialect
+        self._addresses = addresses
 
     def blocks(self, tokens: Sequence[Token], *, tight: bool = False) -> str:
         """Blocks, each with those inside of it."""
@@ -127,31 +126,42 @@ class _Renderer:
         return "\n".join(" | ".join(row) for row in rows)
 
     def _inline(self, tokens: Sequence[Token]) -> str:
-        done = ""
-        at = 0
-        while at < len(tokens):
-            token, end = tokens[at], _end_of(tokens, at)
-            inside = tokens[at + 1 : end]
-            match token.type:
-                case "softbreak" | "hardbreak":
-                    done += "\n"
-                case "code_inline":
-                    done += self._marked("code", self._dialect.span(token.content))
-                case "link_open":
-                    done += self._link(str(token.attrGet("href") or ""), self._inline(inside))
-                case "image":
-                    done += self._link(str(token.attrGet("src") or ""), self._dialect.text(token.content))
-                case "strong_open" | "em_open" | "s_open":
-                    done += self._marked(token.tag, self._inline(inside))
-                case _:
-                    done += self._dialect.text(token.content)
-            at = end + 1
-        return done
+        """A line's marks, in each other as deep as they may be."""
+        opened: list[Token] = []
+        done: list[list[str]] = [[]]
+        for token in tokens:
+            if token.nesting > 0:
+                opened.append(token)
+                done.append([])
+            elif token.nesting < 0:
+                words = "".join(done.pop())
+                done[-1].append(self._around(opened.pop(), words))
+            else:
+                done[-1].append(self._leaf(token))
+        return "".join(done[0])
+
+    def _around(self, token: Token, words: str) -> str:
+        if token.type == "link_open":
+            return self._link(str(token.attrGet("href") or ""), words)
+        return self._marked(token.tag, words)
+
+    def _leaf(self, token: Token) -> str:
+        match token.type:
+            case "softbreak" | "hardbreak":
+                return "\n"
+            case "code_inline":
+                return self._marked("code", self._dialect.span(token.content))
+            case "image":
+                return self._link(str(token.attrGet("src") or ""), self._dialect.text(token.content))
+            case _:
+                return self._dialect.text(token.content)
 
     def _link(self, url: str, words: str) -> str:
-        if not _SAFE.match(url):
-            return words or self._dialect.text(url)
-        return self._dialect.link(url, words or self._dialect.text(url))
+        words = words or self._dialect.text(url)
+        if not _SAFE.match(url) or len(url) > self._addresses:
+            return words
+        self._addresses -= len(url)
+        return self._dialect.link(url, words)
 
     def _marked(self, tag: str, body: str) -> str:
         before, behind = self._dialect.marks.get(tag, ("", ""))

@@ -130,7 +130,7 @@ class Outbox:
         if cut is None:
             return  # it was dropped meanwhile, or a question in it was closed
         delivery = cut
-        part = _part(connector.abilities, delivery)
+        part = await asyncio.to_thread(_part, connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
         if not await self._database.run(partial(deliveries.begin, delivery=delivery, at=self._clock())):
             return  # it was dropped meanwhile, or a question in it was closed

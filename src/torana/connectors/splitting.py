@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from torana.connectors.base import Abilities
 from torana.connectors.markup import tame
@@ -15,9 +15,15 @@ _PLACES = (
     re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])"),
     re.compile(r"\s+"),
 )
+_BLANKS, _LINE_ENDS = re.compile(r"\s*"), re.compile(r"\n*")
 #: A line that opens or closes a block of code (CommonMark 0.31, 4.5), and of what the first word says.
 _FENCE = re.compile(r"^ {0,3}(?:(`{3,})([^`]*)|(~{3,})(.*))$")
 _LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})?")
+
+
+#: How often a piece is rendered to find out how much fits, and how full it is when no more is tried.
+_TRIES = 6
+_FULL = 0.9
 
 
 def split(markdown: str, abilities: Abilities) -> list[str]:
@@ -25,48 +31,81 @@ def split(markdown: str, abilities: Abilities) -> list[str]:
 
     A block of code that is cut is closed and opened again. Only what would show nothing is left out.
     """
-    fits = _fits(abilities)
-    pieces: list[str] = []
-    rest = tame(markdown.strip())
-    while rest and not fits(rest):
-        cut = _cut(rest, fits)
-        head, tail = _whole(rest[:cut].rstrip()), rest[cut:].lstrip("\n")
-        opening = _open_fence(rest[:cut])
-        if opening and cut > len(opening) + 1:  # else it would never get shorter
-            tail = f"{opening}\n{tail}"
-        elif not opening:
-            tail = tail.lstrip()
-        pieces.append(head)
-        rest = tail
-    return [piece for piece in [*pieces, rest] if piece.strip()]
+    return list(pieces(markdown, abilities))
 
 
-def _fits(abilities: Abilities) -> Callable[[str], bool]:
-    def fits(markdown: str) -> bool:
-        if len(markdown) > 4 * abilities.length:  # rendering the whole of a long text each time would be slow
-            return False
-        return abilities.measure(abilities.render(markdown)) <= abilities.length
+def pieces(markdown: str, abilities: Abilities) -> Iterator[str]:
+    """Yield the pieces of ``split`` one by one. The cost of each does not depend on the text behind it."""
+    text = tame(markdown.strip())
+    at, opening, usual = 0, "", abilities.length
+    while at < len(text):
+        window = opening + text[at : at + 4 * abilities.length]
+        most = _most(window, abilities, usual)
+        ends = len(window) - len(opening) == len(text) - at
+        cut = most if ends and most == len(window) else _cut(window, most, abilities)
+        if cut <= len(opening):  # a block of code that is opened again would never get shorter
+            opening = ""
+            continue
+        if (piece := _head(window, cut)).strip():
+            yield piece
+        usual = max(most, 1)
+        at += cut - len(opening)
+        mark = _open_fence(window[:cut])
+        if found := (_LINE_ENDS if mark else _BLANKS).match(text, at):
+            at = found.end()
+        # Of a longer mark there would be more in each piece than of what is in its block.
+        opening = f"{mark}\n" if mark and len(mark) <= abilities.length // 4 else ""
 
-    return fits
+
+def _head(text: str, end: int) -> str:
+    """The beginning of a text as a piece."""
+    return _whole(text[:end].rstrip())
 
 
-def _cut(text: str, fits: Callable[[str], bool]) -> int:
+def _size(text: str, end: int, abilities: Abilities) -> int:
+    return abilities.measure(abilities.render(_head(text, end)))
+
+
+def _cut(text: str, most: int, abilities: Abilities) -> int:
     """The last good place before which everything fits; at least one character goes in any case."""
-    most = _most(text, fits)
     for place in _PLACES:
         ends = [found.start() for found in place.finditer(text, 0, most + 1) if found.start() <= most]
-        if ends and ends[-1] > most // 3:
+        if ends and ends[-1] > most // 3 and _size(text, ends[-1], abilities) <= abilities.length:
             return ends[-1]
     return max(most, 1)
 
 
-def _most(text: str, fits: Callable[[str], bool]) -> int:
-    """How much of the text fits at most, a cut block of code being closed."""
-    low, high = 0, len(text)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(_whole(text[:middle])) else (low, middle)
-    return low
+def _most(text: str, abilities: Abilities, usual: int) -> int:
+    """Return how much of the text fits, a cut block of code being closed: not always the most that would.
+
+    It begins with what is ``usual``, and renders a few times, or until anything fits.
+    """
+    fits, too_much = (0, 0), (len(text) + 1, 0)
+    guess = len(text) if len(text) <= 2 * usual else usual
+    tries = 0
+    while too_much[0] - fits[0] > 1 and (tries < _TRIES or fits[0] == 0):
+        size = _size(text, guess, abilities)
+        if size > abilities.length:
+            too_much = guess, size
+        else:
+            fits = guess, size
+            if size >= _FULL * abilities.length:
+                break
+        tries += 1
+        guess = _guess(fits, too_much, abilities.length, halve=tries % 2 == 0)
+    return fits[0]
+
+
+def _guess(fits: tuple[int, int], too_much: tuple[int, int], length: int, *, halve: bool) -> int:
+    """Return how many characters may have the length, by the sizes of fewer and of more."""
+    if halve:
+        guess = (fits[0] + too_much[0]) // 2
+    elif too_much[1]:
+        share = (length - fits[1]) / (too_much[1] - fits[1])
+        guess = fits[0] + int(share * (too_much[0] - fits[0]))
+    else:  # nothing was too much yet
+        guess = fits[0] * length // max(fits[1], 1)
+    return min(max(guess, fits[0] + 1), too_much[0] - 1)
 
 
 def _whole(text: str) -> str:
