@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from tests.unit.connectors.conftest import Gateway
 
@@ -17,6 +19,26 @@ Open = Callable[..., Awaitable[Gateway]]
 InTime = Callable[[], asyncio.Timeout]
 
 GROWS = Abilities(length=30, repeat="blind", edits=True, edit_every=0, pace=10_000)
+
+
+async def test_previews_and_replies_are_rendered_off_the_event_loop(open_gateway: Open) -> None:
+    threads: set[int] = set()
+
+    def render(markdown: str) -> str:
+        threads.add(threading.get_ident())
+        return markdown
+
+    chat = Chat(replace(GROWS, render=render), allow=["*"])
+    gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel(["It is 4 ", gate, "[" * 200]))
+    await chat.say("2+2?")
+    await chat.called(1)  # its preview
+    gate.set()
+    await gateway.hub.flush(within=20)
+
+    assert len(await chat.shown(2)) > 1
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_reply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from base64 import b64encode
 from email import policy
 from email.message import EmailMessage
@@ -273,6 +274,16 @@ GMAIL = (
     "domain of a@people.test designates 192.0.2.1 as permitted sender) smtp.mailfrom=a@people.test;\r\n "
     "dmarc=pass (p=NONE sp=QUARANTINE dis=NONE) header.from=people.test"
 )
+
+
+def test_results_of_one_long_name_cost_no_more_than_words() -> None:
+    costs: list[float] = []
+    for text in ("a " * 4_000, "a" * 8_000):
+        before = time.process_time()
+        doubt(_checked([f"mx.test; {text}"]), "mx.test")
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 30 * costs[0]
 
 
 @pytest.mark.parametrize(

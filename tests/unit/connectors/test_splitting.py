@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torana.connectors import markup
 from torana.connectors.base import Abilities
-from torana.connectors.splitting import split
+from torana.connectors.splitting import pieces, split
 
-_pieces = st.sampled_from(
+_words = st.sampled_from(
     ["word ", "sentence. ", "\n", "\n\n", "```\n", "- item\n", "**b** ", "<&> ", "ü" * 70, "> q\n"]
 )
-texts = st.lists(_pieces, max_size=80).map("".join)
+texts = st.lists(_words, max_size=80).map("".join)
 
 
 def abilities(length: int) -> Abilities:
@@ -76,3 +77,75 @@ def test_every_part_fits_and_no_word_is_lost(text: str, length: int) -> None:
     assert all(0 < len(markup.telegram(part)) <= length for part in parts if part.strip("`\n >-*"))
     whole, shown = (re.findall(r"\w+", one) for one in (text, " ".join(parts)))
     assert "".join(whole) == "".join(shown)
+
+
+class Counted:
+    """A platform's rendering that counts what it renders."""
+
+    def __init__(self, render: Callable[[str], str], length: int) -> None:
+        self.renders = self.characters = 0
+        self._render = render
+        self.abilities = Abilities(length=length, repeat="blind", render=self._count)
+
+    def _count(self, text: str) -> str:
+        self.renders += 1
+        self.characters += len(text)
+        return self._render(text)
+
+
+def escaped(text: str) -> str:
+    """The rendering with the longest escapes."""
+    return "".join(f"&#{ord(letter)};" if letter in "[*&" else letter for letter in text)
+
+
+_costly = st.sampled_from(
+    [
+        "[",
+        "![[",
+        "*a ",
+        "> " * 10 + "a\n" + "b\n" * 50,
+        "- a\n",
+        "|a|b|\n|-|-|\n",
+        "`",
+        "```\n",
+        "&",
+        "\\",
+        "word ",
+    ]
+)
+_uneven = st.lists(
+    st.tuples(_costly, st.integers(1, 1_500)).map(lambda two: (two[0] * two[1])[:1_500]), min_size=1, max_size=5
+).map("".join)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    _uneven, st.sampled_from([markup.plain, markup.telegram, markup.discord, escaped]), st.integers(100, 2_000)
+)
+def test_every_piece_takes_a_few_renders(text: str, render: Callable[[str], str], length: int) -> None:
+    counted = Counted(render, length)
+
+    parts = split(text, counted.abilities)
+
+    assert [part for part in parts if len(render(part)) > length] == []
+    assert counted.renders <= 8 * len(parts) + 8
+    # A piece has a third of what fits at least, and markup may be thirty times as long as its text.
+    assert counted.characters <= 40 * len(text) + 8 * length
+
+
+def test_first_piece_does_not_depend_on_the_length_of_the_text() -> None:
+    counted = Counted(markup.telegram, 100)
+
+    first = next(pieces("[" * 1_000_000, counted.abilities))
+
+    assert first == "[" * 100
+    assert counted.characters <= 1_000
+
+
+def test_a_block_of_code_with_an_overlong_mark_is_not_opened_again() -> None:
+    mark = "`" * 60
+
+    parts = split(f"{mark}\n{'x' * 1_000}\n{mark}", abilities(200))
+
+    assert len(parts) <= 10
+    assert sum(part.count("x") for part in parts) == 1_000

@@ -39,7 +39,8 @@ def machine(letter: Letter) -> str | None:
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[();]|[^"();]+|"')
-_PROPERTY = re.compile(r'([A-Za-z0-9._-]+)(?:/\d+)?\s*=\s*("(?:[^"\\]|\\.)*"|[^\s"]+)')
+#: A name is read from its first letter alone: from each of its letters, a long one would take seconds.
+_PROPERTY = re.compile(r'(?<![A-Za-z0-9._-])([A-Za-z0-9._-]+)(?:/\d+)?\s*=\s*("(?:[^"\\]|\\.)*"|[^\s"]+)')
 
 
 @dataclass(frozen=True, slots=True)
