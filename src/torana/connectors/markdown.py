@@ -1,8 +1,8 @@
 """Markdown as blocks and marks, at a cost that grows with the length of the text and no faster.
 
-A model writes what its readers talk it into. CommonMark has texts that cost a parser far more than their length,
-such as runs of brackets. So each thing that is looked at again and again has a bound here, and what is beyond a
-bound is text: nothing is left out.
+A model writes what its readers talk it into, and some texts, such as runs of brackets, cost a parser far
+more than their length. Each thing that is looked at again and again has a bound here. What is beyond a bound
+is text: nothing is left out.
 """
 
 from __future__ import annotations

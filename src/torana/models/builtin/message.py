@@ -24,6 +24,8 @@ _JSON = re.compile(
     r"([^\n]{2,200}?(?:\b(?:in|of|from|this|json|object|array|data)|[:?\n]))\s*([\[{].*[\]}])[\s?!.]*",
     re.DOTALL | re.IGNORECASE,
 )
+#: The end of such JSON. Without one, each beginning that fits would be tried against all of the text.
+_JSON_END = re.compile(r"[\]}][\s?!.]*\Z")
 _COLON = re.compile(r"([^:\n]{3,200}):\s+(\S.*)")
 _IN_QUOTES = re.compile(r'([^"\n]{3,200}) "([^"]+)"[\s?!.]*')
 #: What the gateway adds to a scheduled task that comes late.
@@ -60,7 +62,7 @@ def read(text: str) -> Message:
 def _split(text: str) -> tuple[str, str]:
     if fence := _FENCE.search(text):
         return text[: fence.start()] + text[fence.end() :], fence[1]
-    if match := _JSON.fullmatch(text):
+    if _JSON_END.search(text) and (match := _JSON.fullmatch(text)):
         return match[1], match[2]
     first, newline, rest = text.partition("\n")
     if newline:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from torana.models.builtin.choice import Chooser
 from torana.models.builtin.explicit import Call, Unclear
+from torana.models.builtin.message import read
 
 TABLE = "name,city,amount\nAna,Paris,1\nBob,Rome,2"
 
@@ -102,3 +104,14 @@ def test_a_missing_text_is_asked_for(chooser: Chooser, text: str) -> None:
 )
 def test_what_is_not_clear_is_left_alone(chooser: Chooser, text: str) -> None:
     assert not isinstance(chooser.choose(text), Call)
+
+
+def test_beginnings_of_json_without_an_end_cost_little() -> None:
+    costs: list[float] = []
+    for text in ("word" + "]" * 20_000 + "end", ":[" * 100 + "]" * 20_000 + "end"):
+        before = time.process_time()
+        for _ in range(20):
+            read(text)
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 30 * costs[0]
