@@ -2,7 +2,7 @@
 
 A model writes what its readers talk it into, and some texts, such as runs of brackets, cost a parser far
 more than their length. Each thing that is looked at again and again has a bound here. What is beyond a bound
-is text: nothing is left out.
+is plain text.
 """
 
 from __future__ import annotations

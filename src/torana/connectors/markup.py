@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 #: Addresses that a link may have; any other is written out as text.
 _SAFE = re.compile(r"(https?|mailto|tel|matrix):", re.IGNORECASE)
 
-#: Addresses of links have so many characters for each one of the text: one beyond ASCII is written in up to
-#: twelve, while one address that is defined once and referred to often could make megabytes of a short text.
+#: Characters that the addresses of all links may have, for each character of the text: one beyond ASCII is
+#: written in up to twelve. An address that is defined once and used often could make megabytes of a short text;
+#: beyond the bound only a link's words are shown.
 _ADDRESSES = 12
 
 #: What Discord takes for marks.

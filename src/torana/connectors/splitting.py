@@ -20,7 +20,6 @@ _BLANKS, _LINE_ENDS = re.compile(r"\s*"), re.compile(r"\n*")
 _FENCE = re.compile(r"^ {0,3}(?:(`{3,})([^`]*)|(~{3,})(.*))$")
 _LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})?")
 
-
 #: How often a piece is rendered to find out how much fits, and how full it is when no more is tried.
 _TRIES = 6
 _FULL = 0.9
@@ -35,7 +34,7 @@ def split(markdown: str, abilities: Abilities) -> list[str]:
 
 
 def pieces(markdown: str, abilities: Abilities) -> Iterator[str]:
-    """Yield the pieces of ``split`` one by one. The cost of each does not depend on the text behind it."""
+    """Yield the pieces of ``split`` one by one, and render no more than each of them needs."""
     text = tame(markdown.strip())
     at, opening, usual = 0, "", abilities.length
     while at < len(text):
