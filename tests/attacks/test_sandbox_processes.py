@@ -1,4 +1,4 @@
-"""A script makes the first process of its sandbox fork without end: by machine code, written into its memory."""
+"""A script writes machine code into the first process of its sandbox, to have it fork without end."""
 
 from __future__ import annotations
 

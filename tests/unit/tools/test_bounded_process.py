@@ -28,7 +28,13 @@ print("started", flush=True)
 time.sleep(60)
 """
 #: Processes of which each is the child of the one before.
-CHAIN = "import os, sys, time\nwhile os.fork() == 0 and (n := globals().get('n', 0) + 1) < int(sys.argv[1]): pass\ntime.sleep(60)"
+CHAIN = """
+import os, sys, time
+left = int(sys.argv[1])
+while left and os.fork() == 0:
+    left -= 1
+time.sleep(60)
+"""
 
 
 async def run(*command: str, limits: Limits) -> Outcome:
@@ -64,7 +70,7 @@ async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_cancelled_run_leaves_no_process() -> None:
     task = asyncio.create_task(run("/bin/sleep", "4321.7", limits=Limits()))
-    while not _sleeping("4321.7"):
+    while not _sleeping("4321.7"):  # noqa: ASYNC110 - no event of another process
         await asyncio.sleep(0.01)
     task.cancel()
 

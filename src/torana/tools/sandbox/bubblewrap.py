@@ -26,9 +26,10 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: The first byte of the errors of a sandbox that could be set up.
 STARTED = b"\0"
 
-#: The first process of the sandbox: writes ``STARTED``, runs the command, and passes its exit code on. Where the
-#: gateway was killed before bubblewrap had tied itself to it, nobody reads any more, and the shell ends instead of
-#: starting what nobody would stop. What the shell itself says of a command that a signal ended is dropped.
+#: The first process of the sandbox: writes ``STARTED``, runs the command, and passes its exit code on. Where
+#: the gateway was killed before bubblewrap had tied itself to it, the output has no reader any more, and the
+#: shell ends instead of starting what nothing would stop. It writes nothing of its own to the errors, such as
+#: the name of a signal that ended the command.
 _FIRST = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
@@ -151,7 +152,7 @@ class Bubblewrap:
             yield from ("--ro-bind-try", path, path)
         for name in ETC_FILES:
             yield from ("--ro-bind", str(room / "etc" / name), f"/etc/{name}")
-        # Read-only: through /proc/PID/mem and the like a script could change its first process or its own standing.
+        # Read-only: a script could change the first process (mem), or whom the kernel kills (oom_score_adj).
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
         yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
         yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside

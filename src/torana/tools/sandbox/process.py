@@ -165,7 +165,7 @@ class BoundedProcess:
     async def _in_thread(self, look: Callable[[], T]) -> T:
         """Return what ``look`` returns, from a thread of the run's own.
 
-        How long /proc takes to answer depends on what the script does, and the threads that all share may be busy.
+        How long /proc takes to answer depends on what the script does, and the shared threads may be busy.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
@@ -212,7 +212,10 @@ def sealed_file(data: bytes) -> Generator[int]:
 
 
 async def _ended(pid: int, *, unless: Iterable[asyncio.Task[None]]) -> None:
-    """Wait until the child has ended; it is still to be collected. Raise what made one of the tasks fail before."""
+    """Wait until the child has ended; it is still to be collected.
+
+    Raises the error of a task that fails before.
+    """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     descriptor = os.pidfd_open(pid)
