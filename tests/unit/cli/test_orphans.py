@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -90,6 +92,30 @@ print(signal.sigpending(), flush=True)
     process.send_signal(signal.SIGUSR1)
 
     assert process.communicate(timeout=30)[0] == f"{int(signal.SIGUSR1)}\nset()\n"
+
+
+def test_interrupt_of_a_terminal_arrives_once() -> None:
+    here, there = pty.openpty()
+    code = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+print("ready", flush=True)
+signal.sigwait({signal.SIGINT})
+# Behind the reaper, which has taken its own interrupt by now.
+while "SigPnd:\\t0000000000000000" not in open(f"/proc/{started}/status").read():
+    pass
+print(signal.sigtimedwait({signal.SIGINT}, 0.5), flush=True)
+"""
+    # A session's leader without a terminal takes the first one that it opens.
+    line = f'exec < {os.ttyname(there)}; exec "$@"'
+    command = ["/bin/sh", "-c", line, "sh", sys.executable, "-c", ADOPT, code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        os.write(here, b"\x03")
+
+        assert process.communicate(timeout=30)[0] == "None\n"
+    os.close(here)
+    os.close(there)
 
 
 def test_killed_reaper_takes_its_child_along(start: Callable[[str], subprocess.Popen[str]]) -> None:
