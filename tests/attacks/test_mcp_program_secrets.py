@@ -98,6 +98,19 @@ def test_no_secret_is_left_in_the_environment_of_the_process(gateway: GatewayPro
         assert secret not in environ
 
 
+def test_no_started_program_inherits_a_secret(gateway: GatewayProcess) -> None:
+    find(gateway)
+    with gateway.client(token=TOKEN) as client:
+        # Starts the worker of snippets.
+        client.post("/message", json={"content": 'use run_python {"code": "6 * 7"}'}).raise_for_status()
+
+    environs = [child.environ() for child in gateway.process.children(recursive=True)]
+
+    assert len(environs) >= 2
+    values = {value for environ in environs for value in environ.values()}
+    assert not values & {TOKEN, MODEL_KEY, PLATFORM_KEY}
+
+
 def test_settings_are_read_again_with_variables_that_were_removed(gateway: GatewayProcess) -> None:
     reloaded = gateway.run_command("connectors", "reload")
 
