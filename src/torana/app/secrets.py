@@ -30,7 +30,7 @@ def secret_variables(loaded: Loaded) -> frozenset[str]:
     if settings.mcp_config is not None:
         texts.append(settings.mcp_config.read_text(encoding="utf-8", errors="replace"))
     named = {name for text in texts for name in _REFERENCE.findall(text)}
-    return own | KEY_VARIABLES | {name for name in named if not _CONVENTIONAL.fullmatch(name)}
+    return KEY_VARIABLES.union(own, (name for name in named if not _CONVENTIONAL.fullmatch(name)))
 
 
 def _texts(value: Any) -> Iterator[str]:
