@@ -37,8 +37,8 @@ class Server:
 
     @property
     def handles(self) -> int:
-        """Open file descriptors."""
-        return self._process.num_fds()
+        """Open file descriptors: the size of a list that the gateway closes to its own user (Linux 6.2)."""
+        return Path(f"/proc/{self._process.pid}/fd").stat().st_size or self._process.num_fds()
 
     @property
     def cpu(self) -> float:

@@ -19,6 +19,7 @@ from torana.api.services import Connections, People, SkillDesk
 from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
+from torana.app.secrets import secret_variables
 from torana.config import Loaded, Settings
 from torana.connectors.door import Admission
 from torana.connectors.hooks import HooksListener
@@ -56,6 +57,8 @@ class App:
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
+    #: Names of environment variables that are read and may be removed.
+    secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
@@ -163,6 +166,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
+        secret_variables=secret_variables(loaded),
     )
 
 

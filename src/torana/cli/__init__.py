@@ -14,6 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from torana import __version__
+from torana.cli.orphans import run_behind_reaper
+from torana.cli.process_secrets import deny_inspection
 from torana.errors import ConfigInvalid, OperatorError
 
 #: In the order of the help page; each is the module of that name in this package.
@@ -93,6 +95,8 @@ def options(
 
 def main() -> None:
     """Run a command. What the operator has to mend is a line on standard error, and the exit code is 1 or 2."""
+    deny_inspection()
+    run_behind_reaper()
     # What a terminal or a pipe cannot show becomes a question mark.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -25,7 +25,8 @@ def settings_from(**flags: Any) -> Loaded:
 
     Raises ``ConfigInvalid``.
     """
-    return _warned(load(flags=flags, environ=os.environ, cwd=Path.cwd()))
+    # A copy: secrets are removed from the process's own, and the settings may be read again.
+    return _warned(load(flags=flags, environ=dict(os.environ), cwd=Path.cwd()))
 
 
 def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import uvicorn
 
 from torana import bare_http
+from torana.cli.process_secrets import erase_variables
 from torana.config import Loaded
 from torana.errors import OperatorError, Starting
 from torana.health import health_body
@@ -136,6 +137,8 @@ class Gateway:
     async def _bring_up(self) -> None:
         try:
             app = await self._built()
+            # Before any program of an MCP server is started.
+            erase_variables(app.secret_variables)
             if self._on_built is not None:
                 self._on_built()
             await app.start()

@@ -90,6 +90,9 @@ _SERVICES: Mapping[str, _Service] = {
     "zai": _Service(keys=("ZAI_API_KEY",)),
 }
 
+#: The variables that are handed to providers by value, so that no library reads them.
+KEY_VARIABLES = frozenset(key for service in _SERVICES.values() for key in service.keys)
+
 #: The keys of providers that pydantic-ai alone knows, where they are not called ``<PROVIDER>_API_KEY``.
 _OTHER_KEYS = {
     "azure": "AZURE_OPENAI_API_KEY",

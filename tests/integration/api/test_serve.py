@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
+from tests.parts import open_files_of
 from tests.standins.gate import Gate
 
 import torana
@@ -73,7 +73,7 @@ class Process:
     @property
     def handles(self) -> int:
         """The files that it has open."""
-        return psutil.Process(self._process.pid).num_fds()
+        return open_files_of(self._process.pid)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

@@ -26,9 +26,11 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: The first byte of the errors of a sandbox that could be set up.
 STARTED = b"\0"
 
-#: Writes it and becomes the command. Where the gateway was killed before bubblewrap had tied itself to it,
-#: nobody reads any more, and the shell ends instead of starting what nobody would stop.
-_GATE = ("/bin/sh", "-c", r'printf "\0" >&2 && exec "$@"', "sh")
+#: The first process of the sandbox: writes ``STARTED``, runs the command, and passes its exit code on. Where
+#: the gateway was killed before bubblewrap had tied itself to it, the output has no reader any more, and the
+#: shell ends instead of starting what nothing would stop. It writes nothing of its own to the errors, such as
+#: the name of a signal that ended the command.
+_FIRST = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
 #: Top folders that are links into /usr on most systems today.
@@ -114,12 +116,14 @@ class Bubblewrap:
         command is to inherit them. Once all is set up it writes ``STARTED`` to its errors, before the job is
         started. Raises ``SandboxFault`` where a program is missing.
         """
-        inner = [*self._program("prlimit"), *_limits(limits), "--", *_GATE, *started]
+        inner = [*_FIRST, *started]
         if job.hosts:
             python = self.which("python3")
             if python is None:
                 raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
             inner = [python, "-I", "-S", "/run/forward.py", *inner]
+        # Around all that runs inside, so that every process there inherits the limits.
+        inner = [*self._program("prlimit"), *_limits(limits), "--", *inner]
         root = self._root(job, room=room, limits=limits, directories=directories)
         return [*self._outer(), *_walls(), "--seccomp", str(seccomp), *root, "--", *inner]
 
@@ -148,7 +152,8 @@ class Bubblewrap:
             yield from ("--ro-bind-try", path, path)
         for name in ETC_FILES:
             yield from ("--ro-bind", str(room / "etc" / name), f"/etc/{name}")
-        yield from ("--proc", "/proc", "--dev", "/dev")
+        # Read-only: a script could change the first process (mem), or whom the kernel kills (oom_score_adj).
+        yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
         yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
         yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside
         yield from ("--ro-bind", str(room / "skill"), FOLDER)
@@ -197,7 +202,8 @@ class Bubblewrap:
 
 def _walls() -> Sequence[str]:
     namespaces = ("--unshare-all", "--unshare-user", "--disable-userns")
-    return (*namespaces, "--cap-drop", "ALL", "--die-with-parent")
+    # Bubblewrap's own first process would have no limits, as they are set inside; so there is none of it.
+    return (*namespaces, "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent")
 
 
 def _system_folder(folder: str) -> Sequence[str]:
@@ -216,6 +222,9 @@ def _limits(limits: Limits) -> Sequence[str]:
         "--core=0",
         "--memlock=0",
         "--msgqueue=0",
+        # No way back from the low priority that it is started with.
+        "--nice=0",
+        "--rtprio=0",
     )
 
 

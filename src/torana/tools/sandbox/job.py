@@ -10,7 +10,7 @@ from typing import Literal
 MIB = 1024 * 1024
 
 #: Why a run was ended before its time.
-Stopped = Literal["time", "memory", "output", "files", "written", "filled"]
+Stopped = Literal["time", "memory", "processes", "output", "files", "written", "filled"]
 
 
 class SandboxFault(Exception):

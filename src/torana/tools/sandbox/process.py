@@ -9,10 +9,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO
+from functools import partial
+from typing import IO, TypeVar
 
 from torana.lasting import to_its_end
 from torana.tools.sandbox import usage
@@ -23,6 +25,8 @@ _LOOK = 0.1
 #: Seconds that the outputs of a killed process may still take to close.
 _AFTERMATH = 5.0
 _CHUNK = 64 * 1024
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class BoundedProcess:
         self._in_sockets = 0
         #: Descriptors of killed processes.
         self._dying: list[int] = []
+        #: One for each watcher.
+        self._threads = ThreadPoolExecutor(3, "torana-sandbox")
 
     async def run(
         self,
@@ -84,7 +90,7 @@ class BoundedProcess:
         if disks is not None:
             watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
-            await _ended(self._process.pid)
+            await _ended(self._process.pid, unless=watching)
             await asyncio.wait(reading, timeout=_AFTERMATH)
         finally:
             clock.cancel()
@@ -92,6 +98,7 @@ class BoundedProcess:
             for task in (*watching, *reading):
                 task.cancel()
             await asyncio.gather(*watching, *reading, return_exceptions=True)
+            self._threads.shutdown(wait=False)
             code = self._process.wait()
             await to_its_end(self._buried)
         return Outcome(
@@ -118,32 +125,49 @@ class BoundedProcess:
 
     async def _watch(self, *, writes: bool) -> None:
         while True:
-            pids = list(usage.descendants(self._process.pid))
-            measures = (usage.resident, usage.proportional)
-            room = self._limits.memory - self._in_sockets
-            if all(sum(map(measure, pids)) > room for measure in measures):
-                self._stop("memory")
-            if writes and sum(map(usage.written, pids)) > self._limits.disk:
-                self._stop("written")
-            # While it is alone, the first process may still be building the sandbox and see the host's disks.
-            if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
-                self._stop("files")
+            for bound in await self._in_thread(partial(self._exceeded, writes=writes)):
+                self._stop(bound)
             await asyncio.sleep(_LOOK)
 
+    def _exceeded(self, *, writes: bool) -> Sequence[Stopped]:
+        """Return the bounds that the processes are over, the first found first."""
+        most = usage.MANY * self._limits.processes
+        tree = usage.process_tree(self._process.pid, limit=most)
+        pids = tree.processes
+        if tree.threads > most:
+            return ["processes"]
+        exceeded: list[Stopped] = []
+        room = self._limits.memory - self._in_sockets
+        if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
+            exceeded.append("memory")
+        if writes and sum(map(usage.written, pids)) > self._limits.disk:
+            exceeded.append("written")
+        # While it is alone, the first process may still be building the sandbox and see the host's disks.
+        if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
+            exceeded.append("files")
+        return exceeded
+
     async def _watch_sockets(self) -> None:
-        # By itself and in a thread: of TCP the system looks through all that the machine has.
+        # By itself: of TCP the system looks through all that the machine has.
         while True:
             # In a network of its own from its first moment on.
             for pid in usage.children(self._process.pid)[:1]:
-                self._in_sockets = await asyncio.to_thread(usage.sockets, pid)
+                self._in_sockets = await self._in_thread(partial(usage.sockets, pid))
             await asyncio.sleep(_LOOK)
 
     async def _watch_disks(self, disks: usage.Disks) -> None:
-        # By itself and in a thread: a disk in the network may not answer.
+        # By itself: a disk in the network may not answer.
         while True:
-            if await asyncio.to_thread(disks.lost, self._limits):
+            if await self._in_thread(partial(disks.lost, self._limits)):
                 self._stop("filled")
             await asyncio.sleep(_LOOK)
+
+    async def _in_thread(self, look: Callable[[], T]) -> T:
+        """Return what ``look`` returns, from a thread of the run's own.
+
+        How long /proc takes to answer depends on what the script does, and the shared threads may be busy.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     def _stop(self, why: Stopped) -> None:
         self._stopped = self._stopped or why
@@ -187,14 +211,19 @@ def sealed_file(data: bytes) -> Generator[int]:
         os.close(descriptor)
 
 
-async def _ended(pid: int) -> None:
-    """Wait until the child has ended; it is still to be collected."""
+async def _ended(pid: int, *, unless: Iterable[asyncio.Task[None]]) -> None:
+    """Wait until the child has ended; it is still to be collected.
+
+    Raises the error of a task that fails before.
+    """
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    ended = loop.create_future()
     descriptor = os.pidfd_open(pid)
     try:
-        loop.add_reader(descriptor, ended.set)
-        await ended.wait()
+        loop.add_reader(descriptor, lambda: ended.done() or ended.set_result(None))
+        done, _ = await asyncio.wait([ended, *unless], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

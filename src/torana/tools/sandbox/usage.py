@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from torana.tools.sandbox.job import MIB, Limits
 
 #: How many times the bounds of one run the disks of its directories may lose: others write to them too.
 OTHERS = 8
+#: How many times the kernel's bound on processes a run may have, as they are counted one after the other.
+MANY = 2
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 #: What one Unix socket may hold, in its own bound. The last message may go beyond it, and one of datagrams (2)
@@ -22,22 +26,55 @@ _UNIX_BYTES = 212_992
 _LITTLE = 16 * MIB
 #: Where in a row of Unix sockets a name can stand.
 _NAME = 6
+#: Threads of a process whose children alone are asked for: bubblewrap has one.
+_FEW_THREADS = 16
 #: The sandbox's own disks, inside.
 _DISKS = ("tmp", "dev/shm")
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """All processes below ``pid``, parents first."""
-    for child in children(pid):
-        yield child
-        yield from descendants(child)
+@dataclass(frozen=True, slots=True)
+class ProcessTree:
+    """The processes below one, parents first, and how many threads they have together."""
+
+    processes: Sequence[int]
+    threads: int
+
+
+def process_tree(pid: int, *, limit: int) -> ProcessTree:
+    """Return the processes below ``pid``, or the first of them that have more than ``limit`` threads together.
+
+    The walk ends there, so that its cost is bounded by ``limit`` and not by what a script starts.
+    """
+    found: dict[int, None] = {}
+    threads = 0
+    waiting = deque(children(pid))
+    while waiting and threads <= limit:
+        process = waiting.popleft()
+        # A process that changes its parent during the walk may be met twice.
+        if process not in found:
+            found[process] = None
+            own = _threads(process, limit=limit)
+            threads += len(own)
+            waiting += _children(own)
+    return ProcessTree(tuple(found), threads)
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process; each of its threads has those that it started."""
-    found: list[int] = []
+    """Return the children of a process that has few threads; each of its threads has those that it started."""
+    return _children(_threads(pid, limit=_FEW_THREADS))
+
+
+def _threads(pid: int, *, limit: int) -> list[Path]:
+    """Return the directories of a process's threads, of which one more than ``limit`` at most."""
     with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+        return list(islice(Path(f"/proc/{pid}/task").iterdir(), limit + 1))
+    return []
+
+
+def _children(threads: Iterable[Path]) -> list[int]:
+    found: list[int] = []
+    for thread in threads:
+        with suppress(OSError):
             found += map(int, (thread / "children").read_text().split())
     return found
 

@@ -1,0 +1,45 @@
+"""The environment variables that hold secrets of the gateway."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from torana.config import PREFIX, Loaded
+from torana.models.providers import KEY_VARIABLES
+
+#: A variable as entries of connectors and of MCP servers name it.
+_REFERENCE = re.compile(r"\$\{?(?:env:)?([A-Za-z_]\w*)", re.ASCII)
+#: Variables that libraries and programs read by convention. Entries may name them, and they stay.
+_CONVENTIONAL = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|PWD|TZ|TMPDIR|LANG|LC_\w+|XDG_\w+|PYTHON\w*|SSL_CERT_\w+|\w+_PROXY|\w+_CA_BUNDLE",
+    re.IGNORECASE,
+)
+
+
+def secret_variables(loaded: Loaded) -> frozenset[str]:
+    """Return the names of the variables that may be removed once the gateway is built.
+
+    They are the gateway's own settings, the keys of model providers, and what entries of connectors and of MCP
+    servers name. ``loaded.provider_environ`` keeps their values.
+    """
+    settings = loaded.settings
+    own = {name for name in loaded.provider_environ if name.upper().startswith(PREFIX)}
+    texts = [*_texts(settings.connectors), *_texts(settings.mcp)]
+    if settings.mcp_config is not None:
+        texts.append(settings.mcp_config.read_text(encoding="utf-8", errors="replace"))
+    named = {name for text in texts for name in _REFERENCE.findall(text)}
+    return KEY_VARIABLES.union(own, (name for name in named if not _CONVENTIONAL.fullmatch(name)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested tables and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            yield from _texts(item)

@@ -1,0 +1,116 @@
+"""A process that is watched from outside: how many processes it may have, and what looking at them costs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from torana.tools.sandbox import MANY, Limits, Outcome, usage
+from torana.tools.sandbox.process import BoundedProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+#: Starts as many sleeping processes as its first argument says, and threads as its second one says, and waits.
+MANY_PROCESSES = """
+import os, sys, threading, time
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        time.sleep(60)
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=time.sleep, args=[60]).start()
+print("started", flush=True)
+time.sleep(60)
+"""
+#: Processes of which each is the child of the one before.
+CHAIN = """
+import os, sys, time
+left = int(sys.argv[1])
+while left and os.fork() == 0:
+    left -= 1
+time.sleep(60)
+"""
+
+
+async def run(*command: str, limits: Limits) -> Outcome:
+    return await BoundedProcess(limits=limits).run(command, environ={}, stdin=b"", descriptors=[])
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(40, 0), (0, 40)], ids=["processes", "threads"])
+async def test_too_many_processes_end_the_run(processes: int, threads: int) -> None:
+    outcome = await run(
+        # The watched process is the parent of the first one that counts.
+        *("/bin/sh", "-c", '"$@"; exit', "sh"),
+        *(sys.executable, "-c", MANY_PROCESSES, str(processes), str(threads)),
+        limits=Limits(processes=10, files=1_000_000_000),  # of the disks of this machine
+    )
+
+    assert outcome.stopped == "processes"
+
+
+async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def fail(pid: int, *, limit: int) -> usage.ProcessTree:
+        started.append(pid)
+        raise ValueError("unreadable")
+
+    monkeypatch.setattr(usage, "process_tree", fail)
+
+    with pytest.raises(ValueError, match="unreadable"):
+        await run("/bin/sleep", "60", limits=Limits())
+
+    assert not psutil.pid_exists(started[0])
+
+
+async def test_cancelled_run_leaves_no_process() -> None:
+    task = asyncio.create_task(run("/bin/sleep", "4321.7", limits=Limits()))
+    while not _sleeping("4321.7"):  # noqa: ASYNC110 - no event of another process
+        await asyncio.sleep(0.01)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not _sleeping("4321.7")
+
+
+def _sleeping(seconds: str) -> bool:
+    return any(one.info["cmdline"] == ["/bin/sleep", seconds] for one in psutil.process_iter(["cmdline"]))
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., psutil.Process]]:
+    """``start(code, *arguments)`` starts Python; it and its descendants are killed at the end."""
+    with ExitStack() as stack:
+
+        def make(code: str, *arguments: str) -> psutil.Process:
+            process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
+            stack.callback(_kill, process)
+            return psutil.Process(process.pid)
+
+        yield make
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    for one in psutil.Process(process.pid).children(recursive=True):
+        one.kill()
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("code", [MANY_PROCESSES, CHAIN], ids=["siblings", "chain"])
+def test_walk_through_processes_ends_at_its_limit(start: Callable[..., psutil.Process], code: str) -> None:
+    process = start(code, "60", "0")
+    while len(process.children(recursive=True)) < 60:
+        pass
+
+    tree = usage.process_tree(process.pid, limit=20)
+
+    assert (len(tree.processes), tree.threads) == (21, 21)
+    assert len(usage.process_tree(process.pid, limit=MANY * 60).processes) == 60
