@@ -110,7 +110,7 @@ def use(connection: Connection, digest: bytes, *, now: datetime) -> Token | None
     token = _token(row)
     if token.status(now) != "active":
         return None
-    if token.used_at is None or now - token.used_at >= _USE_NOTED_EVERY:
+    if token.used_at is None or abs(now - token.used_at) >= _USE_NOTED_EVERY:
         connection.execute(_CHANGE, {"key": token.id, "used_at": now})
     return token
 
