@@ -149,7 +149,7 @@ class Ticker:
             _log.warning("clock_was_ahead", extra={"corrected": changed})
         await self._database.run(partial(rows.forget_ended, now=now))
         found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST))
-        # A next due time costs 60 µs: those of thousands of schedules are computed outside the database's thread.
+        # A next due time costs 60 µs: thousands of them are computed outside the database's thread.
         returned = await asyncio.to_thread(lambda: [_come_back(schedule, now) for schedule in found])
         await self._database.run(partial(_settle_all, was=found, now=returned))
 

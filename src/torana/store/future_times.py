@@ -1,7 +1,7 @@
 """Times that a clock which was ahead has written: they lie in the future once the clock is right.
 
-A row that lasts for a period (a token, a pairing code, an idempotency key) would otherwise last for as long as the
-clock was ahead. Records of what happened, such as turns and the audit log, keep their times.
+A row that lasts for a period (a token, a pairing code, an idempotency key) would otherwise last for as long as
+the clock was ahead. Records of what happened, such as turns and the audit log, keep their times.
 """
 
 from __future__ import annotations
@@ -57,7 +57,5 @@ def _pull_back_deliveries(connection: Connection, now: datetime) -> int:
     return late + _set(connection, deliveries, {"created_at": now}, waits & (deliveries.c.created_at > now))
 
 
-def _set(
-    connection: Connection, table: sa.Table, values: dict[str, Any], which: sa.ColumnElement[bool]
-) -> int:
+def _set(connection: Connection, table: sa.Table, values: dict[str, Any], which: sa.ColumnElement[bool]) -> int:
     return connection.execute(sa.update(table).where(which).values(values)).rowcount
