@@ -59,9 +59,12 @@ def test_no_name_starts_a_line_of_a_table(
         client.post("/v1/tokens", json=token).raise_for_status()
         eventually(lambda: client.get("/v1/approvals").json()["items"])
 
+    def listed(command: str) -> str:
+        return gateway.run_command(command, "list").stdout
+
     with ThreadPoolExecutor(max_workers=2) as pool:
-        printed = pool.map(lambda command: gateway.run_command(command, "list").stdout, _ONE_ROW)
+        printed = pool.map(listed, _ONE_ROW)
         for command, table in zip(_ONE_ROW, printed, strict=True):
             assert len(_rows(table)) == 1, command
     # The core skills come before the attacker's.
-    assert len([row for row in _rows(gateway.run_command("skills", "list").stdout) if "FORGED" in row]) == 1
+    assert len([row for row in _rows(listed("skills")) if "FORGED" in row]) == 1
