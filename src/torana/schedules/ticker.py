@@ -19,7 +19,6 @@ from torana.errors import Draining, GatewayError, StoreUnavailable
 from torana.messages import Inbound, Turn, utc_now
 from torana.schedules.service import following
 from torana.schedules.words import say
-from torana.store import future_times
 from torana.store import schedules as rows
 from torana.store.database import Connection, Database
 from torana.store.schedules import Changed, Due, Schedule
@@ -143,10 +142,7 @@ class Ticker:
             self._untidy = False
 
     async def _tidy(self, now: datetime) -> None:
-        """Correct rows that a clock which was ahead has written, and delete schedules that ended long ago."""
-        changed = await self._database.run(partial(future_times.pull_back, now=now))
-        if changed:
-            _log.warning("clock_was_ahead", extra={"corrected": changed})
+        """Delete schedules that ended long ago, and compute due times anew that a wrong clock has set."""
         await self._database.run(partial(rows.forget_ended, now=now))
         found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST))
         # A next due time costs 60 µs: thousands of them are computed outside the database's thread.

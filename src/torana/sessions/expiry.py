@@ -57,10 +57,9 @@ class Expiry:
 
     async def sweep(self) -> int:
         """Delete what has expired, in small transactions; how many turns are gone."""
-        now = self._clock()
-        before = now - self._after
+        before = self._clock() - self._after
         gone = 0
-        while found := await self._database.run(partial(deletion.idle, before=before, at=now, limit=_FOUND)):
+        while found := await self._database.run(partial(deletion.idle, before=before, limit=_FOUND)):
             for first in range(0, len(found), _BATCH):
                 gone += await self._delete(found[first : first + _BATCH], before)
         return gone

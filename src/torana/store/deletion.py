@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,9 +26,6 @@ from torana.store.tables import (
     undelivered,
     unfinished,
 )
-
-#: An end that lies further in the future says nothing about when a session was used.
-_AHEAD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +52,11 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
     return _delete(connection, [session_id], at)
 
 
-def idle(connection: Connection, before: datetime, *, at: datetime, limit: int) -> list[str]:
+def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
     """The ids of sessions of every owner in which nothing was said or answered since then, and nothing waits
     for its end or its delivery.
     """
-    found = sa.select(sessions.c.id).where(_idle_since(before, at)).limit(limit)
+    found = sa.select(sessions.c.id).where(_idle_since(before)).limit(limit)
     return list(connection.execute(found).scalars())
 
 
@@ -67,7 +64,7 @@ def delete_idle(
     connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
 ) -> Deleted:
     """Delete those of the sessions that are idle still."""
-    still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before, at))
+    still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
     return _delete(connection, connection.execute(still).scalars().all(), at)
 
 
@@ -77,14 +74,12 @@ def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
     return connection.execute(found).first() is not None
 
 
-def _idle_since(before: datetime, at: datetime) -> sa.ColumnElement[bool]:
+def _idle_since(before: datetime) -> sa.ColumnElement[bool]:
     of_it = turns.c.session_id == sessions.c.id
     waits = sa.exists().where(unfinished, of_it)
     # An answer may come long after its message, and be delivered long after that.
     unsaid = turns.c.id.in_(sa.select(deliveries.c.turn_id).where(undelivered))
-    # An end in the future was written by a clock that was ahead, and would keep the session until then.
-    recent = turns.c.ended_at.between(before, at + _AHEAD)
-    answered = sa.exists().where(of_it, recent | unsaid)
+    answered = sa.exists().where(of_it, (turns.c.ended_at >= before) | unsaid)
     return (sessions.c.updated_at < before) & ~waits & ~answered
 
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
 from torana.sessions.expiry import Expiry
 from torana.store.database import Database
-from torana.store.future_times import pull_back
 from torana.store.tables import deliveries, sessions, tombstones
 from torana.store.tables import turns as turn_rows
 from torana.testing import ScriptedModel
@@ -68,19 +66,6 @@ async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
         with pytest.raises(Erased):
             await turns.get(turn.owner, turn.id)
     assert await expiry.sweep() == 0
-
-
-async def test_a_session_that_was_used_while_the_clock_was_ahead_expires_in_time(
-    turns: Turns, say: Say, database: Database, moving: Clock
-) -> None:
-    moving.now += timedelta(days=1_000)
-    await say(turns)
-    moving.now = START
-    await database.run(partial(pull_back, now=START))
-    expiry = expiry_of(database, moving, turns.forget)
-    assert await expiry.sweep() == 0
-    moving.now += timedelta(days=31)
-    assert await expiry.sweep() == 1
 
 
 async def test_a_session_with_a_turn_that_has_not_ended_does_not_expire(
