@@ -48,8 +48,12 @@ _SECRET_TEXT = re.compile(
     r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
     r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # a credential in its query
 )
-#: What could steer a terminal or cannot be written as UTF-8; tabs and line ends stay.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+#: What could steer a terminal, is not shown, turns the direction of writing or cannot be written as UTF-8;
+#: tabs and line ends stay.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
 #: Libraries that tell of each of their steps at INFO.
 _TALKATIVE = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
 #: Libraries of chat platforms log what people say and how we log in: at no level of ours is that told.
@@ -256,12 +260,16 @@ def _readable(event: dict[str, object], *, colours: bool) -> str:
         [
             coloured(str(event["timestamp"]), _DIM),
             f"[{coloured(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
-            coloured(str(event["event"]), _BOLD),
+            coloured(_on_one_line(str(event["event"])), _BOLD),
             f"[{event['logger']}]",
             *fields,
         ]
     )
     return line if traceback is None else f"{line}\n{traceback}"
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "\\n")
 
 
 def _plain(value: object) -> str:

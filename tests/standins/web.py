@@ -11,6 +11,7 @@ from typing import NamedTuple
 import httpx
 
 from torana.web import Guard, GuardedClient
+from torana.web.interfaces import Interfaces
 
 #: An address that is public, of a host that nobody reaches from a test: it is led to loopback.
 PUBLIC = "93.184.215.14"
@@ -81,10 +82,15 @@ class Internet:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def client(
-        self, *, allow: Sequence[str] = (), deny: Sequence[str] = (), tls: ssl.SSLContext | None = None
+        self,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
+        interfaces: Callable[[], Interfaces] = Interfaces,
     ) -> GuardedClient:
         """A client whose guard knows these names only, and whose connections end here."""
-        guard = Guard(allow=allow, deny=deny, resolver=self.resolve)
+        guard = Guard(allow=allow, deny=deny, resolver=self.resolve, interfaces=interfaces)
         return GuardedClient(guard=guard, transport=_Led(self, tls))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -300,6 +300,14 @@ def test_a_text_cannot_steer_the_terminal() -> None:
     assert masked(event="a\x1b[2J\x9b\x00\udcff\tb\n") == {"event": r"a\x1b[2J\x9b\x00\udcff" + "\tb\n"}
 
 
+def test_a_newline_in_a_text_starts_no_line_on_the_terminal() -> None:
+    written = configure(style="console")
+    logging.getLogger("torana").info("heard\n2026-01-01 [info] forged\u2028x", extra={"user": "a\nb\u202ec"})
+    (line,) = written.getvalue().splitlines()
+    assert r"heard\n2026-01-01 [info] forged\u2028x" in line
+    assert r"a\nb\u202ec" in line.replace(r"\\u", r"\u")
+
+
 def test_long_and_deep_values_are_cut() -> None:
     nested: Any = "deep"
     for _ in range(20):

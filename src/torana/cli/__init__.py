@@ -108,9 +108,16 @@ def main() -> None:
     try:
         app(prog_name="torana")
     except OperatorError as error:
-        typer.echo(error.detail, err=True)
+        _complain(error.detail)
         sys.exit(2 if isinstance(error, ConfigInvalid) else 1)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"{place}{error.strerror or error}", err=True)
+        _complain(f"{place}{error.strerror or error}")
         sys.exit(1)
+
+
+def _complain(text: str) -> None:
+    # It imports rich, which a gateway does without.
+    from torana.cli.terminal import printable
+
+    typer.echo(printable(text), err=True)

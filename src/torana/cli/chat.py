@@ -23,7 +23,7 @@ import typer
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.gateway import Gateway, listen
 from torana.cli.remote import RunningGateway, gateway_at, other_token, running_gateway
-from torana.cli.terminal import printable
+from torana.cli.terminal import on_one_line, printable
 from torana.config import Loaded
 from torana.messages import utc_now
 from torana.store.lock import DataDirLock
@@ -245,7 +245,7 @@ def _read_out(talk: _Talk) -> bool:
 
 def _is_yes(question: str) -> bool:
     try:
-        return input(printable(question)).strip().casefold() in ("y", "yes")
+        return input(on_one_line(question)).strip().casefold() in ("y", "yes")
     except EOFError:
         typer.echo()
         return False

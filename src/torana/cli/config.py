@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
-from torana.cli.terminal import print_table
+from torana.cli.terminal import on_one_line, print_table
 from torana.config import SECRETS, TABLES, Loaded
 from torana.errors import ConfigInvalid
 
@@ -54,7 +54,7 @@ def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
 def _print_table(loaded: Loaded) -> None:
     table = Table("setting", "value", "origin", box=None, pad_edge=False)
     for name, entry in _entries(loaded).items():
-        table.add_row(name, _cell(entry["value"]), entry["origin"])
+        table.add_row(name, *map(on_one_line, (_cell(entry["value"]), entry["origin"])))
     print_table(table)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows
+from torana.cli.terminal import on_one_line, print_rows
 
 app = typer.Typer(help="List chat platforms, and take on their changed settings.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def reload(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
     if as_json:
         typer.echo(json.dumps({"changed": changed}, indent=2))
     else:
-        typer.echo(f"Changed: {', '.join(changed)}" if changed else "No connector changed.")
+        typer.echo(on_one_line(f"Changed: {', '.join(changed)}") if changed else "No connector changed.")
 
 
 def _connectors(document: Any) -> list[Mapping[str, Any]]:

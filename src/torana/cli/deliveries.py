@@ -13,7 +13,7 @@ import typer
 from torana.api.connections import delivery_body
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows
+from torana.cli.terminal import on_one_line, print_rows
 from torana.messages import EVERYONE
 from torana.store import deliveries as rows
 from torana.store.backup import DATABASE_NAME
@@ -73,7 +73,7 @@ def _ask(delivery_id: str, what: str, config: ConfigFlag, data_dir: DataDirFlag)
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     path = f"/v1/deliveries/{quote(delivery_id, safe='')}/{what}"
     state = gateway.ask("POST", path, read=lambda document: str(document["state"]))
-    typer.echo(f"{delivery_id} is {state}")
+    typer.echo(on_one_line(f"{delivery_id} is {state}"))
 
 
 def _row(delivery: Mapping[str, Any]) -> tuple[str, ...]:

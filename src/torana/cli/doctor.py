@@ -23,7 +23,7 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
 from torana.cli.skills.reading import SkillsHere
-from torana.cli.terminal import printable
+from torana.cli.terminal import indented
 from torana.config import Loaded
 from torana.connectors.registry import Account
 from torana.errors import DataDirUnusable, GatewayError, OperatorError
@@ -60,7 +60,9 @@ def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:10} {printable(finding.detail)}")
+            typer.echo(
+                f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:10} {indented(finding.detail, by=17)}"
+            )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 

@@ -39,6 +39,10 @@ def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:
 
 
 def _warned(loaded: Loaded) -> Loaded:
-    for line in loaded.warnings:
-        typer.echo(f"warning: {line}", err=True)
+    if loaded.warnings:
+        # It imports rich, which a gateway does without.
+        from torana.cli.terminal import printable
+
+        for line in loaded.warnings:
+            typer.echo(printable(f"warning: {line}"), err=True)
     return loaded

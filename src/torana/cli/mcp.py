@@ -10,7 +10,7 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import indented, on_one_line, print_rows
 from torana.errors import OperatorError
 
 app = typer.Typer(help="List MCP servers, and approve tools that changed.", no_args_is_help=True)
@@ -57,11 +57,10 @@ def approve(
         typer.echo(f"Nothing of {server} waits to be approved.", err=as_json)
         return
     for tool in one["waiting"]:
-        typer.echo(
-            printable(f"{tool['tool']}: {tool['description']}\n{json.dumps(tool['inputSchema'])}"), err=as_json
-        )
+        typer.echo(f"{on_one_line(tool['tool'])}: {indented(tool['description'], by=4)}", err=as_json)
+        typer.echo(json.dumps(tool["inputSchema"]), err=as_json)
         for note in tool["notes"]:
-            typer.echo(f"note: {note}", err=as_json)
+            typer.echo(on_one_line(f"note: {note}"), err=as_json)
         for text in tool["withheld"]:
             typer.echo(f"the server's words: {_laid_open(text)}", err=as_json)
         typer.echo(err=as_json)

@@ -13,7 +13,7 @@ import typer
 from torana.api.connections import sender_body
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import on_one_line, print_rows
 from torana.config import Settings
 from torana.connectors.registry import kinds_of_people
 from torana.errors import GatewayError, OperatorError
@@ -68,7 +68,7 @@ def approve(
         body,
         lambda pairing: pairing.approve(who, user=user, kinds=kinds, act=act_by_hand()),
     )
-    typer.echo(printable(f"{paired['sender']} may talk, as {paired['user']}{_unasked(paired)}"))
+    typer.echo(on_one_line(f"{paired['sender']} may talk, as {paired['user']}{_unasked(paired)}"))
 
 
 @app.command()
@@ -79,7 +79,7 @@ def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> 
     paired = _decided(
         settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, kinds=kinds, act=act_by_hand())
     )
-    typer.echo(printable(f"{paired['sender']} may not talk{_unasked(paired)}"))
+    typer.echo(on_one_line(f"{paired['sender']} may not talk{_unasked(paired)}"))
 
 
 def _unasked(paired: Mapping[str, Any]) -> str:

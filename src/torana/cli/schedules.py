@@ -13,7 +13,7 @@ import typer
 from torana.api.schedules import schedule_body
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import print_fields, print_rows
 from torana.errors import OperatorError
 from torana.messages import EVERYONE
 from torana.store import schedules as rows
@@ -123,8 +123,7 @@ def _print(schedule: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(schedule, indent=2))
         return
-    for name, value in schedule.items():
-        typer.echo(f"{name:10} {'-' if value is None else printable(str(value))}")
+    print_fields(schedule)
 
 
 def _row(schedule: Mapping[str, Any]) -> tuple[str, ...]:

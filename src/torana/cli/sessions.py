@@ -14,7 +14,7 @@ import typer
 from sqlalchemy.engine import Connection
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import print_fields, print_rows, printable
 from torana.errors import OperatorError
 from torana.messages import EVERYONE
 from torana.paging import LARGEST_PAGE
@@ -73,8 +73,7 @@ def show(
         document = _record(session) | {"messages": [record(message) for message in messages]}
         typer.echo(json.dumps(document, indent=2))
         return
-    for name, value in _record(session).items():
-        typer.echo(f"{name:10} {'-' if value is None else printable(str(value))}")
+    print_fields(_record(session))
     for message in messages:
         typer.echo(printable(told(message, "markdown")), nl=False)
 
@@ -95,10 +94,11 @@ def export(
 
     def write(connection: Connection) -> None:
         session = _found(connection, session_id)
+        shown = printable if output is None and sys.stdout.isatty() else str
         with _opened(output) as file:
-            file.write(head(session, form))
+            file.write(shown(head(session, form)))
             for message in _every_message(connection, session_id):
-                file.write(told(message, form))
+                file.write(shown(told(message, form)))
 
     read_database(_database(config, data_dir), write)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 from rich.console import Console
@@ -12,15 +12,33 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from torana.web.visible import escape, escape_hidden
+
 #: Columns in which everything has room.
 _ENDLESS = 10_000
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LINE_ENDS = re.compile(r"[\n\t]")
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what could steer the terminal; tabs and line ends stay."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    """The text with escapes for what could steer the terminal or is not shown; tabs and line feeds stay."""
+    return escape_hidden(text)
+
+
+def on_one_line(text: str) -> str:
+    """Return ``printable`` text with escapes for tabs and line feeds, too: it cannot look like two lines."""
+    return _LINE_ENDS.sub(lambda found: escape(found[0]), printable(text))
+
+
+def indented(text: str, by: int) -> str:
+    """Return ``printable`` text whose lines, except for the first, begin with so many spaces."""
+    return printable(text).replace("\n", "\n" + " " * by)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """Print a line for each field; further lines of a value stand below its first one."""
+    for name, value in fields.items():
+        typer.echo(f"{name:10} {'-' if value is None else indented(str(value), by=11)}")
 
 
 def print_table(table: Table) -> None:
@@ -36,7 +54,7 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     Nothing is cut off: ids are there to be copied, and without a terminal a line is there to be searched.
     """
-    cells = [[Text(printable(cell)) for cell in row] for row in rows]
+    cells = [[Text(on_one_line(cell)) for cell in row] for row in rows]
     table = Table(*(Column(head, no_wrap=True) for head in heads), box=None, pad_edge=False)
     for row in cells:
         table.add_row(*row)

@@ -17,7 +17,7 @@ import typer
 from torana.api.tokens import issued_body, token_body
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import on_one_line, print_rows
 from torana.config import Settings
 from torana.errors import GatewayError, OperatorError
 from torana.messages import SCOPES, Scope, utc_now
@@ -199,7 +199,7 @@ def _tell_secret(made: Mapping[str, Any], *, as_json: bool) -> None:
         return
     bound = "bound to nobody" if made["user"] is None else f"bound to {made['user']}"
     until = "never expires" if made["expiresAt"] is None else f"expires at {made['expiresAt']}"
-    typer.echo(printable(f"{made['id']}, {bound}, {until}: {', '.join(made['scopes'])}"), err=True)
+    typer.echo(on_one_line(f"{made['id']}, {bound}, {until}: {', '.join(made['scopes'])}"), err=True)
     typer.echo("Keep it now, it is not shown again:", err=True)
     typer.echo(made["token"])
 

@@ -10,7 +10,7 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import on_one_line, print_rows
 
 app = typer.Typer(help="Show the agent's tools, and whether they may run.", no_args_is_help=True)
 
@@ -40,5 +40,5 @@ def list_(
     rows = [(item["name"], item["permission"], item["why"], item["description"]) for item in document["items"]]
     print_rows(("tool", "permission", "why", "what it does"), rows)
     if document["unknown"]:
-        strangers = printable(", ".join(document["unknown"]))
+        strangers = on_one_line(", ".join(document["unknown"]))
         typer.echo(f"warning: [[permissions]] names what is no tool: {strangers}", err=True)

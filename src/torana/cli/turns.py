@@ -11,7 +11,7 @@ import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import on_one_line, print_fields, print_rows
 from torana.config import Settings
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, Turn, TurnState
@@ -60,8 +60,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return
-    for name, value in record.items():
-        typer.echo(f"{name:10} {'-' if value is None else printable(str(value))}")
+    print_fields(record)
 
 
 @app.command()
@@ -85,7 +84,8 @@ def _row(turn: Turn) -> tuple[str, ...]:
 def _ask(settings: Settings, turn_id: str, what: str) -> None:
     """Have the running gateway do it. Raises ``OperatorError`` where none runs or it refuses."""
     path = f"/v1/turns/{quote(turn_id, safe='')}/{what}"
-    typer.echo(the_gateway(settings).ask("POST", path, read=lambda turn: f"{turn['id']} is {turn['status']}"))
+    told = the_gateway(settings).ask("POST", path, read=lambda turn: f"{turn['id']} is {turn['status']}")
+    typer.echo(on_one_line(told))
 
 
 def _record(turn: Turn) -> dict[str, Any]:

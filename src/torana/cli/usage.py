@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from torana.api.usage import spending_body
 from torana.app.limits import limits_of
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.terminal import printable
+from torana.cli.terminal import on_one_line
 from torana.errors import OperatorError
 from torana.limits.spending import LONGEST, Report, Spent, State, Subject, report
 from torana.messages import utc_now
@@ -49,7 +49,7 @@ def usage(
         typer.echo(json.dumps({"account": subject.account} | spending_body(found), indent=2))
         return
     console = Console(markup=False, highlight=False)
-    console.print(printable(subject.account), _plot(found), sep="\n")
+    console.print(on_one_line(subject.account), _plot(found), sep="\n")
     if found.limits:
         console.print("", _limits(found.limits), sep="\n")
 

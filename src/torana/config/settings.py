@@ -285,7 +285,7 @@ class Settings(BaseModel):
     web_allow: Hosts = Field(
         default=(),
         description="Hosts that the agent may fetch from although they are not on the public internet, such "
-        "as a wiki of yours.",
+        "as a wiki of yours, or are this machine or on a network that it is connected to.",
     )
     web_deny: Hosts = Field(
         default=(), description="Hosts that the agent never fetches from, with everything below them."

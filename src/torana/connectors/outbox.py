@@ -19,7 +19,7 @@ from torana.errors import StoreUnavailable
 from torana.lasting import either
 from torana.store import deliveries
 from torana.store.database import Database, until_kept
-from torana.store.deliveries import Delivery
+from torana.store.deliveries import FRESH, Delivery
 
 #: What stands before a part that may have arrived before, and the room that is left for it.
 REPEATED = "(sent again) "
@@ -101,9 +101,10 @@ class Outbox:
             self._look_in = 1.0
             return []
         waiting = [head for head in heads if head.line not in self._busy]
-        later = [(head.due_at - now).total_seconds() for head in waiting if head.due_at > now]
-        self._look_in = min([_LOOK, *later])
-        due = [head for head in waiting if head.due_at <= now][: max(0, _ABREAST - len(self._busy))]
+        # What is due later than any reply may be sent was put off by a clock that was ahead.
+        later = [head for head in waiting if now < head.due_at <= now + FRESH]
+        self._look_in = min([_LOOK, *((head.due_at - now).total_seconds() for head in later)])
+        due = [head for head in waiting if head not in later][: max(0, _ABREAST - len(self._busy))]
         self._busy.update(head.line for head in due)
         if not self._busy:
             self._idle.set()

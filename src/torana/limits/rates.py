@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 
 from torana.errors import GatewayError, RateLimited
 from torana.limits.standings import Policy, Standing, headers
@@ -17,21 +14,32 @@ from torana.limits.standings import Policy, Standing, headers
 #: With so many users' windows the empty ones are swept out for the first time.
 _WINDOWS = 10_000
 
+#: Seconds of a window.
+_MINUTE = 60.0
+
 
 class MessageRates:
     """Sliding windows of one minute, in memory: a restart forgets them.
 
-    The library's synchronous storage: a message costs 14 µs with it, 100 µs with the asynchronous one, which
-    hands every key to a thread to expire it. Nothing here awaits, so test and hit cannot be parted.
+    They are measured on the monotonic clock, so setting the machine's clock changes none of them. Nothing here
+    awaits, so the test of a message and its counting cannot be parted.
     """
 
-    def __init__(self, *, per_user: int, overall: int, per_token: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        per_user: int,
+        overall: int,
+        per_token: int = 0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """0 switches a limit off."""
         self._per_user = per_user
         self._per_token = per_token
         self._overall = overall
-        self._storage = MemoryStorage()
-        self._limiter = MovingWindowRateLimiter(self._storage)
+        self._monotonic = monotonic
+        #: When the messages of each policy and key were counted, the oldest first.
+        self._windows: dict[tuple[str, str], deque[float]] = {}
         self._sweep_at = _WINDOWS
 
     def take(self, user: str | None, token: str | None = None) -> list[Standing]:
@@ -40,14 +48,15 @@ class MessageRates:
         All limits are tested before any is hit, so a refused message consumes nothing. Raises ``RateLimited``
         with ``Retry-After`` and the names of all violated policies.
         """
-        self._sweep()
+        now = self._monotonic()
+        self._sweep(now)
         policies = self._policies(user, token)
-        violated = [policy for policy in policies if not self._limiter.test(*_hit(policy))]
+        violated = [policy for policy in policies if len(self._window(policy, now)) >= policy.quota]
         if violated:
-            raise _refusal(self._standings(policies), violated)
+            raise _refusal(self._standings(policies, now), violated)
         for policy in policies:
-            self._limiter.hit(*_hit(policy))
-        return self._standings(policies)
+            self._window(policy, now).append(now)
+        return self._standings(policies, now)
 
     @contextmanager
     def counted(self, user: str | None, token: str | None = None) -> Generator[list[Standing]]:
@@ -62,10 +71,9 @@ class MessageRates:
     def give_back(self, user: str | None, token: str | None = None) -> None:
         """Take back the newest message that was counted: it was refused after all."""
         for policy in self._policies(user, token):
-            item, *identifiers = _hit(policy)
-            entries = self._storage.events.get(item.key_for(*identifiers))
-            if entries:
-                entries.pop(0)  # the newest stands first
+            window = self._windows.get((policy.name, policy.key))
+            if window:
+                window.pop()
 
     def _policies(self, user: str | None, token: str | None) -> list[Policy]:
         named: list[Policy] = []
@@ -79,29 +87,33 @@ class MessageRates:
         named.append(Policy(name="global", quota=self._overall, setting="TORANA_RATE_GLOBAL", key=""))
         return [policy for policy in named if policy.quota]
 
-    def _standings(self, policies: list[Policy]) -> list[Standing]:
+    def _window(self, policy: Policy, now: float) -> deque[float]:
+        """The times at which messages of the last minute were counted."""
+        window = self._windows.setdefault((policy.name, policy.key), deque())
+        while window and window[0] <= now - _MINUTE:
+            window.popleft()
+        return window
+
+    def _standings(self, policies: list[Policy], now: float) -> list[Standing]:
         standings: list[Standing] = []
         for policy in policies:
-            stats = self._limiter.get_window_stats(*_hit(policy))
-            reset = max(0, math.ceil(stats.reset_time - time.time()))
-            standings.append(Standing(policy=policy, remaining=stats.remaining, reset=reset))
+            window = self._window(policy, now)
+            oldest = window[0] if window else now
+            reset = math.ceil(oldest + _MINUTE - now)
+            standings.append(Standing(policy=policy, remaining=policy.quota - len(window), reset=reset))
         return standings
 
-    def _sweep(self) -> None:
-        """Drop the windows of users who fell silent: the storage empties them and keeps their keys for ever.
+    def _sweep(self, now: float) -> None:
+        """Drop the windows of users who fell silent.
 
-        Next when their number has doubled, so that a sweep costs each message next to nothing.
+        The next sweep follows when the number of windows has doubled, so a sweep costs each message next to
+        nothing.
         """
-        windows = self._storage.events
-        if len(windows) < self._sweep_at:
+        if len(self._windows) < self._sweep_at:
             return
-        for key in [key for key, entries in list(windows.items()) if not entries]:
-            del windows[key]
-        self._sweep_at = max(_WINDOWS, 2 * len(windows))
-
-
-def _hit(policy: Policy) -> tuple[RateLimitItemPerMinute, str, str]:
-    return RateLimitItemPerMinute(policy.quota), policy.name, policy.key
+        since = now - _MINUTE
+        self._windows = {key: window for key, window in self._windows.items() if window and window[-1] > since}
+        self._sweep_at = max(_WINDOWS, 2 * len(self._windows))
 
 
 def _refusal(standings: list[Standing], violated: list[Policy]) -> RateLimited:

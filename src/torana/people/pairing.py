@@ -17,7 +17,7 @@ from torana.store.database import Connection, Database
 from torana.store.senders import Asker, Paired, SenderState
 from torana.tools.entry_faults import meant
 
-#: How long a code is good for.
+#: How long a code is good for. One from so far in the future was made by a wrong clock, and has expired.
 VALID = timedelta(hours=1)
 
 #: Codes that a person gets until the operator says something; then nothing more is answered.
@@ -85,10 +85,10 @@ class Pairing:
 def _asked(connection: Connection, asker: Asker, code: bytes, at: datetime) -> bool:
     known = senders.get(connection, asker.kind, asker.sender)
     if known is not None:
-        expired = known.asked_at <= at - VALID
+        expired = abs(at - known.asked_at) >= VALID
         if known.state != "pending" or not expired or known.codes >= _CODES:
             return False
-    if senders.pending(connection, asker.account, at - VALID) >= _WAITING:
+    if senders.pending(connection, asker.account, at - VALID, at + VALID) >= _WAITING:
         return False
     senders.ask(connection, asker, code=code, codes=(known.codes if known else 0) + 1, at=at)
     return True
@@ -112,7 +112,7 @@ def _decide(
             )
         asker = known.asker if known else Asker(kind=kind, sender=sender, account="", place="", name="")
     else:
-        found = senders.by_code(connection, _digest(who.strip().upper()), act.at - VALID)
+        found = senders.by_code(connection, _digest(who.strip().upper()), act.at - VALID, act.at + VALID)
         if found is None:
             raise NotFound(
                 "there is no such code, or it has expired; the person gets a new one by writing again"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -138,8 +138,16 @@ class Ticker:
             self._awake_since = min(self._awake_since, now)
             self._untidy = True
         if self._untidy:
-            await self._database.run(partial(_tidy, now=now))
+            await self._tidy(now)
             self._untidy = False
+
+    async def _tidy(self, now: datetime) -> None:
+        """Delete schedules that ended long ago, and compute due times anew that a wrong clock has set."""
+        await self._database.run(partial(rows.forget_ended, now=now))
+        found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST))
+        # A next due time costs 60 µs: thousands of them are computed outside the database's thread.
+        returned = await asyncio.to_thread(lambda: [_come_back(schedule, now) for schedule in found])
+        await self._database.run(partial(_settle_all, was=found, now=returned))
 
     async def _deal_with(self, due: Due, now: datetime) -> None:
         """Fire one, or write down why not."""
@@ -218,15 +226,16 @@ def _found(connection: Connection, now: datetime) -> tuple[list[Due], list[Due]]
     return reminders, rows.due_tasks(connection, now, at_once=AT_ONCE, of_one=OF_ONE)
 
 
-def _tidy(connection: Connection, now: datetime) -> None:
-    """Forget what ended long ago; and where the clock was ahead, let schedules come back to what is next."""
-    rows.forget_ended(connection, now)
-    for schedule in rows.ahead_of(connection, now, tried_by=now + _LONGEST):
-        rows.put(connection, _come_back(schedule, now))
+def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[Schedule]) -> None:
+    """Keep the schedules that differ, unless they were changed meanwhile."""
+    for before, after in zip(was, now, strict=True):
+        if after != before:
+            with suppress(Changed):
+                rows.settle(connection, before, after)
 
 
 def _come_back(schedule: Schedule, now: datetime) -> Schedule:
-    """A schedule that was made, dealt with or refused by a clock that was ahead."""
+    """A schedule that may have been made, resumed, dealt with or refused by a clock that was ahead."""
     assert schedule.due_at is not None  # noqa: S101 - it is active
     assert schedule.try_at is not None  # noqa: S101 - as above
     due = None if schedule.cron is None else following(schedule, now)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Literal
@@ -90,6 +90,12 @@ def look(connection: Connection, approval: Approval, now: datetime) -> Approval:
     if found.state == "open" and found.expires_at <= now:
         return _closed(connection, found, Verdict(state="expired", at=now, by="time"))
     return found
+
+
+def expire_at(connection: Connection, approval: Approval, at: datetime) -> Approval:
+    """Change when an open approval expires, and return it."""
+    connection.execute(_UPDATE, _key(approval) | {"expires_at": at})
+    return replace(approval, expires_at=at)
 
 
 def decide(connection: Connection, approval: Approval, verdict: Verdict) -> tuple[Approval, bool]:

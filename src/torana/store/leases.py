@@ -11,8 +11,13 @@ from torana.store.tables import leases
 
 
 def take(connection: Connection, account: str, holder: str, *, now: datetime, until: datetime) -> bool:
-    """Take the account's lease, or hold on to it; False while another holder's has not run out."""
-    mine = (leases.c.holder == holder) | (leases.c.until < now)
+    """Take the account's lease, or hold on to it; False while another holder's has not run out.
+
+    A lease that lasts more than twice as long as this one was taken by a clock that was ahead, and counts as
+    run out.
+    """
+    too_long = leases.c.until > until + (until - now)
+    mine = (leases.c.holder == holder) | (leases.c.until < now) | too_long
     renewed = sa.update(leases).where(leases.c.account == account, mine).values(holder=holder, until=until)
     if connection.execute(renewed).rowcount:
         return True

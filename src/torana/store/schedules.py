@@ -29,6 +29,9 @@ SCHEDULE_STATES: tuple[ScheduleState, ...] = get_args(ScheduleState)
 MissedPolicy = Literal["run_once", "skip"]
 MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
 
+#: A rule's due time that is nearer than this is not computed anew after the clock was set back.
+_FAR = timedelta(days=1)
+
 #: How long one that has ended is kept.
 _KEPT = timedelta(days=30)
 
@@ -202,12 +205,15 @@ def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> in
 
 
 def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> list[Schedule]:
-    """The active ones that were made or dealt with later than now, or are to be tried again later than
-    ``tried_by``: the clock was wrong then, or is.
+    """The active schedules that a clock which was ahead may have left with a time too far in the future.
+
+    These are schedules that were made or dealt with later than now, that are to be tried again later than
+    ``tried_by``, or that a rule makes due in more than a day: resuming one computes its due time, too.
     """
     refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
     touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
-    query = sa.select(schedules).where(_is_active, (touched > now) | refused)
+    far = schedules.c.cron.is_not(None) & (schedules.c.due_at > now + _FAR)
+    query = sa.select(schedules).where(_is_active, (touched > now) | refused | far)
     return [_schedule(row) for row in connection.execute(query).mappings()]
 
 

@@ -53,9 +53,9 @@ def approved(connection: Connection, kind: str, most: int) -> list[str]:
     return list(connection.execute(latest.limit(most)).scalars())
 
 
-def pending(connection: Connection, account: str, since: datetime) -> int:
-    """How many wait for the operator's word on an account, who asked since then."""
-    waits = (senders.c.state == "pending") & (senders.c.account == account) & (senders.c.asked_at > since)
+def pending(connection: Connection, account: str, since: datetime, until: datetime) -> int:
+    """How many wait for the operator's word on an account, who asked between these times."""
+    waits = (senders.c.state == "pending") & (senders.c.account == account) & _asked_between(since, until)
     return int(connection.execute(sa.select(sa.func.count()).where(waits)).scalar_one())
 
 
@@ -78,12 +78,12 @@ def ask(connection: Connection, asker: Asker, *, code: bytes, codes: int, at: da
     )
 
 
-def by_code(connection: Connection, code: bytes, since: datetime) -> Paired | None:
-    """Who got the code with that digest, since then, and waits."""
+def by_code(connection: Connection, code: bytes, since: datetime, until: datetime) -> Paired | None:
+    """Who got the code with that digest between these times, and waits."""
     row = (
         connection.execute(
             sa.select(senders).where(
-                senders.c.code == code, senders.c.state == "pending", senders.c.asked_at > since
+                senders.c.code == code, senders.c.state == "pending", _asked_between(since, until)
             )
         )
         .mappings()
@@ -129,6 +129,10 @@ def listed(connection: Connection, *, state: SenderState | None, limit: int) -> 
 def of_user(user: str) -> sa.ColumnElement[bool]:
     """The condition for the rows of a user: those that are the user by the operator's word, or by their id."""
     return (senders.c.user == user) | (senders.c.kind + ":" + senders.c.sender == user)
+
+
+def _asked_between(since: datetime, until: datetime) -> sa.ColumnElement[bool]:
+    return (senders.c.asked_at > since) & (senders.c.asked_at < until)
 
 
 def _key(kind: str, sender: str) -> dict[str, Any]:

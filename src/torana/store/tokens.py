@@ -16,6 +16,9 @@ from torana.store.tables import tokens
 
 TokenStatus = Literal["active", "expired", "revoked"]
 
+#: How far a clock may be set back behind the time at which a token was made.
+_EARLY = timedelta(days=1)
+
 #: How exactly the time of the last use is known; a write for every request would cost each of them a sync.
 _USE_NOTED_EVERY = timedelta(minutes=1)
 
@@ -44,10 +47,16 @@ class Token:
         return GATEWAY_OWNER if self.user is None else owner_of(self.user)
 
     def status(self, now: datetime) -> TokenStatus:
-        """Whether it is taken, and if not, why."""
+        """Whether it is taken, and if not, why.
+
+        A token with an expiry that was made by a clock that was ahead counts as expired until that time comes:
+        otherwise it would live for longer than it was made for.
+        """
         if self.revoked_at is not None:
             return "revoked"
-        return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
+        if self.expires_at is None:
+            return "active"
+        return "active" if self.created_at - _EARLY <= now < self.expires_at else "expired"
 
 
 def create(connection: Connection, token: Token, *, digest: bytes, act: Act) -> None:
@@ -110,7 +119,7 @@ def use(connection: Connection, digest: bytes, *, now: datetime) -> Token | None
     token = _token(row)
     if token.status(now) != "active":
         return None
-    if token.used_at is None or now - token.used_at >= _USE_NOTED_EVERY:
+    if token.used_at is None or abs(now - token.used_at) >= _USE_NOTED_EVERY:
         connection.execute(_CHANGE, {"key": token.id, "used_at": now})
     return token
 

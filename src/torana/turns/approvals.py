@@ -244,6 +244,8 @@ def _open(connection: Connection, turn: Turn, new: Approval, said: str) -> Appro
 
 def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:
     found = rows.look(connection, approval, now)
+    if found.state == "open" and found.expires_at > now + lasts:  # the clock was set back
+        found = rows.expire_at(connection, found, now + lasts)
     if found.state == "expired" and turn.place is not None:
         rows.lapse(connection, turn.id, now)
     elif found.state in ("approved", "denied"):

@@ -80,7 +80,7 @@ def is_public(address: Address) -> bool:
     if address.scope_id is not None:
         return False
     if address in _NAT64:
-        return is_public(IPv4Address(address.packed[12:]))
+        return is_public(reached_by(address))
     if address.packed[8:12] in _ISATAP:
         return False
     return address in _GIVEN_OUT and not any(address in network for network in _NOT_PUBLIC_6)
@@ -89,10 +89,17 @@ def is_public(address: Address) -> bool:
 def is_metadata(address: Address) -> bool:
     """True for the addresses at which clouds give credentials to whoever asks from within."""
     if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or (IPv4Address(address.packed[12:]) if address in _NAT64 else None)
-        if inner is not None:
+        inner = address.ipv4_mapped or reached_by(address)
+        if inner != address:
             return is_metadata(inner)
     return any(address in network for network in _METADATA)
+
+
+def reached_by(address: Address) -> Address:
+    """The address that a connection to this one ends at: behind NAT64, the IPv4 address within."""
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        return IPv4Address(address.packed[12:])
+    return address
 
 
 def parse(text: str) -> Address | None:

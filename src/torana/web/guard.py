@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import anyio
 import anyio.to_thread
 
-from torana.web.addresses import Address, is_metadata, is_public, parse
+from torana.web.addresses import Address, is_metadata, is_public, parse, reached_by
 from torana.web.faults import NotAllowed, TooSlow, Unreachable
+from torana.web.interfaces import Interfaces, InterfacesUnreadable, read_interfaces
 
 #: Looks a name up: its addresses as text. Raises ``OSError`` where there are none.
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -30,21 +31,29 @@ class Guard:
     """Judges hosts.
 
     ``allow`` has the hosts that may be private, exactly as they are written in an address; ``deny`` those that
-    are never reached, with everything below them, and it stands above ``allow``. ``resolver`` looks names up.
+    are never reached, with everything below them, and it stands above ``allow``. ``resolver`` looks names up,
+    ``interfaces`` reads this machine's own addresses and networks, which may block.
     """
 
     def __init__(
-        self, *, allow: Iterable[str] = (), deny: Iterable[str] = (), resolver: Resolver | None = None
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        resolver: Resolver | None = None,
+        interfaces: Callable[[], Interfaces] = read_interfaces,
     ) -> None:
         self._allow = frozenset(map(_plain, allow))
         self._deny = frozenset(map(_plain, deny))
         self._resolver = resolver or system_resolver
+        self._interfaces = interfaces
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """The addresses at which ``host`` may be reached, in the order of the answer; at least one.
 
         Connect to one of these and to nothing else: asked again, a name may have another answer. If a single
-        address of the answer is not public the host is refused. Raises ``NotAllowed``, ``Unreachable``
+        address of the answer is not public, is this machine's own or is on a network that this machine is
+        connected to, the host is refused. Raises ``NotAllowed``, ``Unreachable``
         or ``TooSlow``.
         """
         name = _plain(host)
@@ -62,7 +71,29 @@ class Guard:
             if str(address) in self._deny:
                 raise NotAllowed(f"{host} ({address}) is not to be reached: web_deny names it.")
             _check_address(host, address, allowed=allowed, named=str(address) in self._allow)
+        if not allowed:
+            await self._check_interfaces(host, addresses)
         return [str(address) for address in addresses]
+
+    async def _check_interfaces(self, host: str, addresses: Sequence[Address]) -> None:
+        """Refuse this machine and its neighbours. The interfaces are read each time, because they change."""
+        try:
+            interfaces = await anyio.to_thread.run_sync(self._interfaces, abandon_on_cancel=True)
+        except InterfacesUnreadable as error:
+            raise NotAllowed(
+                f"{host} is refused because this machine's own addresses cannot be read ({error}); "
+                "the operator can allow this host with web_allow."
+            ) from error
+        for address in map(reached_by, addresses):
+            if address in interfaces.addresses:
+                where = "an address of this machine"
+            elif interfaces.has_network_of(address):
+                where = "on a network that this machine is directly connected to"
+            else:
+                continue
+            raise NotAllowed(
+                f"{_with_address(host, address)} is {where}; the operator can allow this host with web_allow."
+            )
 
     async def _look_up(self, name: str, port: int) -> list[Address]:
         try:
@@ -110,11 +141,15 @@ def _check_address(host: str, address: Address, *, allowed: bool, named: bool) -
     # A name that is allowed does not lead to credentials; only that very address, allowed, does.
     fine = named if is_metadata(address) else allowed or is_public(address)
     if not fine:
-        at = "" if str(address) == _plain(host) else f" ({address})"
         is_cure = not is_metadata(address)
         then = (
             "the operator can allow this host with web_allow"
             if is_cure
             else "clouds hand out credentials there"
         )
-        raise NotAllowed(f"{host}{at} is not on the public internet; {then}.")
+        raise NotAllowed(f"{_with_address(host, address)} is not on the public internet; {then}.")
+
+
+def _with_address(host: str, address: Address) -> str:
+    """The host, with its address where the host is a name."""
+    return host if str(address) == _plain(host) else f"{host} ({address})"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from torana.cli.terminal import print_rows
+from torana.cli.terminal import indented, on_one_line, print_fields, print_rows, printable
 
 Patch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
@@ -38,3 +38,57 @@ def test_on_a_narrow_terminal_a_cell_is_a_whole_line(monkeypatch: Patch, capsys:
     assert printed(monkeypatch, capsys, columns=20, tty=True) == (
         f"token  {ROWS[0][0]}\nuser   [red]ana\\x1b\n\ntoken  {ROWS[1][0]}\nuser   -\n\n"
     )
+
+
+#: Control characters, separators of lines, marks of direction, and characters without a width.
+HIDDEN = [
+    *map(chr, [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)]),
+    *"\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069",
+    *"\u00ad\u034f\u115f\u180e\u3164\ufeff\ufff9\U000e0041\U000e0100",
+]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
+def test_a_hidden_character_is_escaped(hidden: str) -> None:
+    code = hidden.encode("unicode_escape").decode()
+    for escaped in (printable, on_one_line):
+        assert escaped(f"a{hidden}b") == f"a{code}b"
+
+
+@pytest.mark.parametrize(
+    "text", ["José", "日本語", "नमस्ते", "می\u200cخواهم", "👩\u200d💻", "❤\ufe0f", "\\x1b", "𐍈"]
+)
+def test_text_of_any_language_is_shown_as_it_is(text: str) -> None:
+    assert printable(text) == on_one_line(text) == text
+
+
+def test_a_row_of_joiners_is_escaped() -> None:
+    assert printable("a\u200c\u200db") == r"a\u200c\u200db"
+
+
+def test_lines_and_tabs_stay_except_on_one_line() -> None:
+    assert printable("a\n\tb") == "a\n\tb"
+    assert on_one_line("a\n\tb") == r"a\n\tb"
+    assert indented("a\nb\x1b", by=2) == "a\n  b\\x1b"
+
+
+@pytest.mark.parametrize(("columns", "tty"), [(80, True), (80, False), (20, True)])
+def test_a_newline_in_a_cell_starts_no_line(
+    monkeypatch: Patch, capsys: Capture, columns: int, tty: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty)
+    print_rows(HEADS, [("tok_1", "ana\ntok_2  root"), ("tok_3", "bob\u2028tok_4\x85tok_5\rtok_6")])
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith(("tok_2", "tok_4", "tok_5", "tok_6"))]
+    assert len([line for line in lines if line]) == (4 if columns == 20 else 3)
+
+
+def test_further_lines_of_a_field_look_like_no_field(capsys: Capture) -> None:
+    print_fields({"state": "failed", "content": "hello\nstate      completed", "reply": None})
+    assert capsys.readouterr().out.splitlines() == [
+        "state      failed",
+        "content    hello",
+        "           state      completed",
+        "reply      -",
+    ]

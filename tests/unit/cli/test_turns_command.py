@@ -117,8 +117,8 @@ def test_a_message_is_listed_as_it_stands_and_steers_nothing(
     add(content, DONE)
     code, out, err = command("turns", "list")
     assert (code, err) == (0, "")
-    assert "\x1b" not in out
-    for word in content.replace("\x1b", "\\x1b").split():
+    assert not {"\x1b", "\u202e"} & set(out)
+    for word in content.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e").split():
         assert word in out
 
 

@@ -111,6 +111,24 @@ async def sending(database: Database) -> AsyncGenerator[Callable[[Chat], Sending
         await asyncio.gather(one.task, return_exceptions=True)
 
 
+async def test_what_a_clock_that_was_ahead_put_off_is_sent_at_once(
+    sending: Callable[[Chat], Sending], database: Database
+) -> None:
+    ahead = utc_now() + timedelta(days=1_000)
+    work = partial(
+        rows.add_notice,
+        account="home",
+        line="ana",
+        place=dump_place(Place(chat="with ana")),
+        text="hello",
+        at=ahead,
+    )
+    await database.run(work)
+    chat = Chat()
+    await sending(chat).idle()
+    assert [part.text for part in chat.calls] == ["hello"]
+
+
 async def test_what_arrived_while_the_store_was_away_is_not_sent_again(
     sending: Callable[[Chat], Sending], outage: Outage
 ) -> None:

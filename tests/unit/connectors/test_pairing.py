@@ -15,6 +15,7 @@ from torana.messages import utc_now
 from torana.people.pairing import Pairing
 from torana.store.audit import Act
 from torana.store.database import Database
+from torana.store.senders import Asker
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 
@@ -98,6 +99,21 @@ async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, ac
         late_act = Act(principal=act.principal, source=act.source, at=clock())
         with pytest.raises(NotFound):
             await gateway.pairing.approve(code, kinds=KINDS, act=late_act)
+
+
+async def test_a_code_of_a_clock_that_was_ahead_is_expired_and_another_one_is_given(
+    database: Database, act: Act
+) -> None:
+    ahead = timedelta(days=1_000)
+    pairing = Pairing(database=database, clock=lambda: act.at + ahead)
+    asker = Asker(kind="chat", sender="eve", account="home", place="{}", name="Eve")
+    early = await pairing.ask(asker)
+    ahead = timedelta()
+
+    with pytest.raises(NotFound):
+        await pairing.approve(early or "", kinds=KINDS, act=act)
+    right = await pairing.ask(asker)
+    assert (await pairing.approve(right or "", kinds=KINDS, act=act)).state == "approved"
 
 
 async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gateway: Open) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import BinaryContent, TextContent, UserContent, UserPromptPart
+from tests.standins.clock import Clock
 from tests.unit.connectors.conftest import Gateway
 
 from torana.connectors.base import Abilities, Attachment, Refused, TryLater, Unsure
@@ -327,6 +328,17 @@ async def test_two_machines_do_not_talk_for_ever(open_gateway: Open) -> None:
     assert all("paused" in text for text in shown[3:])
     assert len(shown) == 6  # it is told three times a minute at most
     assert gateway.turns.live == []
+
+
+async def test_a_chat_is_not_paused_for_years_after_the_clock_was_set_back(open_gateway: Open) -> None:
+    chat, wall = Chat(allow=["*"], per_session=1), Clock(utc_now() + timedelta(days=1_000))
+    await open_gateway(chat, ScriptedModel("one", "two"), clock=wall)
+    await chat.say("first")
+    await chat.shown(1)
+    wall.now -= timedelta(days=1_000)
+    await chat.say("second")
+
+    assert [one.text for one in await chat.shown(2)] == ["one", "two"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\0"])

@@ -67,6 +67,25 @@ async def entries(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
     return [(entry.action, entry.target, dict(entry.detail)) for entry in reversed(page.items)]
 
 
+async def test_a_token_that_was_made_while_the_clock_was_ahead_does_not_live_for_years(
+    tokens: Tokens, clock: Clock
+):
+    clock.now = START + 1_000 * DAY
+    issued = await tokens.create(NewToken(lifetime=30 * DAY), act=ACT)
+    unending = await tokens.create(NewToken(), act=ACT)
+    assert await tokens.authenticate(issued.secret) is not None
+
+    clock.now = START
+    assert await tokens.authenticate(issued.secret) is None
+    assert await tokens.authenticate(unending.secret) is not None
+
+
+async def test_a_token_is_taken_after_the_clock_was_set_back_by_a_few_hours(tokens: Tokens, clock: Clock):
+    issued = await tokens.create(NewToken(lifetime=DAY), act=ACT)
+    clock.now -= 5 * HOUR
+    assert await tokens.authenticate(issued.secret) is not None
+
+
 async def test_a_secret_is_its_tokens_holder(tokens: Tokens):
     issued = await tokens.create(NewToken(user="alice", scopes=frozenset({"message"})), act=ACT)
     assert await tokens.authenticate(issued.secret) == Principal(

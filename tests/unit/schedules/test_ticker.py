@@ -198,6 +198,26 @@ async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(wor
     assert len(await world.fired()) == 5
 
 
+async def test_what_was_resumed_while_the_clock_was_ahead_comes_back_too(world: World, hand: Clock) -> None:
+    made = await world.make(rule="every day at 12:00")
+    await world.schedules.pause(GATEWAY_OWNER, made.id)
+    await world.settle()
+    right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
+    await world.schedules.resume(GATEWAY_OWNER, made.id)
+    await world.settle()
+    hand.now = right
+    await world.settle()
+
+    assert (await world.get(made)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
+
+
+async def test_a_schedule_that_is_rightly_due_in_months_is_left_as_it_is(boot: Boot, hand: Clock) -> None:
+    made = await (await boot()).make(rule="every year on 24 December at 9")
+    second = await boot()
+    await second.settle()
+    assert await second.get(made) == made
+
+
 async def test_it_comes_back_also_when_the_database_could_not_be_written_just_then(
     world: World, hand: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,33 @@ async def test_decided_while_nobody_waits_it_is_found_when_the_turn_comes_past_i
     assert desk.done == ["5 to ana"]
 
 
+async def test_a_question_that_was_asked_while_the_clock_was_ahead_expires_after_its_time(
+    boot: Boot, desk: Desk, message: Message, watch: Watch
+) -> None:
+    looks: asyncio.Queue[float] = asyncio.Queue()
+    go = asyncio.Semaphore(0)
+
+    async def pause(seconds: float) -> None:
+        looks.put_nowait(seconds)
+        await go.acquire()
+
+    def approvals(database: Database) -> Approvals:
+        return Approvals(database=database, clock=watch, pause=pause, lasts=timedelta(seconds=30))
+
+    watch.now += timedelta(days=1_000)
+    gateway = await boot(ScriptedModel([pay()], "Nobody was there."), desk.toolset(), approvals=approvals)
+    turn = await gateway.turns.accept(message())
+    assert await looks.get() == 30.0
+    watch.now = BEGIN
+    go.release()
+    assert await looks.get() == 30.0
+    watch.now += timedelta(seconds=30)
+    go.release()
+
+    assert (await gateway.turns.ended(turn)).reply == "Nobody was there."
+    assert (desk.done, await states(gateway)) == ([], ["expired"])
+
+
 async def test_after_its_time_a_question_is_a_no(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:

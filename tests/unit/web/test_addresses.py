@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -114,3 +114,50 @@ def test_public_addresses_are_of_the_part_that_is_given_out(address: IPv6Address
 @pytest.mark.parametrize("text", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fe80::1"])
 def test_where_credentials_are_handed_out(text: str) -> None:
     assert is_metadata(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    ("before", "network", "after"),
+    [
+        (None, "0.0.0.0/8", "1.0.0.0"),
+        ("9.255.255.255", "10.0.0.0/8", "11.0.0.0"),
+        ("100.63.255.255", "100.64.0.0/10", "100.128.0.0"),
+        ("126.255.255.255", "127.0.0.0/8", "128.0.0.0"),
+        ("168.63.129.15", "168.63.129.16/32", "168.63.129.17"),
+        ("169.253.255.255", "169.254.0.0/16", "169.255.0.0"),
+        ("172.15.255.255", "172.16.0.0/12", "172.32.0.0"),
+        ("191.255.255.255", "192.0.0.0/24", "192.0.1.0"),
+        ("192.0.1.255", "192.0.2.0/24", "192.0.3.0"),
+        ("192.31.195.255", "192.31.196.0/24", "192.31.197.0"),
+        ("192.52.192.255", "192.52.193.0/24", "192.52.194.0"),
+        ("192.88.98.255", "192.88.99.0/24", "192.88.100.0"),
+        ("192.167.255.255", "192.168.0.0/16", "192.169.0.0"),
+        ("192.175.47.255", "192.175.48.0/24", "192.175.49.0"),
+        ("198.17.255.255", "198.18.0.0/15", "198.20.0.0"),
+        ("198.51.99.255", "198.51.100.0/24", "198.51.101.0"),
+        ("203.0.112.255", "203.0.113.0/24", "203.0.114.0"),
+        ("223.255.255.255", "224.0.0.0/3", None),
+        (None, "2001::/23", "2001:200::"),
+        ("2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db8::/32", "2001:db9::"),
+        ("2001:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "2002::/16", "2003::"),
+        ("2620:4f:7fff:ffff:ffff:ffff:ffff:ffff", "2620:4f:8000::/48", "2620:4f:8001::"),
+        ("3ffe:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff::/20", "3fff:1000::"),
+    ],
+)
+def test_the_addresses_around_a_refused_network_are_public(
+    before: str | None, network: str, after: str | None
+) -> None:
+    refused = ip_network(network)
+    assert not is_public(refused[0])
+    assert not is_public(refused[-1])
+    for text, step in ((before, -1), (after, refused.num_addresses)):
+        if text is not None:
+            assert ip_address(text) == refused[0] + step
+            assert is_public(ip_address(text))
+
+
+def test_all_of_ipv6_that_is_not_given_out_is_refused() -> None:
+    assert not is_public(IPv6Address("1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
+    assert is_public(IPv6Address("2000::"))
+    assert is_public(IPv6Address("3ffe::"))
+    assert not is_public(IPv6Address("4000::"))

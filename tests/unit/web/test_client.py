@@ -6,11 +6,13 @@ import asyncio
 import gzip
 import zlib
 from email.message import Message
+from ipaddress import ip_address
 
 import pytest
 from tests.standins.web import PUBLIC, SITE, Internet
 
 from torana.web import AnsweredBadly, NotAllowed, TooLarge, TooSlow, Unreachable, WebFault, WrongType
+from torana.web.interfaces import Interfaces
 
 _URL = f"http://{SITE}"
 
@@ -104,6 +106,25 @@ async def test_addresses_that_are_not_fetched(web: Internet, url: str) -> None:
 async def test_an_allowed_host_may_be_private(web: Internet) -> None:
     web.page("/", "mine")
     assert (await web.client(allow=["127.0.0.1"]).get("http://127.0.0.1/")).body == b"mine"
+
+
+@pytest.mark.parametrize("own", ["198.41.0.4", "64:ff9b::c629:4"])
+async def test_a_redirect_to_this_machine_is_refused(web: Internet, own: str) -> None:
+    web.names["own.test"] = [[own]]
+    web.moved("/", "http://own.test/")
+    interfaces = Interfaces(addresses=frozenset({ip_address("198.41.0.4")}))
+    with pytest.raises(NotAllowed, match="an address of this machine"):
+        await web.client(interfaces=lambda: interfaces).get(f"{_URL}/")
+    assert [seen.path for seen in web.seen] == ["/"]
+
+
+async def test_a_name_that_changes_to_this_machine_is_refused(web: Internet) -> None:
+    web.names["rebound.test"] = [[PUBLIC], ["198.41.0.4"]]
+    web.page("/", "theirs")
+    client = web.client(interfaces=lambda: Interfaces(addresses=frozenset({ip_address("198.41.0.4")})))
+    assert (await client.get("http://rebound.test/")).body == b"theirs"
+    with pytest.raises(NotAllowed, match="an address of this machine"):
+        await client.get("http://rebound.test/")
 
 
 async def test_a_denied_host(web: Internet) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from torana.web import Guard, NotAllowed, TooSlow, Unreachable, guard
 from torana.web.guard import Resolver
+from torana.web.interfaces import Interfaces, InterfacesUnreadable
 
 
 def _says(*answer: str) -> Resolver:
@@ -157,6 +159,66 @@ async def test_the_system_is_asked() -> None:
     with pytest.raises(NotAllowed, match=r"own machine; .* web_allow"):
         await Guard(allow=["127.0.0.1"]).resolve("localhost", 80)
     assert set(await Guard(allow=["localhost"]).resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
+
+
+def _here(*addresses: str, networks: Sequence[str] = ()) -> Callable[[], Interfaces]:
+    interfaces = Interfaces(
+        addresses=frozenset(map(ip_address, addresses)), networks=frozenset(map(ip_network, networks))
+    )
+    return lambda: interfaces
+
+
+@pytest.mark.parametrize("own", ["198.41.0.4", "2a00:1450::1", "64:ff9b::c629:4"])
+async def test_an_address_of_this_machine_is_refused(own: str) -> None:
+    here = _here("198.41.0.4", "2a00:1450::1")
+    for host, resolver in ((own, _says()), ("own.example", _says("1.1.1.1", own))):
+        with pytest.raises(NotAllowed, match=r"is an address of this machine; .* web_allow"):
+            await Guard(resolver=resolver, interfaces=here).resolve(host, 80)
+    assert await Guard(resolver=_says("1.1.1.1"), interfaces=here).resolve("other.example", 80) == ["1.1.1.1"]
+
+
+@pytest.mark.parametrize(
+    ("network", "inside", "outside"),
+    [
+        ("198.41.0.0/24", ("198.41.0.0", "198.41.0.255", "64:ff9b::c629:fe"), ("198.40.255.255", "198.41.1.0")),
+        ("2a00:1450::/64", ("2a00:1450::", "2a00:1450::ffff:ffff:ffff:ffff"), ("2a00:1450:0:1::",)),
+    ],
+)
+async def test_a_neighbour_is_refused(network: str, inside: Sequence[str], outside: Sequence[str]) -> None:
+    guarded = Guard(interfaces=_here(networks=[network]))
+    for host in inside:
+        with pytest.raises(NotAllowed, match=r"directly connected to; .* web_allow"):
+            await guarded.resolve(host, 80)
+    for host in outside:
+        assert await guarded.resolve(host, 80) == [host]
+
+
+async def test_an_allowed_host_may_be_this_machine() -> None:
+    guarded = Guard(
+        allow=["198.41.0.4", "own.example"], resolver=_says("198.41.0.4"), interfaces=_here("198.41.0.4")
+    )
+    for host in ("198.41.0.4", "own.example"):
+        assert await guarded.resolve(host, 80) == ["198.41.0.4"]
+    with pytest.raises(NotAllowed):  # allowed is the host as it is written, not what another name leads to
+        await guarded.resolve("other.example", 80)
+
+
+async def test_interfaces_are_read_at_each_connection() -> None:
+    answers = iter([Interfaces(), Interfaces(addresses=frozenset({ip_address("198.41.0.4")}))])
+    guarded = Guard(interfaces=lambda: next(answers))
+    assert await guarded.resolve("198.41.0.4", 80) == ["198.41.0.4"]
+    with pytest.raises(NotAllowed):
+        await guarded.resolve("198.41.0.4", 80)
+
+
+async def test_nothing_is_fetched_where_interfaces_cannot_be_read() -> None:
+    def broken() -> Interfaces:
+        raise InterfacesUnreadable("no netlink")
+
+    guarded = Guard(allow=["wiki.corp"], resolver=_says("1.1.1.1"), interfaces=broken)
+    with pytest.raises(NotAllowed, match=r"cannot be read \(no netlink\).* web_allow"):
+        await guarded.resolve("www.example.org", 80)
+    assert await guarded.resolve("wiki.corp", 80) == ["1.1.1.1"]
 
 
 def _written(number: int) -> list[str]:

@@ -12,13 +12,14 @@ from urllib.parse import quote, urlencode
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import RunningGateway, act_by_hand, own_database, running_gateway
 from torana.cli.skills.listing import Slug
 from torana.cli.skills.printing import report_lines
 from torana.cli.skills.reading import SkillsHere
-from torana.cli.terminal import printable
+from torana.cli.terminal import on_one_line
 from torana.config import Loaded
 from torana.errors import GatewayError, OperatorError
 from torana.skills.changes import UPLOAD, SkillChanges
@@ -92,7 +93,8 @@ def approve(
     if not yes:
         if as_json:
             raise OperatorError("with --json nobody is asked; add --yes")
-        typer.echo(printable("\n".join([f"{slug}: {version['description']}", *report_lines(version)])))
+        lines = [f"{slug}: {version['description']}", *report_lines(version)]
+        typer.echo("\n".join(map(on_one_line, lines)))
         what = "Have it loaded as instructions" if instructions_only else "Approve it, with all that it wants"
         typer.confirm(f"{what}?", abort=True)
     digest, scripts = version["digest"], not instructions_only
@@ -200,7 +202,7 @@ def _change(
     """Make a change and tell how the skill stands behind it."""
     _made(loaded, _Change(method=method, path=_path(slug, end), body=body, by_hand=by_hand))
     told = SkillsHere(loaded).body(slug)
-    typer.echo(json.dumps(told, indent=2) if as_json else _state_line(told))
+    typer.echo(json.dumps(told, indent=2) if as_json else on_one_line(_state_line(told)))
 
 
 def _made(loaded: Loaded, change: _Change) -> str:
@@ -253,7 +255,7 @@ def _run(work: Coroutine[Any, Any, object]) -> object:
 def _waiting(label: str) -> Any:
     """Say what is waited for, on a terminal and nowhere else."""
     console = Console(stderr=True)
-    return console.status(printable(label))
+    return console.status(Text(on_one_line(label)))
 
 
 def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> Mapping[str, Any]:
@@ -268,7 +270,7 @@ def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> Mapping[str, An
         lines.append(
             f"`torana skills show {slug}` shows its text, `torana skills approve {slug}` has it loaded."
         )
-    typer.echo(printable("\n".join(lines)))
+    typer.echo("\n".join(map(on_one_line, lines)))
     return body
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.skills.printing import report_lines
 from torana.cli.skills.reading import SkillsHere
-from torana.cli.terminal import print_table, printable
+from torana.cli.terminal import on_one_line, print_table, printable
 from torana.errors import OperatorError
 from torana.skills import BrokenSkill, Catalogue, Skills
 from torana.skills.standing import Look, Shown, Standing
@@ -36,12 +36,12 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     for one in waiting:
         cure = "approve" if one.state == "quarantine" else "enable"
         why = one.fault or f"{one.state}; `torana skills {cure} {one.slug}` has it loaded"
-        typer.echo(printable(f"{one.slug}: {why}"), err=True)
+        typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
     for one in active:
         if why := one.fault or _news(one):
-            typer.echo(printable(f"{one.slug}: {why}"), err=True)
+            typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
     for item in catalogue.broken:
-        typer.echo(printable(f"{item.slug}: {item.fault}"), err=True)
+        typer.echo(on_one_line(f"{item.slug}: {item.fault}"), err=True)
 
 
 def show(
@@ -85,7 +85,7 @@ def _print_table(skills: Skills, catalogue: Catalogue) -> None:
     for skill in catalogue.loaded:
         missing = skills.missing(skill)
         lacking = ", ".join([*missing["env"], *missing["bins"]])
-        table.add_row(skill.slug, skill.source, *map(printable, (lacking, skill.description)))
+        table.add_row(skill.slug, skill.source, *map(on_one_line, (lacking, skill.description)))
     print_table(table)
 
 
@@ -111,6 +111,5 @@ def _print(shown: Shown, look: Look) -> None:
         *(f"{name:8} {detail or '-'}" for name, detail in details.items()),
         "",
         *(() if skill.source == "core" else (*list(report_lines(body))[2:], "")),
-        skill.instructions.strip(),
     ]
-    typer.echo(printable("\n".join(lines)))
+    typer.echo("\n".join([*map(on_one_line, lines), printable(skill.instructions.strip())]))
