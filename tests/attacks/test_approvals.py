@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -37,7 +37,7 @@ def call(expression: str, id_: str | None = None) -> Call:
 
 
 @contextmanager
-def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Iterator[tuple[Any, httpx.Client]]:
+def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[tuple[Any, httpx.Client]]:
     server = new_model(reply=CallsInTurn(*calls))
     gateway: GatewayProcess = new_gateway(
         model="openai-chat:stand-in", model_api_key="none", model_base_url=server.url, permissions=ASKS

@@ -8,10 +8,10 @@ from collections.abc import Set
 from dataclasses import replace
 from itertools import count
 
-from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelResponse, ModelResponsePart, ToolCallPart
 
-#: Printable ASCII that stands for itself in a path: no space, slash or backslash, and neither "." nor "..".
-_PLAIN = re.compile(r"(?!\.{1,2}$)[!-.0-\[\]-~]{1,64}")
+#: Printable ASCII without what means something in a URL (space, slash, backslash, #, % and ?); not "." or "..".
+_PLAIN = re.compile(r"""(?!\.{1,2}$)[!"$&-.0->@-\[\]-~]{1,64}""")
 
 #: Digits of an id that replaces another: the one length that Mistral takes, and no provider refuses.
 _LENGTH = 9
@@ -23,12 +23,17 @@ def with_unique_ids(response: ModelResponse, *, taken: Set[str], step: int) -> M
     A call whose id is so already keeps it. The others get ids that follow from the step and the response alone.
     """
     seen = set(taken)
-    parts = list(response.parts)
-    for place, part in enumerate(parts):
-        if isinstance(part, ToolCallPart):
-            if part.tool_call_id in seen or not _PLAIN.fullmatch(part.tool_call_id):
-                parts[place] = replace(part, tool_call_id=_new_id(part.tool_call_id, step, place, seen))
-            seen.add(parts[place].tool_call_id)
+
+    def unique(place: int, part: ModelResponsePart) -> ModelResponsePart:
+        if not isinstance(part, ToolCallPart):
+            return part
+        id_ = part.tool_call_id
+        if id_ in seen or not _PLAIN.fullmatch(id_):
+            id_ = _new_id(id_, step, place, seen)
+        seen.add(id_)
+        return part if id_ == part.tool_call_id else replace(part, tool_call_id=id_)
+
+    parts = [unique(place, part) for place, part in enumerate(response.parts)]
     return replace(response, parts=parts) if parts != list(response.parts) else response
 
 

@@ -75,12 +75,13 @@ def ask(connection: Connection, asked: Approval) -> Approval:
     """The row of a call; made where there is none.
 
     A turn that asks waits from then on. A question that was asked before is not asked again: its row tells how
-    it stands, and one whose time has come while nobody looked is expired.
+    it stands, and one whose time has come while nobody looked is expired. What was decided about a call with
+    another tool or other arguments does not hold for this one.
     """
     known = _one(connection, asked)
     if known is None:
         connection.execute(_INSERT, _values(asked))
-    elif known.state == "withdrawn":
+    elif known.state == "withdrawn" or known.digest != asked.digest:
         connection.execute(_UPDATE, _key(asked) | _values(asked))
     else:
         found = look(connection, known, asked.created_at)

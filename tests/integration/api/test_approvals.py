@@ -283,14 +283,18 @@ async def test_approval_of_another_owner_is_unknown(operator: httpx.AsyncClient)
     assert (await operator.post(path, json=approve, headers=alice)).json()["state"] == "approved"
 
 
-async def test_word_answers_the_question_that_the_stream_carried(operator: httpx.AsyncClient) -> None:
+async def test_word_answers_the_question_that_the_stream_carried(start: Start, model: ScriptedModel) -> None:
+    app, client = await start(model, permissions=ASKS)
     said = {"channelId": "desk", "userId": "ana"}
     headers = {"Accept": "text/event-stream"}
-    streaming = asyncio.create_task(operator.post("/message", json=said | {"content": "1+1?"}, headers=headers))
-    while not (await operator.get("/v1/approvals")).json()["items"]:
+    streaming = asyncio.create_task(client.post("/message", json=said | {"content": "1+1?"}, headers=headers))
+    while not (listed := (await client.get("/v1/approvals")).json()["items"]):
         assert not streaming.done()
+    while not app.turns.approvals.is_streamed(listed[0]["id"]):
+        assert not streaming.done()
+        await asyncio.sleep(0)
 
-    word = (await operator.post("/message", json=said | {"content": "yes"})).json()["reply"]
+    word = (await client.post("/message", json=said | {"content": "yes"})).json()["reply"]
 
     assert word == "I run `calculate`."
     assert "It is 2." in (await streaming).text

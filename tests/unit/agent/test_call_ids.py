@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,9 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from torana.agent.call_ids import with_unique_ids
 
-IDS = st.one_of(st.sampled_from(["call_0", "c1", "", ".", "..", "a/b", "a\\b", "a b", "a\nb", "é"]), st.text())
+IDS = st.one_of(
+    st.sampled_from(["call_0", "c1", "", ".", "..", "a/b", "a\\b", "a b", "a?b#c%", "a\nb", "é"]), st.text()
+)
 
 
 def ids_of(response: ModelResponse) -> list[str]:
@@ -41,13 +43,13 @@ def test_ids_are_plain_and_unique_and_the_same_each_time(responses: list[list[st
     assert len(set(first)) == len(first) == sum(map(len, responses))
     for id_ in first:
         assert re.fullmatch(r"[!-~]{1,64}", id_)
-        assert "/" not in id_
-        assert "\\" not in id_
-        assert quote(id_, safe="") not in (".", "..")
+        assert httpx.URL(f"http://h/approvals/{id_}").path == f"/approvals/{id_}"
+        assert not set(id_) & set("/\\")
+        assert id_ not in (".", "..")
 
 
 @pytest.mark.parametrize(
-    "id_", ["c1", "call_abc", "functions.pay:0", "D681PevKs", "pyd_ai_0af", "resp_1:call_2", "x" * 64, "a?b#c%"]
+    "id_", ["c1", "call_abc", "functions.pay:0", "D681PevKs", "pyd_ai_0af", "resp_1:call_2", "x" * 64]
 )
 def test_plain_id_is_kept(id_: str) -> None:
     response = calling(id_)

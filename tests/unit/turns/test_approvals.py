@@ -788,6 +788,23 @@ async def test_question_that_is_open_again_is_not_decided_by_its_former_id(
     assert (found.id, found.state, decided) == ("apr_2", "open", False)
 
 
+async def test_decision_does_not_hold_for_another_call_in_the_same_place(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(1)], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await asked(gateway, turn)
+    (former,) = await gateway.turns.approvals.open_of("gateway", turn.id)
+    await decide(gateway, turn, YES)
+    other = replace(former, id="apr_2", arguments={"amount": 2, "to": "ana"})
+
+    found = await gateway.database.run(partial(rows.ask, asked=other))
+
+    assert (found.id, found.state) == ("apr_2", "open")
+    same = replace(other, id="apr_3")
+    assert (await gateway.database.run(partial(rows.ask, asked=same))).id == "apr_2"
+
+
 async def test_word_over_http_has_a_question_put_that_was_not_shown_and_the_next_word_answers_it(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
