@@ -8,7 +8,8 @@
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
-    │                           NotHeld · AlreadyDecided · NotWaiting · MemoryFull · MemorySuperseded
+    │                           NotHeld · AlreadyDecided · ApprovalChanged · NotWaiting · MemoryFull
+    │                           MemorySuperseded
     │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SkillConflict · SkillChanged
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
@@ -261,6 +262,14 @@ class AlreadyDecided(Conflict):
     """Somebody else has decided about the call, its time has run out, or its turn has ended."""
 
     code = "already_decided"
+
+
+class ApprovalChanged(Conflict):
+    """The decision is about another call than the one that waits. List the approvals, and decide about a call
+    that stands there, by its `id` and `digest`.
+    """
+
+    code = "approval_changed"
 
 
 class NotWaiting(Conflict):

@@ -126,6 +126,7 @@ class TurnAgent:
             prompt=self._contexts.prompts.of,
             opened=OpenedSkills(settled),
         )
+        run.exchange.add_call_ids(settled)
         used = _used(settled)
         try:
             result = await self._agent.run(

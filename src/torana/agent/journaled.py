@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
+from torana.agent.call_ids import with_unique_ids
 from torana.agent.journal import Call, Journal
 from torana.agent.run import Run, step_number
 from torana.agent.texts import whole, whole_in
@@ -47,14 +48,19 @@ async def add_steers(ctx: RunContext[Run], asked: ModelRequestContext) -> None:
 async def ask_journaled(
     ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
 ) -> ModelResponse:
-    """Ask the model; a response that calls tools waits for the first of them to be written down."""
+    """Ask the model; a response that calls tools waits for the first of them to be written down.
+
+    From here on its calls have ids that no other call of the turn has: the journal and approvals go by them.
+    """
     exchange = ctx.deps.exchange
     if pending := exchange.take_pending():
         await ctx.deps.journal.settle(pending)
     ctx.deps.journal.check_budgets()
     with exchange.asking(ctx.usage):
         response = _storable(await handler(asked))
-    exchange.keep(asked.messages[-1], response, step=step_number(ctx))
+    step = step_number(ctx)
+    response = with_unique_ids(response, taken=exchange.call_ids, step=step)
+    exchange.keep(asked.messages[-1], response, step=step)
     return response
 
 

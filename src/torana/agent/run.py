@@ -23,6 +23,8 @@ class Exchange:
     """What a run and the model say to each other, until it is written down."""
 
     def __init__(self) -> None:
+        #: The ids of the turn's calls so far.
+        self.call_ids: set[str] = set()
         #: Whether the model was asked last and has not answered.
         self.is_open = False
         #: What the run had used when it was asked.
@@ -40,8 +42,14 @@ class Exchange:
         pending = self._pending.messages if self._pending is not None else ()
         return responses_of([*pending, *self._said])
 
+    def add_call_ids(self, messages: Sequence[ModelMessage]) -> None:
+        """Count the calls in these messages among the turn's."""
+        calls = (call for response in responses_of(messages) for call in response.tool_calls)
+        self.call_ids.update(call.tool_call_id for call in calls)
+
     def keep(self, request: ModelMessage, response: ModelResponse, *, step: int) -> None:
         """Keep what was said for a step of that number, which a response that calls tools ends."""
+        self.add_call_ids([response])
         self._said += [request, response]
         if response.tool_calls:
             self._pending = Step(number=step, messages=self._said)

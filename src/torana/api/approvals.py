@@ -21,10 +21,13 @@ _CallId = Annotated[str, Path(max_length=500, description="The call's id, as `ap
 _Whose = Annotated[str, Query(max_length=256)]
 
 _REASON_LIMIT = 500
+_DIGEST_LIMIT = 100
+
+_DECIDED = "The approval as it was decided; the same decision again changes nothing."
 
 
 def add_approvals(router: APIRouter, services: Services) -> None:
-    """``/v1/approvals``, and the decision about one."""
+    """``/v1/approvals``, and decisions about them."""
 
     @router.get(
         "/v1/approvals",
@@ -41,14 +44,47 @@ def add_approvals(router: APIRouter, services: Services) -> None:
         items = [wire.approval_body(approval) for approval in page.items]
         return JSONResponse({"items": items, "next": page.next}, headers=NO_STORE)
 
+    @router.get(
+        "/v1/approvals/{approval_id}",
+        dependencies=[needs("message", "read")],
+        response_model=shapes.ApprovalBody,
+        response_description="The approval as it stands.",
+        responses=documented(*COMMON, NotFound),
+        summary="A call of a tool that waits, or waited, for a yes",
+    )
+    async def approval(request: Request, approval_id: Id) -> Response:
+        found = await services.turns.approvals.get(who(request).view, approval_id)
+        return JSONResponse(wire.approval_body(found), headers=NO_STORE)
+
     @router.post(
-        # A model may have chosen any id.
+        "/v1/approvals/{approval_id}",
+        dependencies=[needs("message")],
+        response_model=shapes.ApprovalBody,
+        response_description=_DECIDED,
+        responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
+        summary="Approve exactly the call that was shown, perhaps with other arguments, or deny it",
+        openapi_extra={
+            "requestBody": json_body("DecisionRequest", {"decision": "approve", "digest": "sha256:9f86d081…"})
+        },
+    )
+    async def decide_by_id(request: Request, approval_id: Id) -> Response:
+        document = await wire.read_object(request, within=services.body_timeout)
+        principal = who(request)
+        choice = _choice(document)
+        if choice.approve and choice.digest is None:
+            raise wire.wrong("digest", "must be the `digest` of the call that was shown")
+        approvals = services.turns.approvals
+        decided = await approvals.decide_by_id(principal.view, approval_id, choice, act(request))
+        return JSONResponse(wire.approval_body(decided), headers=NO_STORE)
+
+    @router.post(
+        # Ids from before they were plain hold anything.
         "/v1/turns/{turn_id}/approvals/{call_id:path}",
         dependencies=[needs("message")],
         response_model=shapes.ApprovalBody,
-        response_description="The approval as it was decided; the same decision again changes nothing.",
+        response_description=_DECIDED,
         responses=documented(*COMMON, *OF_BODIES, NotFound, Conflict),
-        summary="Approve a call of a tool, perhaps with other arguments, or deny it",
+        summary="Approve a call of a turn, perhaps with other arguments, or deny it",
         openapi_extra={"requestBody": json_body("DecisionRequest", {"decision": "approve"})},
     )
     async def decide_approval(request: Request, turn_id: Id, call_id: _CallId) -> Response:
@@ -94,7 +130,8 @@ def _choice(document: dict[str, Any]) -> Choice:
     arguments = _arguments(document.get("arguments"))
     if arguments is not None and decision == "deny":
         raise wire.wrong("arguments", "can only be changed in a call that is approved")
-    return Choice(approve=decision == "approve", arguments=arguments, reason=reason or None)
+    digest = wire.text(document, "digest", most=_DIGEST_LIMIT)
+    return Choice(approve=decision == "approve", arguments=arguments, reason=reason or None, digest=digest)
 
 
 def _arguments(value: object) -> dict[str, Any] | None:

@@ -69,6 +69,8 @@ class EventStream(StreamingResponse):
                     continue
                 event, upcoming = upcoming.result(), None
                 yield _frame(event, await _data(self._turns, self._turn, event, self._request_id))
+                if event.type == "approval.required":  # it was sent: whoever reads it can say yes to it
+                    self._turns.approvals.note_streamed(event.data["id"])
         except (StopAsyncIteration, GatewayError):  # the stream has begun: there is no other way to say so
             self._over = True
         finally:

@@ -67,6 +67,8 @@ def turn_body(turn: Turn, approvals: Sequence[Approval] = ()) -> dict[str, Any]:
 def approval_body(approval: Approval) -> dict[str, Any]:
     """An approval as a resource."""
     return {
+        "id": approval.id,
+        "digest": approval.digest,
         "turnId": approval.turn_id,
         "callId": approval.call_id,
         "tool": approval.tool,

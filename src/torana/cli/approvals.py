@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import the_gateway
+from torana.cli.remote import RunningGateway, the_gateway
 from torana.cli.terminal import print_rows, printable
 from torana.errors import OperatorError
+from torana.store.questions import arguments_text, visible
 
 app = typer.Typer(help="List, approve and deny calls of tools that wait for a yes.", no_args_is_help=True)
 
-_TurnId = Annotated[str, typer.Argument(help="The turn's id, such as turn_0198….")]
-_CallId = Annotated[
-    str | None, typer.Argument(help="The call's id, as the list shows it, where the turn asks about several.")
+_Approval = Annotated[
+    str,
+    typer.Argument(
+        help="The approval's id, such as apr_0198…; or the id of a turn that asks about one call alone.",
+    ),
 ]
+_CallId = Annotated[
+    str | None, typer.Argument(help="Behind a turn's id: the call's id, where the turn asks about several.")
+]
+
+#: What the ids of approvals begin with.
+_PREFIX = "apr_"
 
 
 @app.command("list")
 def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """List what is asked at this moment, the newest first."""
+    """List the calls that wait at this moment, the newest first."""
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     document: dict[str, Any] = gateway.ask("GET", "/v1/approvals?limit=200", read=dict)
     if as_json:
@@ -32,56 +42,97 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     if not document["items"]:
         typer.echo("Nothing is asked.")
         return
-    print_rows(("turn", "call", "tool", "until", "arguments"), map(_row, document["items"]))
+    print_rows(("id", "turn", "call", "tool", "until", "arguments"), map(_row, document["items"]))
 
 
 @app.command()
 def approve(
-    turn_id: _TurnId,
+    approval: _Approval,
     call_id: _CallId = None,
     arguments: Annotated[
         str | None, typer.Option(help="Run it with these instead of the model's, as a JSON object.")
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask. It needs the id of an approval, or of a call.")
+    ] = False,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Let a call run."""
+    """Show a call, ask for confirmation, and let it run."""
     body: dict[str, Any] = {"decision": "approve"}
     if arguments is not None:
         body["arguments"] = _object(arguments)
-    _decide(turn_id, call_id, body, config, data_dir)
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    item = _open_approval(gateway, approval, call_id)
+    _show(item, instead=body.get("arguments"))
+    if item["state"] == "open":
+        _confirm(item, yes=yes, named=call_id is not None or approval == item["id"])
+    _decide(gateway, item, body)
 
 
 @app.command()
 def deny(
-    turn_id: _TurnId,
+    approval: _Approval,
     call_id: _CallId = None,
     reason: Annotated[str | None, typer.Option(help="What the model is told.")] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Do not let a call run."""
+    """Show a call, and do not let it run."""
     body = {"decision": "deny"} | ({"reason": reason} if reason else {})
-    _decide(turn_id, call_id, body, config, data_dir)
-
-
-def _decide(turn_id: str, call_id: str | None, body: dict[str, Any], config: Any, data_dir: Any) -> None:
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    turn = f"/v1/turns/{quote(turn_id, safe='')}"
-    call_id = call_id or gateway.ask("GET", turn, read=_only_call)
-    path = f"{turn}/approvals/{quote(call_id, safe='')}"
-    told = gateway.ask("POST", path, body=body, read=lambda item: f"{item['tool']} is {item['state']}")
-    typer.echo(printable(told))
+    item = _open_approval(gateway, approval, call_id)
+    _show(item)
+    _decide(gateway, item, body)
 
 
-def _only_call(turn: dict[str, Any]) -> str:
-    """The id of the one call that a turn asks about. Raises ``OperatorError`` where that is not one."""
-    asked = [item["callId"] for item in turn["approvals"]]
+def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> dict[str, Any]:
+    """Return the approval with this id, or the one that the turn with this id asks for.
+
+    Raises ``OperatorError`` where there is none, or several.
+    """
+    if name.startswith(_PREFIX):
+        if call_id is not None:
+            raise OperatorError(f"{name} is the id of an approval, which stands alone; leave out {call_id}")
+        return gateway.ask("GET", f"/v1/approvals/{quote(name, safe='')}", read=dict)
+    turn: dict[str, Any] = gateway.ask("GET", f"/v1/turns/{quote(name, safe='')}", read=dict)
+    asked = [item for item in turn["approvals"] if call_id in (None, item["callId"])]
     if not asked:
-        raise OperatorError(f"{turn['id']} asks nothing; `torana approvals list` shows what is asked")
+        what = "nothing" if call_id is None else f"nothing about {call_id}"
+        raise OperatorError(f"{name} asks {what}; `torana approvals list` shows what is asked")
     if len(asked) > 1:
-        raise OperatorError(f"{turn['id']} asks about {len(asked)} calls; name one of them: {', '.join(asked)}")
+        ids = ", ".join(item["id"] for item in asked)
+        raise OperatorError(f"{name} asks about {len(asked)} calls; name one of them: {ids}")
     return asked[0]
+
+
+def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None) -> None:
+    """Print a call with all of its arguments, and those it is to run with ``instead``."""
+    lines = [f"{item['id']}  {visible(item['tool'])}", arguments_text(item["arguments"])]
+    if instead is not None:
+        lines += ["approved with these arguments instead:", arguments_text(instead)]
+    typer.echo("\n".join(lines))
+
+
+def _confirm(item: dict[str, Any], *, yes: bool, named: bool) -> None:
+    """Ask whether the printed call may run, unless ``yes`` says so of a call that was ``named``.
+
+    Leaves the command where the answer is no. Raises ``OperatorError`` where the question cannot be asked.
+    """
+    again = f"read the call above, then run `torana approvals approve {item['id']} --yes`"
+    if yes and not named:
+        raise OperatorError(f"nothing was approved: with --yes a turn's id is not enough; {again}")
+    if not yes and not sys.stdin.isatty():
+        raise OperatorError(f"nothing was approved: there is no terminal to ask on; {again}")
+    if not yes:
+        typer.confirm("Approve?", abort=True)
+
+
+def _decide(gateway: RunningGateway, item: dict[str, Any], body: dict[str, Any]) -> None:
+    """Decide about exactly the call that was printed."""
+    path = f"/v1/approvals/{quote(item['id'], safe='')}"
+    decided: dict[str, Any] = gateway.ask("POST", path, body=body | {"digest": item["digest"]}, read=dict)
+    typer.echo(printable(f"{decided['tool']} is {decided['state']}"))
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -96,4 +147,5 @@ def _object(text: str) -> dict[str, Any]:
 
 def _row(item: dict[str, Any]) -> tuple[str, ...]:
     until = item["expiresAt"][:16].replace("T", " ")
-    return item["turnId"], item["callId"], item["tool"], until, json.dumps(item["arguments"])
+    arguments = visible(json.dumps(item["arguments"], ensure_ascii=False))
+    return item["id"], item["turnId"], item["callId"], visible(item["tool"]), until, arguments

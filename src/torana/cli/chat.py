@@ -27,6 +27,7 @@ from torana.cli.terminal import on_one_line, printable
 from torana.config import Loaded
 from torana.messages import utc_now
 from torana.store.lock import DataDirLock
+from torana.store.questions import visible
 from torana.telemetry import configure_logging
 
 app = typer.Typer()
@@ -189,15 +190,15 @@ class _Talk:
     def _ask(self, asked: dict[str, Any]) -> None:
         """Have the person decide whether a tool may run; without one it is a no."""
         self._end_line()
-        what = f"{asked['tool']} with {json.dumps(asked['arguments'])}"
-        body = {"decision": "approve"}
+        arguments = json.dumps(asked["arguments"], ensure_ascii=False)
+        what = visible(f"{asked['tool']} with {arguments}")
+        body = {"decision": "approve", "digest": asked["digest"]}
         if not sys.stdin.isatty():
             self._complain(f"It may not run {what}: there is no terminal to ask on.")
             body = {"decision": "deny", "reason": "there was no terminal to ask on"}
         elif not _is_yes(f"May it run {what}? [y/N] "):
             body = {"decision": "deny"}
-        path = f"v1/turns/{quote(self._turn, safe='')}/approvals/{quote(asked['callId'], safe='')}"
-        answer = self._client.post(path, json=body)
+        answer = self._client.post(f"v1/approvals/{quote(asked['id'], safe='')}", json=body)
         if answer.is_error:
             self._complain(answer.json()["detail"])
 

@@ -19,6 +19,7 @@ from torana.store import audit
 from torana.store.audit import Act
 from torana.store.database import Database
 from torana.store.gathering import Holdings
+from torana.store.questions import call_digest
 from torana.store.reading import read_database
 from torana.store.workspaces import Workspaces
 
@@ -194,11 +195,14 @@ def _account(row: _Row) -> dict[str, Any]:
 
 
 def _approval(row: _Row) -> dict[str, Any]:
+    arguments = json.loads(row["arguments"])
     return {
+        "id": row["id"],
+        "digest": call_digest(row["tool"], arguments),
         "turnId": row["turn_id"],
         "callId": row["call_id"],
         "tool": row["tool"],
-        "arguments": json.loads(row["arguments"]),
+        "arguments": arguments,
         "state": row["state"],
         "edited": row["edited"] and json.loads(row["edited"]),
         "reason": row["reason"],

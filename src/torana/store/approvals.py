@@ -6,6 +6,8 @@
 
 While one of its approvals is open a turn is ``waiting``. Whatever decides changes an open row alone, so of
 several deciders one counts. A question that is not open any more is not said either.
+
+An approval's id stands for one call with one set of arguments: a question that is open again has a new id.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import Inbound
-from torana.store.questions import before_question
+from torana.store.questions import before_question, call_digest, question_text
 from torana.store.tables import approvals, deliveries, owned, turns
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
@@ -52,6 +54,11 @@ class Approval:
     decided_by: str | None = None
     decided_at: datetime | None = None
 
+    @property
+    def digest(self) -> str:
+        """The digest of the call: see ``call_digest``."""
+        return call_digest(self.tool, self.arguments)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -68,12 +75,13 @@ def ask(connection: Connection, asked: Approval) -> Approval:
     """The row of a call; made where there is none.
 
     A turn that asks waits from then on. A question that was asked before is not asked again: its row tells how
-    it stands, and one whose time has come while nobody looked is expired.
+    it stands, and one whose time has come while nobody looked is expired. What was decided about a call with
+    another tool or other arguments does not hold for this one.
     """
     known = _one(connection, asked)
     if known is None:
         connection.execute(_INSERT, _values(asked))
-    elif known.state == "withdrawn":
+    elif known.state == "withdrawn" or known.digest != asked.digest:
         connection.execute(_UPDATE, _key(asked) | _values(asked))
     else:
         found = look(connection, known, asked.created_at)
@@ -99,9 +107,12 @@ def expire_at(connection: Connection, approval: Approval, at: datetime) -> Appro
 
 
 def decide(connection: Connection, approval: Approval, verdict: Verdict) -> tuple[Approval, bool]:
-    """Decide an approval that is open: it as it stands then, and whether this decided it."""
+    """Decide an approval that is open: it as it stands then, and whether this decided it.
+
+    Where the call was asked about anew since ``approval`` was read, the other approval is returned, undecided.
+    """
     found = look(connection, approval, verdict.at)
-    if found.state != "open":
+    if found.state != "open" or found.id != approval.id:
         return found, False
     return _closed(connection, found, verdict), True
 
@@ -157,16 +168,22 @@ def say(connection: Connection, approval: Approval, delivery: int, expires_at: d
     connection.execute(_POSTPONE, {"of_turn": approval.turn_id, "until": expires_at})
 
 
-def get(connection: Connection, owner: str, turn_id: str, call_id: str) -> Approval | None:
-    """The owner's approval of that call; of several by one id the open one, else the latest."""
-    query = (
-        sa.select(approvals)
-        .where(owned(approvals, owner), approvals.c.turn_id == turn_id, approvals.c.call_id == call_id)
-        .order_by((approvals.c.state == "open").desc(), approvals.c.step.desc())
-        .limit(1)
-    )
+def get(connection: Connection, owner: str, approval_id: str) -> Approval | None:
+    """Return the owner's approval of that id."""
+    query = sa.select(approvals).where(owned(approvals, owner), approvals.c.id == approval_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else _approval(row)
+
+
+def of_call(connection: Connection, owner: str, turn_id: str, call_id: str) -> list[Approval]:
+    """Return the owner's approvals of that call.
+
+    There is one at most, except in turns from before call ids were unique within a turn.
+    """
+    query = sa.select(approvals).where(
+        owned(approvals, owner), approvals.c.turn_id == turn_id, approvals.c.call_id == call_id
+    )
+    return [_approval(row) for row in connection.execute(query).mappings()]
 
 
 def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> list[Approval]:
@@ -180,12 +197,49 @@ def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[
     """What a message's speaker had been asked in its channel when it was said, and is at this moment.
 
     In a chat that is what was shown in it by then, whole; who speaks over HTTP may know what was asked there,
-    too. In the order of asking.
+    too, but need not have been shown it. In the order of asking.
     """
     was_shown = _shown_at <= (inbound.said_at or now)
     in_chat = inbound.account is not None
     query = _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
     return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def is_unmistakable(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether a message's speaker can mean no other question in its channel than this open one.
+
+    That is so where no other question to the speaker was open there since the turn that asks was accepted.
+    """
+    closed_at = sa.func.coalesce(approvals.c.decided_at, turns.c.ended_at)
+    others = (
+        sa.select(approvals.c.id)
+        .join(turns, turns.c.id == approvals.c.turn_id)
+        .join(_asking, _asking.c.session_id == turns.c.session_id)
+        .where(
+            _asking.c.id == approval.turn_id,
+            _to_speaker(inbound),
+            approvals.c.id != approval.id,
+            sa.or_(is_open, closed_at >= _asking.c.created_at),
+        )
+    )
+    return connection.execute(others.limit(1)).first() is None
+
+
+def is_last_reply(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether the last reply to a message's speaker in its channel ends with the question itself."""
+    replies = (
+        sa.select(turns.c.reply)
+        .join(_asking, _asking.c.session_id == turns.c.session_id)
+        .where(
+            _asking.c.id == approval.turn_id,
+            _to_speaker(inbound),
+            turns.c.seq > _asking.c.seq,
+            turns.c.ended_at.is_not(None),
+        )
+    )
+    last_first = replies.order_by(turns.c.ended_at.desc(), turns.c.seq.desc()).limit(1)
+    reply = connection.execute(last_first).scalar() or ""
+    return reply.endswith(question_text(approval.tool, approval.arguments))
 
 
 def said_to(connection: Connection, inbound: Inbound, *, now: datetime) -> Approval | None:
@@ -221,15 +275,20 @@ def _open_at(now: datetime) -> sa.Select[Any]:
 
 
 def _open_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
-    # Who names nobody is known by the token alone.
-    nobody = turns.c.user.is_(None) & turns.c.token.is_not_distinct_from(inbound.token)
-    of_speaker = nobody if inbound.user is None else turns.c.user == inbound.user
     return (
         _open_at(now)
         .join(turns, turns.c.id == approvals.c.turn_id)
-        .where(turns.c.owner == inbound.owner, turns.c.channel == inbound.channel, of_speaker)
+        .where(_to_speaker(inbound))
         .order_by(approvals.c.created_at, approvals.c.id)
     )
+
+
+def _to_speaker(inbound: Inbound) -> sa.ColumnElement[bool]:
+    """Whether a row of turns answers a message's speaker in its channel."""
+    # Who names nobody is known by the token alone.
+    nobody = turns.c.user.is_(None) & turns.c.token.is_not_distinct_from(inbound.token)
+    of_speaker = nobody if inbound.user is None else turns.c.user == inbound.user
+    return (turns.c.owner == inbound.owner) & (turns.c.channel == inbound.channel) & of_speaker
 
 
 def _says(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
@@ -293,6 +352,8 @@ def _approval(row: RowMapping) -> Approval:
 #: Why a question is not said any more.
 _CLOSED = "nobody can answer it any more"
 
+#: The turn that asks, beside the other turns of its session.
+_asking = turns.alias("asking")
 is_open = sa.text("approvals.state = 'open'")
 _is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
 #: When the last part of a question was shown in its chat; NULL where one was not, or there is none.

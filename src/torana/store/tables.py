@@ -374,6 +374,7 @@ approvals = sa.Table(
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("decided_at", UtcTime),
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
+    sa.Index("uq_approvals_id", "id", unique=True),
 )
 
 #: What was installed, and what the operator decided about it and about skills that were placed by hand, which

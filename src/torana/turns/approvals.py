@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from torana.agent.approval import Decision, Question
-from torana.errors import AlreadyDecided, NotFound, NotWaiting
+from torana.errors import AlreadyDecided, ApprovalChanged, NotFound, NotWaiting
 from torana.lasting import either
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
@@ -33,11 +33,15 @@ _NO_ANSWER = "it needs somebody's approval, and nobody answered in time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What somebody decides about a call: approved, perhaps with other arguments, or denied."""
+    """What somebody decides about a call: approved, perhaps with other arguments, or denied.
+
+    With a ``digest`` it is decided about the call of that digest alone (``call_digest``).
+    """
 
     approve: bool
     arguments: Mapping[str, Any] | None = None
     reason: str | None = None
+    digest: str | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +79,8 @@ class Approvals:
         self._can_ask = can_ask
         self._question_changed = question_changed
         self._waiting: dict[tuple[str, int, str], _Waiting] = {}
+        #: The ids of approvals that calls wait for, and whether a reader of the turn's events was sent each.
+        self._streamed: dict[str, bool] = {}
         self._deciding: set[asyncio.Task[Any]] = set()
 
     async def ask(
@@ -104,29 +110,55 @@ class Approvals:
             approval = await keep(partial(_open, turn=turn, new=new, said=said))
             self._question_changed(turn)
             if approval.state == "open":
-                opened(approval)
-                async with away():
-                    approval = await self._until_decided(turn, approval, waiting, run)
+                asked_by = approval.id
+                self._streamed[asked_by] = False
+                try:
+                    opened(approval)
+                    async with away():
+                        approval = await self._until_decided(turn, approval, waiting, run)
+                finally:
+                    del self._streamed[asked_by]
         finally:
             del self._waiting[key]
         return _decision(approval)
 
-    async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
+    async def get(self, owner: str, approval_id: str) -> Approval:
+        """Return the owner's approval, decided or not. Raises ``NotFound``."""
+        found = await self._find(owner, approval_id)
+        is_over = found.state == "open" and found.expires_at <= self._clock()
+        return replace(found, state="expired") if is_over else found
+
+    async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
         """Decide about a call; recorded as an act where it decides. Deciding the same again changes nothing.
 
-        Raises ``NotFound``, ``AlreadyDecided``, ``InvalidField`` for arguments that the tool would not take,
-        and ``NotWaiting`` where it cannot be asked about them yet.
+        Raises ``NotFound``, ``ApprovalChanged`` for the digest of another call, ``AlreadyDecided``,
+        ``InvalidField`` for arguments that the tool would not take, and ``NotWaiting`` where it cannot be asked
+        about them yet.
         """
-        found = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id, call_id=call_id))
-        if found is None:
+        return await self._decide_on(await self._find(owner, approval_id), choice, act)
+
+    async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
+        """Decide about a call of a turn, as ``decide_by_id`` does.
+
+        Raises ``ApprovalChanged`` also where the turn has several calls of that id.
+        """
+        work = partial(rows.of_call, owner=owner, turn_id=turn_id, call_id=call_id)
+        found = await self._database.run(work)
+        if not found:
             raise NotFound(f"the turn {turn_id!r} has no approval {call_id!r}")
-        if choice.arguments is not None and found.state == "open":
-            await self._check(found, choice.arguments)
-        verdict = _verdict(choice, by=act.principal, at=self._clock())
-        approval = await self._carried_out(partial(_decide, approval=found, verdict=verdict, act=act))
-        if (approval.state, approval.edited) != (verdict.state, verdict.edited):
-            raise AlreadyDecided(f"The call {call_id!r} is {approval.state} already.")
-        return approval
+        if len(found) > 1:
+            ids = ", ".join(one.id for one in found)
+            raise ApprovalChanged(f"The turn has several calls {call_id!r}. Decide by approval id: {ids}.")
+        return await self._decide_on(found[0], choice, act)
+
+    def note_streamed(self, approval_id: str) -> None:
+        """Note that a reader of the turn's events was sent an approval; from then on a word may answer it."""
+        if approval_id in self._streamed:
+            self._streamed[approval_id] = True
+
+    def streamed_ids(self) -> Set[str]:
+        """Return the ids of the approvals that are waited for and that an event stream has carried."""
+        return {approval_id for approval_id, was_sent in self._streamed.items() if was_sent}
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
         """What the owner's turn asks at this moment, in the order of asking."""
@@ -182,6 +214,25 @@ class Approvals:
                 self._question_changed(turn)
                 return approval
 
+    async def _find(self, owner: str, approval_id: str) -> Approval:
+        found = await self._database.run(partial(rows.get, owner=owner, approval_id=approval_id))
+        if found is None:
+            raise NotFound(f"there is no approval {approval_id!r}")
+        return found
+
+    async def _decide_on(self, found: Approval, choice: Choice, act: Act) -> Approval:
+        if choice.digest not in (None, found.digest):
+            raise ApprovalChanged
+        if choice.arguments is not None and found.state == "open":
+            await self._check(found, choice.arguments)
+        verdict = _verdict(choice, by=act.principal, at=self._clock())
+        approval = await self._carried_out(partial(_decide, approval=found, verdict=verdict, act=act))
+        if approval.id != found.id:
+            raise ApprovalChanged
+        if (approval.state, approval.edited) != (verdict.state, verdict.edited):
+            raise AlreadyDecided(f"The call {found.call_id!r} is {approval.state} already.")
+        return approval
+
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is None:
@@ -206,23 +257,45 @@ class Approvals:
 
 
 def answer(
-    connection: Connection, inbound: Inbound, choice: Choice, act: Act
+    connection: Connection,
+    inbound: Inbound,
+    choice: Choice,
+    act: Act,
+    *,
+    streamed: Set[str],
 ) -> tuple[Approval, Sequence[Approval]] | None:
-    """Decide the oldest call that this message's speaker had been asked about in the channel when it was said,
-    and what else they were asked; None where nothing was. In a chat one question is shown at a time.
+    """Decide the call that this message's speaker was shown in the channel when it was said, and return it with
+    what else they were asked there; None where there is none, or it cannot be told.
+
+    A chat is shown one question at a time. Over HTTP the speaker was shown the question that the last reply to
+    them put, or else the only one that they can mean, where it is among those that were ``streamed``.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
+    if inbound.account is None:
+        asked = _questions_meant(connection, inbound, asked, streamed)
     if not asked:
         return None
     return _decide(connection, asked[0], _verdict(choice, by=act.principal, at=act.at), act), asked[1:]
 
 
+def _questions_meant(
+    connection: Connection, inbound: Inbound, asked: list[Approval], streamed: Set[str]
+) -> list[Approval]:
+    """Return the questions, first the one that a word over HTTP answers; none where it answers none of them."""
+    put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
+    if put is not None:
+        return [put, *(one for one in asked if one is not put)]
+    if len(asked) != 1 or (asked[0].delivery is None and asked[0].id not in streamed):
+        return []
+    return asked if rows.is_unmistakable(connection, inbound, asked[0]) else []
+
+
 def unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:
     """The question that is open in the chat in which this message was said, though the message does not answer
-    it: its speaker cannot have seen all of it.
+    it: its speaker cannot have seen all of it. Over HTTP, the oldest to its speaker in the channel.
     """
     if inbound.account is None:
-        return None
+        return next(iter(rows.open_to(connection, inbound, now=now)), None)
     return rows.said_to(connection, inbound, now=now)
 
 

@@ -5,7 +5,7 @@ They are the commands, and while somebody is asked whether a tool may run, their
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from functools import partial
 
@@ -17,6 +17,7 @@ from torana.store import turns as rows
 from torana.store.approvals import Approval, is_lost
 from torana.store.audit import Act
 from torana.store.database import Connection, Database
+from torana.store.questions import question_text
 from torana.store.turns import NewTurn
 from torana.turns.approvals import Approvals, Choice, answer, ask_again, unanswered
 from torana.turns.questions import read_answer
@@ -29,6 +30,7 @@ _HELP = """\
 Everything else is a message to the agent."""
 
 _TOO_EARLY = "You said that before my question stood here, so I do not count it. Please answer once more."
+_NOT_SHOWN = "I do not count that, because I cannot tell whether you saw this question."
 _ONCE_MORE = "I cannot tell whether you saw my question, so I do not count that and ask once more."
 
 
@@ -73,13 +75,15 @@ class Controls:
         other message.
 
         It answers one question, once: in the transaction that writes it down. Heard again it is the same turn.
-        Where its sender cannot have seen the question that is open, it counts for nothing, and they are told.
+        Where its sender cannot have seen the question that is open, it counts for nothing, and they are told;
+        over HTTP the reply puts the question, and the next word answers it.
         """
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
             return None
         choice = Choice(approve=approve)
-        work = partial(_answered, inbound=inbound, new=new, choice=choice)
+        streamed = self._approvals.streamed_ids()
+        work = partial(_answered, inbound=inbound, new=new, choice=choice, streamed=streamed)
         answered = await self._database.run(work)
         if answered is None:
             return None
@@ -90,18 +94,22 @@ class Controls:
 
 
 def _answered(
-    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice
+    connection: Connection,
+    inbound: Inbound,
+    new: NewTurn,
+    choice: Choice,
+    streamed: Set[str],
 ) -> tuple[Turn, Approval | None] | None:
     known = keys.find(connection, inbound, new.at)
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, choice, act)
+    decided = answer(connection, inbound, choice, act, streamed=streamed)
     if decided is None:
         return _not_counted(connection, inbound, new)
     approval, more = decided
     text = f"I run `{approval.tool}`." if choice.approve else f"I do not run `{approval.tool}`."
-    text = " ".join([text, *(f"And `{one.tool}`?" for one in more[:1])])
+    text = "\n\n".join([text, *(question_text(one.tool, one.arguments) for one in more[:1])])
     return keys.answer_at_once(connection, inbound, new, text), approval
 
 
@@ -110,6 +118,9 @@ def _not_counted(connection: Connection, inbound: Inbound, new: NewTurn) -> tupl
     approval = unanswered(connection, inbound, new.at)
     if approval is None:
         return None
+    if inbound.account is None:
+        text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
+        return keys.answer_at_once(connection, inbound, new, text), None
     once_more = is_lost(connection, approval)
     turn = keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else _TOO_EARLY)
     if once_more:

@@ -22,6 +22,8 @@ def read_answer(content: str) -> bool | None:
 def asked_of(approval: Approval) -> dict[str, Any]:
     """What programs are told of a question."""
     return {
+        "id": approval.id,
+        "digest": approval.digest,
         "callId": approval.call_id,
         "tool": approval.tool,
         "arguments": approval.arguments,

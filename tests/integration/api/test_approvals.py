@@ -11,6 +11,7 @@ import httpx
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
+from torana.store.questions import call_digest
 from torana.testing import ScriptedModel
 
 Start = Callable[..., Awaitable[tuple[Any, httpx.AsyncClient]]]
@@ -64,6 +65,8 @@ async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operato
     assert turn["status"] == "waiting"
     (asked,) = turn["approvals"]
     told = {name: asked[name] for name in ("turnId", "callId", "tool", "arguments", "state", "edited")}
+    assert asked["id"].startswith("apr_")
+    assert asked["digest"] == call_digest("calculate", {"expression": "1+1"})
     assert told == {
         "turnId": turn["id"],
         "callId": "c1",
@@ -112,7 +115,8 @@ async def test_the_stream_asks_and_goes_on(operator: httpx.AsyncClient) -> None:
     (told,) = [line for line in lines if line.startswith("data: ") and "expiresAt" in line]
     asked = json.loads(told.removeprefix("data: "))
     assert (asked["callId"], asked["tool"], asked["arguments"]) == ("c1", "calculate", {"expression": "1+1"})
-    assert asked["expiresAt"] == listed[0]["expiresAt"]
+    assert {name: listed[0][name] for name in asked} == asked
+    assert {"id", "digest", "expiresAt"} < set(asked)
     assert seen == [
         "turn.accepted",
         "message.delta",
@@ -212,17 +216,88 @@ async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx.As
     assert f"a call of {asking['id']} waits for a yes or no" in answer.json()["detail"]
 
 
-async def test_any_id_that_a_model_chooses_can_be_decided(start: Start) -> None:
-    model = ScriptedModel([calculate(id_="a/b?c#d é")], "Done.")
+@pytest.mark.parametrize("id_", ["a/b?c#d é", "call\n0", "..", "x" * 65])
+async def test_whatever_id_a_model_chooses_its_call_can_be_decided(start: Start, id_: str) -> None:
+    model = ScriptedModel([calculate(id_=id_)], "Done.")
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
     turn = await waiting(client)
+    (asked,) = turn["approvals"]
 
-    path = f"/v1/turns/{turn['id']}/approvals/a%2Fb%3Fc%23d%20%C3%A9"
-    decided = await client.post(path, json={"decision": "approve"})
+    decided = await client.post(
+        f"/v1/turns/{turn['id']}/approvals/{asked['callId']}", json={"decision": "approve"}
+    )
 
-    assert decided.json()["callId"] == "a/b?c#d é"
+    assert decided.json()["callId"] == asked["callId"]
+    assert asked["callId"].isalnum()
     assert (await ended(client, turn))["reply"] == "Done."
+
+
+async def test_approval_is_decided_by_its_id_and_digest(operator: httpx.AsyncClient) -> None:
+    turn = await waiting(operator)
+    (asked,) = turn["approvals"]
+    path = f"/v1/approvals/{asked['id']}"
+    approve = {"decision": "approve", "digest": asked["digest"]}
+    other = {**approve, "digest": call_digest("calculate", {"expression": "2+2"})}
+
+    assert (await operator.get(path)).json() == asked
+    for place, body, status, code, pointer in (
+        (path, {"decision": "approve"}, 400, "invalid_field", "/digest"),
+        (path, {"decision": "approve", "digest": 5}, 400, "invalid_field", "/digest"),
+        (path, other, 409, "approval_changed", None),
+        (path, {**other, "decision": "deny"}, 409, "approval_changed", None),
+        (f"/v1/turns/{turn['id']}/approvals/c1", other, 409, "approval_changed", None),
+        ("/v1/approvals/apr_1", approve, 404, "not_found", None),
+    ):
+        refused = (await operator.post(place, json=body)).json()
+        assert (refused["status"], refused["code"]) == (status, code)
+        assert [fault["pointer"] for fault in refused.get("errors", [])] == ([pointer] if pointer else [])
+    assert (await operator.get(path)).json()["state"] == "open"
+
+    first = await operator.post(path, json=approve)
+
+    assert (first.status_code, first.json()["state"]) == (200, "approved")
+    assert (await ended(operator, turn))["status"] == "completed"
+    assert (await operator.post(path, json=approve)).json() == first.json()
+    assert (await operator.post(path, json={"decision": "deny"})).json()["code"] == "already_decided"
+    assert (await operator.get(path)).json() == first.json()
+
+
+async def test_denial_by_approval_id_needs_no_digest(operator: httpx.AsyncClient) -> None:
+    turn = await waiting(operator)
+
+    path = f"/v1/approvals/{turn['approvals'][0]['id']}"
+    denied = await operator.post(path, json={"decision": "deny", "reason": "no"})
+
+    assert (denied.json()["state"], denied.json()["reason"]) == ("denied", "no")
+
+
+async def test_approval_of_another_owner_is_unknown(operator: httpx.AsyncClient) -> None:
+    alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
+    (asked,) = (await waiting(operator, headers=alice))["approvals"]
+    path = f"/v1/approvals/{asked['id']}"
+    approve = {"decision": "approve", "digest": asked["digest"]}
+
+    assert (await operator.get(path, headers=bob)).status_code == 404
+    assert (await operator.post(path, json=approve, headers=bob)).status_code == 404
+    assert (await operator.post(path, json=approve, headers=alice)).json()["state"] == "approved"
+
+
+async def test_word_answers_the_question_that_the_stream_carried(start: Start, model: ScriptedModel) -> None:
+    app, client = await start(model, permissions=ASKS)
+    said = {"channelId": "desk", "userId": "ana"}
+    headers = {"Accept": "text/event-stream"}
+    streaming = asyncio.create_task(client.post("/message", json=said | {"content": "1+1?"}, headers=headers))
+    while not (listed := (await client.get("/v1/approvals")).json()["items"]):
+        assert not streaming.done()
+    while listed[0]["id"] not in app.turns.approvals.streamed_ids():
+        assert not streaming.done()
+        await asyncio.sleep(0)
+
+    word = (await client.post("/message", json=said | {"content": "yes"})).json()["reply"]
+
+    assert word == "I run `calculate`."
+    assert "It is 2." in (await streaming).text
 
 
 async def test_the_tools_are_listed_with_what_holds_and_why(start: Start) -> None:

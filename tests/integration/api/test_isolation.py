@@ -34,6 +34,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
     ("POST", "/v1/turns/{turn_id}/approvals/{call_id}"): {"message"},
     ("GET", "/v1/approvals"): {"read"},
+    ("GET", "/v1/approvals/{approval_id}"): {"message", "read"},
+    ("POST", "/v1/approvals/{approval_id}"): {"message"},
     ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},

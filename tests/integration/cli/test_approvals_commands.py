@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from tests.integration.cli.test_chat_terminal import chat_in
+from tests.integration.cli.test_chat_terminal import chat_in, command_in
 from tests.waiting import eventually
 
 from torana.store.lock import read_address
@@ -53,17 +53,22 @@ def test_calls_are_listed_approved_and_denied(place: Place) -> None:
     listed = place.run("approvals", "list")[1]
     assert all(turn in listed for turn in turns)
 
-    assert place.run("approvals", "approve", turns[0], first["callId"])[1] == "calculate is approved\n"
-    other = place.run(
-        "approvals", "approve", turns[1], second["callId"], "--arguments", '{"expression": "5+5"}'
-    )
-    assert other[1] == "calculate is approved\n"
+    assert all(one["id"] in listed and "1 + 1" in listed for one in asked.values())
+
+    by_call = place.run("approvals", "approve", turns[0], first["callId"], "--yes")[1]
+    assert by_call == f'{first["id"]}  calculate\n{{\n "expression": "1 + 1"\n}}\ncalculate is approved\n'
+    changed = ("--arguments", '{"expression": "5+5"}')
+    other = place.run("approvals", "approve", second["id"], "--yes", *changed)[1]
+    assert "2 + 2" in other
+    assert other.endswith('instead:\n{\n "expression": "5+5"\n}\ncalculate is approved\n')
     denied = place.run("approvals", "deny", turns[2], "--reason", "not today")  # it asks about one call
-    assert denied[1] == "calculate is denied\n"
+    assert "3 + 3" in denied[1]
+    assert denied[1].endswith("\ncalculate is denied\n")
     assert place.run("approvals", "deny", turns[2])[2].startswith(f"{turns[2]} asks nothing; ")
-    again = place.run("approvals", "deny", turns[0], first["callId"])
+    again = place.run("approvals", "deny", first["id"])
     assert again[0] == 1
     assert "approved already" in again[2]
+    assert place.run("approvals", "approve", first["id"])[1].endswith("calculate is approved\n")
 
     replies = [eventually(partial(_turn, place, turn))["reply"] for turn in turns]
     assert "2" in replies[0]
@@ -71,6 +76,39 @@ def test_calls_are_listed_approved_and_denied(place: Place) -> None:
     assert "denied by whoever was asked, who said: not today" in replies[2]
     for wrong in ("{", "[]"):
         assert place.run("approvals", "approve", turns[0], "x", "--arguments", wrong)[0] == 2
+
+
+def test_call_is_approved_only_after_a_yes_to_what_is_printed(place: Place) -> None:
+    place.serve(TORANA_PERMISSIONS=ASKS)
+    turn = _send(place, "what is 1 + 1")
+    (asked,) = eventually(lambda: _asked(place))
+
+    for name, more in ((turn, ()), (asked["id"], ()), (turn, ("--yes",))):
+        code, out, err = place.run("approvals", "approve", name, *more)
+        assert (code, "1 + 1" in out) == (1, True)
+        assert "nothing was approved" in err
+        assert f"`torana approvals approve {asked['id']} --yes`" in err
+    for answer, code in (("n", 1), ("y", 0)):
+        with command_in(place, "approvals", "approve", turn) as terminal:
+            assert "1 + 1" in terminal.expect("Approve? [y/N]")
+            assert [one["id"] for one in _asked(place)] == [asked["id"]]
+            terminal.type(f"{answer}\n")
+            assert terminal.exit_code() == code
+
+    assert "2" in eventually(partial(_turn, place, turn))["reply"]
+
+
+def test_what_a_call_would_hide_is_printed(place: Place) -> None:
+    place.serve(TORANA_PERMISSIONS=ASKS)
+    turn = _send(place, "what is 1 + 1")
+    (asked,) = eventually(lambda: _asked(place))
+    hidden = json.dumps({"expression": "1\x1b[2J\u202e"})
+
+    code, out, err = place.run("approvals", "approve", asked["id"], "--yes", "--arguments", hidden)
+
+    assert (code, err) == (0, "")
+    assert "\\u001b[2J\\u202e" in out
+    assert eventually(partial(_turn, place, turn))
 
 
 def test_the_tools_are_shown_with_what_holds_and_the_doctor_knows_names_of_none(place: Place) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,12 +95,17 @@ def _on_its_terminal() -> None:
     heed_signals()
 
 
-@contextmanager
-def chat_in(place: Place, **settings: str) -> Generator[Terminal]:
+def chat_in(place: Place, **settings: str) -> AbstractContextManager[Terminal]:
     """``torana chat`` on a terminal."""
+    return command_in(place, "chat", **settings)
+
+
+@contextmanager
+def command_in(place: Place, *arguments: str, **settings: str) -> Generator[Terminal]:
+    """``torana`` with these arguments on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "torana", "chat"],
+        [sys.executable, "-m", "torana", *arguments],
         cwd=place.path,
         env=place.environ(TERM="xterm", **settings),
         stdin=theirs,

@@ -26,6 +26,7 @@ from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
 from torana.memory import Memory
 from torana.messages import EventType, Inbound, Turn, Usage
+from torana.sessions import history
 from torana.store.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -135,6 +136,28 @@ async def test_tools_are_told_in_their_order(open_agent: OpenAgent, turn: Turn, 
         {"callId": "c1", "tool": "calculate", "ok": True},
         {"callId": "call_calculate", "tool": "calculate", "ok": False},
     ]
+
+
+async def test_call_has_one_id_in_events_history_and_the_next_request(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    odd = ToolCallPart("calculate", {"expression": "1+1"}, tool_call_id="call\n0")
+    model = ScriptedModel([odd, odd], [odd], "Done.")
+
+    answer = await open_agent(model).run(turn, watcher, Unwritten())
+
+    def calls_and_results(messages: Sequence[ModelMessage]) -> list[str]:
+        parts = [part for message in messages for part in message.parts]
+        return [part.tool_call_id for part in parts if isinstance(part, ToolCallPart | ToolReturnPart)]
+
+    started = [data["callId"] for type_, data in watcher.tools if type_ == "tool.started"]
+    assert len(set(started)) == 3
+    assert all(id_.isalnum() for id_ in started)
+    assert sorted(calls_and_results(model.requests[-1].messages)) == sorted(started * 2)
+    assert sorted(calls_and_results(history.load(answer.history[0]))) == sorted(started * 2)
+    assert sorted(data["callId"] for type_, data in watcher.tools if type_ == "tool.finished") == sorted(
+        started
+    )
 
 
 @pytest.mark.parametrize(

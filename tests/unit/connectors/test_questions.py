@@ -419,6 +419,8 @@ async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway
     await chat.until_taken(await chat.say("yes"))
 
     assert await open_calls(gateway, 1) == ["c1"]
+    (asked,) = (await gateway.turns.approvals.listed("*", limit=9)).items
+    gateway.turns.approvals.note_streamed(asked.id)  # as the program's event stream does
     await gateway.turns.accept(replace(inbound, content="yes"))
     assert await open_calls(gateway, 0) == []
 

@@ -36,7 +36,7 @@ NEXT = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0008", "0007"
+revision, down_revision = "0009", "0008"
 
 
 def upgrade():
@@ -111,10 +111,10 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program's next version, with a revision more; gives the file of that revision."""
     migrations = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
-    revision = migrations / "versions" / "0008_topic.py"
+    revision = migrations / "versions" / "0009_topic.py"
     revision.write_text(NEXT.format(rest=""))
     monkeypatch.setattr(module, "_MIGRATIONS", migrations)
-    monkeypatch.setattr(module, "HEAD", "0008")
+    monkeypatch.setattr(module, "HEAD", "0009")
     return revision
 
 
@@ -168,8 +168,8 @@ def test_an_upgrade_keeps_what_is_there_and_a_copy_of_how_it_was(path: Path, new
     migrate(path)
 
     assert rows(path, "SELECT id, topic FROM sessions") == [("ses_1", None)]
-    assert check_database(path) == "0008"
-    copy = path.with_name("torana.db.before-0008")
+    assert check_database(path) == "0009"
+    copy = path.with_name("torana.db.before-0009")
     assert check_database(copy) == HEAD
     assert rows(copy, "SELECT id FROM sessions") == [("ses_1",)]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -224,14 +224,14 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(path: Path, new_version:
 def test_an_upgrade_begins_with_a_copy_or_not_at_all(path: Path, new_version: Path) -> None:
     before = layout(path)
     # Where the copy belongs there is something that SQLite cannot open, as on a full disk.
-    path.with_name("torana.db.before-0008.part").mkdir()
+    path.with_name("torana.db.before-0009.part").mkdir()
 
     with pytest.raises(DataDirUnusable, match=r"torana\.db: it cannot be copied .* Make room"):
         migrate(path)
 
     assert layout(path) == before
     assert check_database(path) == HEAD
-    assert not path.with_name("torana.db.before-0008").exists()
+    assert not path.with_name("torana.db.before-0009").exists()
 
 
 def test_a_newer_database_is_refused_in_one_line_and_left_alone(

@@ -14,13 +14,15 @@ import sqlalchemy as sa
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
-from torana.errors import AlreadyDecided, InvalidField, NotFound, NotWaiting
+from torana.errors import AlreadyDecided, ApprovalChanged, InvalidField, NotFound, NotWaiting
 from torana.messages import Inbound, Turn
 from torana.models.builtin.telling import failure_for_people
+from torana.store import approvals as rows
 from torana.store import audit, tables
-from torana.store.approvals import Approval
+from torana.store.approvals import Approval, Verdict
 from torana.store.audit import Act
 from torana.store.database import Connection, Database
+from torana.store.questions import call_digest, question_text
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns.approvals import Approvals, Choice
@@ -105,6 +107,7 @@ async def asked(gateway: Any, turn: Turn, times: int = 1) -> list[dict[str, Any]
     async for event in gateway.turns.events(turn):
         if event.type == "approval.required":
             found.append(dict(event.data))
+            gateway.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
         if len(found) == times:
             return found
     raise AssertionError(f"it ended, and asked {len(found)} times")
@@ -696,3 +699,222 @@ async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message
     await gateway.turns.accept(message("yes"))  # of the one who was asked
     await gateway.turns.ended(fired.turn)
     assert desk.done == ["5 to ana"]
+
+
+async def until_shown(gateway: Any, turn: Turn, amount: int) -> Approval:
+    """The turn's one open approval, once it is that of the payment of this amount, sent to an event stream."""
+    while [one.arguments["amount"] for one in await gateway.turns.approvals.open_of("*", turn.id)] != [amount]:
+        await gateway.look()
+    (approval,) = await gateway.turns.approvals.open_of("*", turn.id)
+    gateway.turns.approvals.note_streamed(approval.id)
+    return approval
+
+
+async def word(gateway: Any, message: Message, content: str = "yes") -> str:
+    """The reply to a word over HTTP."""
+    return (await gateway.turns.accept(message(content))).reply or ""
+
+
+def question(amount: int) -> str:
+    return question_text("pay", {"amount": amount, "to": "ana"})
+
+
+async def test_approval_is_decided_by_its_id_and_the_digest_of_the_call(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    (told,) = await asked(gateway, turn)
+    act = Act(principal="operator", source="test", at=BEGIN)
+    approvals = gateway.turns.approvals
+    assert told["digest"] == call_digest("pay", {"to": "ana", "amount": 5})
+
+    other = replace(YES, digest=call_digest("pay", {"to": "ana", "amount": 6}))
+    for owner, id_, choice, error in (
+        ("gateway", told["id"], other, ApprovalChanged),
+        ("gateway", told["id"], replace(NO, digest=other.digest), ApprovalChanged),
+        ("gateway", "apr_1", YES, NotFound),
+        ("user:x", told["id"], YES, NotFound),
+    ):
+        with pytest.raises(error):
+            await approvals.decide_by_id(owner, id_, choice, act)
+    with pytest.raises(ApprovalChanged):
+        await decide(gateway, turn, other)
+    assert (desk.done, await states(gateway)) == ([], ["open"])
+
+    yes = replace(YES, digest=told["digest"])
+    first = await approvals.decide_by_id("gateway", told["id"], yes, act)
+    await gateway.turns.ended(turn)
+    assert (desk.done, first.state) == (["5 to ana"], "approved")
+    assert await approvals.decide_by_id("gateway", told["id"], yes, act) == first
+    with pytest.raises(AlreadyDecided):
+        await approvals.decide_by_id("gateway", told["id"], NO, act)
+
+
+async def test_provider_that_repeats_call_ids_has_each_call_decided_for_itself(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    """Also across a crash: the ids of settled calls are not given again."""
+    gateway = await boot(ScriptedModel([pay(1), pay(2)], [pay(3)]), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    first = [one["callId"] for one in await asked(gateway, turn, 2)]
+    for call_id in first:
+        await decide(gateway, turn, YES, call_id)
+    await until_shown(gateway, turn, 3)
+    await gateway.crash()
+    gateway = await boot(ScriptedModel([pay(4)], "Done."), desk.toolset())
+    (third,) = [one["callId"] for one in await asked(gateway, turn)]
+
+    assert (await decide(gateway, turn, YES, first[0])).arguments["amount"] == 1
+    assert desk.done == ["1 to ana", "2 to ana"]
+    await decide(gateway, turn, YES, third)
+    fourth = (await until_shown(gateway, turn, 4)).call_id
+    await decide(gateway, turn, YES, fourth)
+    await gateway.turns.ended(turn)
+
+    assert first[0] == "c1"
+    assert len({*first, third, fourth}) == 4
+    assert desk.done == ["1 to ana", "2 to ana", "3 to ana", "4 to ana"]
+
+
+async def test_calls_of_one_id_from_before_ids_were_unique_are_decided_by_approval_id(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    told = await asked(gateway, turn, 2)
+    table = tables.approvals
+
+    def rename(connection: Connection) -> None:
+        connection.execute(sa.update(table).values(call_id="odd\n/..", step=sa.text("rowid")))
+
+    await gateway.database.run(rename)
+
+    with pytest.raises(ApprovalChanged, match=told[1]["id"]):
+        await decide(gateway, turn, YES, "odd\n/..")
+    act = Act(principal="operator", source="test", at=BEGIN)
+    await gateway.turns.approvals.decide_by_id("gateway", told[1]["id"], YES, act)
+    assert await states(gateway) == ["open", "approved"]
+
+
+async def test_question_that_is_open_again_is_not_decided_by_its_former_id(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay()]), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await asked(gateway, turn)
+    (former,) = await gateway.turns.approvals.open_of("gateway", turn.id)
+
+    def ask_anew(connection: Connection) -> tuple[Approval, bool]:
+        rows.withdraw(connection, turn.id, BEGIN)
+        rows.ask(connection, replace(former, id="apr_2"))
+        return rows.decide(connection, former, Verdict(state="approved", at=BEGIN, by="operator"))
+
+    found, decided = await gateway.database.run(ask_anew)
+
+    assert (found.id, found.state, decided) == ("apr_2", "open", False)
+
+
+async def test_decision_does_not_hold_for_another_call_in_the_same_place(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(1)], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await asked(gateway, turn)
+    (former,) = await gateway.turns.approvals.open_of("gateway", turn.id)
+    await decide(gateway, turn, YES)
+    other = replace(former, id="apr_2", arguments={"amount": 2, "to": "ana"})
+
+    found = await gateway.database.run(partial(rows.ask, asked=other))
+
+    assert (found.id, found.state) == ("apr_2", "open")
+    same = replace(other, id="apr_3")
+    assert (await gateway.database.run(partial(rows.ask, asked=same))).id == "apr_2"
+
+
+async def test_word_over_http_has_a_question_put_that_was_not_shown_and_the_next_word_answers_it(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    while not await gateway.turns.approvals.open_of("*", turn.id):
+        await gateway.look()
+
+    assert (await word(gateway, message)).endswith(question(5))
+    assert desk.done == []
+    assert await word(gateway, message) == "I run `pay`."
+
+    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert desk.done == ["5 to ana"]
+
+
+async def test_word_over_http_answers_no_question_that_replaced_the_shown_one(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    """The first is decided elsewhere, also while the word's reply puts it."""
+    gateway = await boot(
+        ScriptedModel([pay(1, id_="a")], [pay(2, id_="b")], [pay(3, id_="c")], "Done."), desk.toolset()
+    )
+    turn = await gateway.turns.accept(message())
+    await until_shown(gateway, turn, 1)
+    await decide(gateway, turn, YES, "a")
+    await until_shown(gateway, turn, 2)
+
+    assert (await word(gateway, message)).endswith(question(2))
+    await decide(gateway, turn, NO, "b")
+    await until_shown(gateway, turn, 3)
+    assert (await word(gateway, message)).endswith(question(3))
+
+    assert desk.done == ["1 to ana"]
+    assert await word(gateway, message, "no") == "I do not run `pay`."
+    await gateway.turns.ended(turn)
+    assert desk.done == ["1 to ana"]
+
+
+async def test_word_that_is_sent_twice_over_http_answers_one_question(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(1, id_="a")], [pay(2, id_="b")]), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await until_shown(gateway, turn, 1)
+    assert await word(gateway, message) == "I run `pay`."
+    await until_shown(gateway, turn, 2)
+
+    assert (await word(gateway, message)).endswith(question(2))
+
+    assert desk.done == ["1 to ana"]
+
+
+async def test_words_over_http_answer_several_questions_one_by_one(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await asked(gateway, turn, 2)
+
+    replies = [await word(gateway, message, content) for content in ("yes", "yes", "no")]
+    await gateway.turns.ended(turn)
+
+    assert replies[0].endswith(question(1))
+    assert replies[1] == f"I run `pay`.\n\n{question(2)}"
+    assert replies[2] == "I do not run `pay`."
+    assert desk.done == ["1 to ana"]
+
+
+async def test_word_over_http_tells_calls_apart_that_differ_where_the_question_is_cut(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    """The question that the reply put is decided elsewhere; the next one begins like it."""
+    long = ["x" * 2_000 + end for end in "ab"]
+    gateway = await boot(
+        ScriptedModel([pay(1, to=long[0], id_="a")], [pay(1, to=long[1], id_="b")]), desk.toolset()
+    )
+    turn = await gateway.turns.accept(message())
+    while not await gateway.turns.approvals.open_of("*", turn.id):
+        await gateway.look()
+    await word(gateway, message)
+    await decide(gateway, turn, NO, "a")
+    await until_shown(gateway, turn, 1)
+
+    assert (await word(gateway, message)).startswith("I do not count that")
+    assert desk.done == []

@@ -14,8 +14,18 @@ from torana.tools import Permission
 class ApprovalBody(Wire):
     """A call of a tool that waits, or waited, for somebody's yes."""
 
+    id: str
+    digest: Annotated[
+        str,
+        Field(
+            description="Stands for exactly this tool with these `arguments`: `sha256:` and the SHA-256, in "
+            "hexadecimal digits, of the JSON object of `arguments` and `tool` with sorted names, without "
+            "spaces and with everything that is not ASCII escaped.",
+            pattern="^sha256:[0-9a-f]{64}$",
+        ),
+    ]
     turn_id: str
-    call_id: str
+    call_id: Annotated[str, Field(description="Unique within the turn.")]
     tool: str
     arguments: Annotated[dict[str, Any], Field(description="Those that the model chose.")]
     state: Annotated[
@@ -52,6 +62,15 @@ class DecisionRequest(Wire):
         Field(
             description="What the model is told of a denial.",
             max_length=500,
+            json_schema_extra={"pattern": CLEAN},
+        ),
+    ] = None
+    digest: Annotated[
+        str | None,
+        Field(
+            description="The `digest` of the call that was shown; a decision about another call is refused "
+            "with `approval_changed`. To approve by approval id it is required.",
+            max_length=100,
             json_schema_extra={"pattern": CLEAN},
         ),
     ] = None

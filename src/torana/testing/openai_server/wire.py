@@ -18,10 +18,14 @@ _DIMENSIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The wish to call one of the tools that the request offers."""
+    """The wish to call one of the tools that the request offers.
+
+    Without an ``id`` the server gives the call one that no other call has.
+    """
 
     name: str
     arguments: Mapping[str, Any]
+    id: str | None = None
 
 
 #: What the assistant says: a text, or the tools it calls.
@@ -142,7 +146,7 @@ class Completion:
     def _calls(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
         return [
             {
-                "id": f"{self.id}-call-{number}",
+                "id": f"{self.id}-call-{number}" if call.id is None else call.id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
             }

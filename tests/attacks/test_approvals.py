@@ -1,0 +1,141 @@
+"""A yes reaches the call that was shown, and no other, whatever the model and its provider do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from tests.attacks.conftest import GatewayProcess
+from tests.waiting import eventually
+
+from torana.testing.openai_server import Answer, Call, ChatRequest
+
+TOOL = "calculate"
+ASKS = json.dumps([{"tool": TOOL, "permission": "ask"}])
+YES = {"decision": "approve"}
+
+Make = Callable[..., Any]
+
+
+class CallsInTurn:
+    """A rule that answers each request of a turn with the next call, then with the results of all of them."""
+
+    def __init__(self, *calls: Call) -> None:
+        self._calls = calls
+
+    def __call__(self, request: ChatRequest) -> Answer:
+        done = [message["content"] for message in request.messages if message.get("role") == "tool"]
+        return [self._calls[len(done)]] if len(done) < len(self._calls) else "\n".join(map(str, done))
+
+
+def call(expression: str, id_: str | None = None) -> Call:
+    return Call(TOOL, {"expression": expression}, id_)
+
+
+@contextmanager
+def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[tuple[Any, httpx.Client]]:
+    server = new_model(reply=CallsInTurn(*calls))
+    gateway: GatewayProcess = new_gateway(
+        model="openai-chat:stand-in", model_api_key="none", model_base_url=server.url, permissions=ASKS
+    )
+    gateway.start()
+    with gateway.client() as client:
+        yield gateway, client
+
+
+def send(client: httpx.Client, content: str = "pay") -> str:
+    """The id of the turn of a message that is not waited for."""
+    message = {"content": content, "channelId": "desk", "userId": "ana"}
+    return client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
+
+
+def asked(client: httpx.Client, turn: str, expression: str) -> dict[str, Any]:
+    """The turn's one open approval, once it is the one of the call with this expression."""
+
+    def look() -> dict[str, Any] | None:
+        found = client.get(f"/v1/turns/{turn}").json()["approvals"]
+        return found[0] if [one["arguments"] for one in found] == [{"expression": expression}] else None
+
+    return eventually(look)
+
+
+def ended(client: httpx.Client, turn: str) -> dict[str, Any]:
+    """The turn as it is after its end."""
+    client.get(f"/v1/turns/{turn}/events")
+    return client.get(f"/v1/turns/{turn}").json()
+
+
+def path_of(approval: dict[str, Any]) -> str:
+    return f"/v1/turns/{approval['turnId']}/approvals/{quote(approval['callId'], safe='')}"
+
+
+def test_command_approves_no_call_that_replaced_the_listed_one(new_gateway: Make, new_model: Make) -> None:
+    with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (gateway, client):
+        turn = send(client)
+        asked(client, turn, "1+1")
+        listed = client.get("/v1/approvals").json()["items"]
+        client.post(path_of(listed[0]), json=YES)  # the owner is quicker
+        unseen = asked(client, turn, "6*7")
+
+        by_turn = [gateway.run_command("approvals", "approve", turn, *more) for more in ((), ("--yes",))]
+
+        assert [done.returncode for done in by_turn] == [1, 1]
+        assert asked(client, turn, "6*7") == unseen
+        by_id = gateway.run_command("approvals", "approve", listed[0]["id"], "--yes")
+        assert "1+1" in by_id.stdout
+        assert asked(client, turn, "6*7") == unseen
+        stale = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": listed[0]["digest"]})
+        assert (stale.status_code, stale.json()["code"]) == (409, "approval_changed")
+        fresh = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": unseen["digest"]})
+        assert fresh.json()["state"] == "approved"
+        assert ended(client, turn)["status"] == "completed"
+
+
+def test_one_decision_sent_twice_approves_one_call_of_a_provider_that_repeats_ids(
+    new_gateway: Make, new_model: Make
+) -> None:
+    with gateway_over(new_gateway, new_model, call("1+1", "call_0"), call("6*7", "call_0")) as (_, client):
+        turn = send(client)
+        first = asked(client, turn, "1+1")
+        assert client.post(path_of(first), json=YES).json()["arguments"] == {"expression": "1+1"}
+        second = asked(client, turn, "6*7")
+
+        again = client.post(path_of(first), json=YES).json()
+
+        assert again["arguments"] == {"expression": "1+1"}
+        assert asked(client, turn, "6*7") == second
+        assert client.post(path_of(second), json=YES).json()["arguments"] == {"expression": "6*7"}
+        assert "42" in ended(client, turn)["reply"]
+
+
+def test_call_whose_id_holds_a_newline_is_decided_over_http(new_gateway: Make, new_model: Make) -> None:
+    with gateway_over(new_gateway, new_model, call("6*7", "call\n1/..")) as (_, client):
+        turn = send(client)
+        approval = asked(client, turn, "6*7")
+
+        decided = client.post(path_of(approval), json=YES)
+
+        assert (decided.status_code, decided.json()["state"]) == (200, "approved")
+        assert "42" in ended(client, turn)["reply"]
+
+
+def test_word_over_http_approves_no_call_that_replaced_the_shown_one(
+    new_gateway: Make, new_model: Make
+) -> None:
+    """The program shows the first question to the user; meanwhile the operator approves it."""
+    with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (_, client):
+        turn = send(client)
+        client.post(path_of(asked(client, turn, "1+1")), json=YES)
+        unseen = asked(client, turn, "6*7")
+        word = {"content": "yes", "channelId": "desk", "userId": "ana"}
+
+        told = client.post("/message", json=word).json()["reply"]
+
+        assert asked(client, turn, "6*7") == unseen
+        assert "6*7" in told
+        assert client.post("/message", json=word).json()["reply"].startswith("I run")
+        assert "42" in ended(client, turn)["reply"]
