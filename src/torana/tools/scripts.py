@@ -15,7 +15,7 @@ from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.skills.installed import not_approved
 from torana.tools.base import ToolError, tool
 from torana.tools.masking import masked
-from torana.tools.sandbox import FOLDER, MANY, OTHERS, Job, Limits, Outcome, Sandbox, SandboxFault
+from torana.tools.sandbox import FOLDER, OTHERS, PROCESS_FACTOR, Job, Limits, Outcome, Sandbox, SandboxFault
 
 #: What the operator granted to the skill as it is now; None where it is not approved.
 Granted = Callable[[Skill], Needs | None]
@@ -187,7 +187,7 @@ def _report(outcome: Outcome, limits: Limits, *, secrets: Mapping[str, str]) -> 
     why = {
         "time": f"it was still running after {limits.seconds:g} seconds",
         "memory": f"it used more than {limits.memory >> 20} MiB of memory",
-        "processes": f"it ran more than {MANY * limits.processes} processes and threads",
+        "processes": f"it ran more than {PROCESS_FACTOR * limits.processes} processes and threads",
         "output": f"it wrote more than {limits.flood >> 20} MiB of output",
         "files": f"it made more than {limits.files:,} files",
         "written": f"it wrote more than {limits.disk >> 20} MiB to its writable directories",

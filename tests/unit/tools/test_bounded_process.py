@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from torana.tools.sandbox import MANY, Limits, Outcome, usage
+from torana.tools.sandbox import PROCESS_FACTOR, Limits, Outcome, usage
 from torana.tools.sandbox.process import BoundedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -113,4 +113,4 @@ def test_walk_through_processes_ends_at_its_limit(start: Callable[..., psutil.Pr
     tree = usage.process_tree(process.pid, limit=20)
 
     assert (len(tree.processes), tree.threads) == (21, 21)
-    assert len(usage.process_tree(process.pid, limit=MANY * 60).processes) == 60
+    assert len(usage.process_tree(process.pid, limit=PROCESS_FACTOR * 60).processes) == 60

@@ -4,12 +4,12 @@ from torana.tools.sandbox.bubblewrap import FOLDER, Bubblewrap
 from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault, Stopped
 from torana.tools.sandbox.rooms import sweep_rooms
 from torana.tools.sandbox.run import Sandbox
-from torana.tools.sandbox.usage import MANY, OTHERS
+from torana.tools.sandbox.usage import OTHERS, PROCESS_FACTOR
 
 __all__ = [
     "FOLDER",
-    "MANY",
     "OTHERS",
+    "PROCESS_FACTOR",
     "Bubblewrap",
     "Job",
     "Limits",

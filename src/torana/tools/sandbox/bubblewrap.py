@@ -30,7 +30,7 @@ STARTED = b"\0"
 #: the gateway was killed before bubblewrap had tied itself to it, the output has no reader any more, and the
 #: shell ends instead of starting what nothing would stop. It writes nothing of its own to the errors, such as
 #: the name of a signal that ended the command.
-_FIRST = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
+_INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
 #: Top folders that are links into /usr on most systems today.
@@ -116,7 +116,7 @@ class Bubblewrap:
         command is to inherit them. Once all is set up it writes ``STARTED`` to its errors, before the job is
         started. Raises ``SandboxFault`` where a program is missing.
         """
-        inner = [*_FIRST, *started]
+        inner = [*_INIT, *started]
         if job.hosts:
             python = self.which("python3")
             if python is None:

@@ -131,7 +131,7 @@ class BoundedProcess:
 
     def _exceeded(self, *, writes: bool) -> Sequence[Stopped]:
         """Return the bounds that the processes are over, the first found first."""
-        most = usage.MANY * self._limits.processes
+        most = usage.PROCESS_FACTOR * self._limits.processes
         tree = usage.process_tree(self._process.pid, limit=most)
         pids = tree.processes
         if tree.threads > most:

@@ -14,8 +14,8 @@ from torana.tools.sandbox.job import MIB, Limits
 
 #: How many times the bounds of one run the disks of its directories may lose: others write to them too.
 OTHERS = 8
-#: How many times the kernel's bound on processes a run may have, as they are counted one after the other.
-MANY = 2
+#: How many times the kernel's bound ends a run: processes that come and go are counted one after the other.
+PROCESS_FACTOR = 2
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 #: What one Unix socket may hold, in its own bound. The last message may go beyond it, and one of datagrams (2)
@@ -64,18 +64,18 @@ def children(pid: int) -> list[int]:
     return _children(_threads(pid, limit=_FEW_THREADS))
 
 
-def _threads(pid: int, *, limit: int) -> list[Path]:
-    """Return the directories of a process's threads, of which one more than ``limit`` at most."""
-    with suppress(OSError):
-        return list(islice(Path(f"/proc/{pid}/task").iterdir(), limit + 1))
+def _threads(pid: int, *, limit: int) -> list[str]:
+    """Return the directories of a process's threads, one more than ``limit`` at most."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
+        return [thread.path for thread in islice(threads, limit + 1)]
     return []
 
 
-def _children(threads: Iterable[Path]) -> list[int]:
+def _children(threads: Iterable[str]) -> list[int]:
     found: list[int] = []
     for thread in threads:
         with suppress(OSError):
-            found += map(int, (thread / "children").read_text().split())
+            found += map(int, Path(thread, "children").read_text().split())
     return found
 
 
