@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psutil
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
 
-_DEEP = '{"a":' * 60 + "0" + "}" * 60
-#: The filter follows its path of 60 names once for each of 32,000 values.
+#: The filter follows its path of 60 names once for each of 36,000 values.
 _COSTLY = {
-    "text": f"[[{','.join('0' * 4_000)}],{_DEEP}]",
-    "path": f"$[*,*,*,*,*,*,*,*][?$[1]{'.a' * 60}.b]",
+    "text": "[[" + ",".join("0" * 1_200) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
+    "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",
 }
 
 
 def test_costly_calls_delay_nobody_else_and_end(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
-    attacking = threading.Event()
     results: list[str] = []
 
     def reply(request: ChatRequest) -> Answer:
@@ -34,7 +33,6 @@ def test_costly_calls_delay_nobody_else_and_end(
                 results.extend(request.results)
             return " ".join(request.results)
         if attacks:
-            attacking.set()
             return [Call("query_json", _COSTLY)] * 40
         return [
             Call("query_json", {"text": '{"a": 17}', "path": "$.a"}),
@@ -46,14 +44,12 @@ def test_costly_calls_delay_nobody_else_and_end(
     gateway.start()
     with gateway.client(timeout=300) as client, ThreadPoolExecutor(1) as pool:
         attack = pool.submit(_send, client, "mallory", "attack")
-        assert attacking.wait(60)
-        # The second message comes when the calls run; the first one may come before.
-        for _ in range(2):
-            answer = _send(client, "alice", "question")
-            assert "17 6 * 7 = 42" in answer.json()["reply"]
+        eventually(lambda: _workers(gateway))
+        answer = _send(client, "alice", "question")
         assert not attack.done()
         attack.result()
 
+    assert "17 6 * 7 = 42" in answer.json()["reply"]
     assert len(results) == 40
     assert any("processor time" in result for result in results)
     assert any("at once" in result for result in results)
@@ -65,8 +61,12 @@ def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
     return client.post("/message", json=body).raise_for_status()
 
 
+def _workers(gateway: GatewayProcess) -> list[psutil.Process]:
+    return [child for child in gateway.process.children() if "program.py" in " ".join(child.cmdline())]
+
+
 def _is_idle(gateway: GatewayProcess) -> bool:
     """Whether the gateway and its processes use less than a tenth of a processor."""
     before = gateway.cpu_seconds()
-    threading.Event().wait(1)
+    time.sleep(1)
     return gateway.cpu_seconds() - before < 0.1

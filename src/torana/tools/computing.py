@@ -17,14 +17,14 @@ _TOTAL = 2
 _PER_USER = 1
 #: Seconds of the processor for one call; the largest ordinary question to a table takes half of one.
 _SECONDS = 2
-#: Seconds until a call must have its slot, and until it must have its result on a machine without free processors.
+#: Seconds until a call must have its slot, and until it must have its result on a busy machine.
 _WAIT = 10.0
 _PATIENCE = 30.0
 _MEMORY = 512 * 1024 * 1024
 
 
 class Computing:
-    """Runs calls whose arguments decide how long they compute, in processes that are killed when it is too long.
+    """Runs calls whose arguments decide how long they compute, in processes that are killed at their bounds.
 
     Users take turns: the calls of one user run one after the other, and delay no other user's.
     """
@@ -49,8 +49,8 @@ class Computing:
                 await self._slots.acquire(user)
         except TimeoutError:
             raise ToolError(
-                f"Not run: other calls computed for {self._wait:g} s. Too many calls were made at once; make fewer, "
-                "or try again later."
+                f"Not run: other calls computed for {self._wait:g} s. Too many calls were made at once; make "
+                "fewer, or try again later."
             ) from None
         try:
             yield
@@ -69,8 +69,8 @@ class Computing:
                 raise
             except ProcessorTimeExceeded:
                 raise ToolError(
-                    f"Stopped: the call took more than {self._seconds} s of processor time. Ask for less at a time: "
-                    "a smaller text, or a simpler question."
+                    f"Stopped: the call took more than {self._seconds} s of processor time. Ask for less at a "
+                    "time: a smaller text, or a simpler question."
                 ) from None
             except MemoryExceeded:
                 raise ToolError("Stopped: the call took too much memory. Ask for less at a time.") from None

@@ -28,7 +28,7 @@ from torana.tools.units import convert_units
 #: Seconds a tool may take.
 _TIMEOUT = 60.0
 
-#: No arguments that these take keep the processor for more than 50 ms; docs/decisions/0028 says how it was measured.
+#: No arguments that these take keep the processor for long: docs/decisions/0028 has the measurements.
 _ALONE: tuple[Callable[..., Any], ...] = (
     calculate,
     convert_units,

@@ -50,6 +50,8 @@ class FairSlots:
         self._taken[user] -= 1
         if not self._taken[user]:
             del self._taken[user]
+        if user in self._waiting:
+            self._waiting.move_to_end(user)
         self._grant()
 
     def _grant(self) -> None:

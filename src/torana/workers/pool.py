@@ -12,8 +12,8 @@ from torana.workers.worker import CallFailed, Worker, WorkerLost
 class WorkerPool:
     """Worker processes that start when they are needed and end when they were idle for some time.
 
-    A call takes an idle worker or starts one: callers bound how many run at once. A worker whose call was killed
-    or cancelled is not used again. Used in one event loop.
+    A call takes an idle worker or starts one: callers bound how many run at once. A worker whose call was
+    killed or cancelled is not used again. Used in one event loop.
     """
 
     def __init__(self, *, memory: int, idle_seconds: float = 60.0) -> None:

@@ -30,12 +30,17 @@ _STACK = 512 * 1024
 def main(memory: int) -> None:
     """Answer requests until standard input ends."""
     _limit_process(memory)
+    # uvloop leaves files open that the gateway itself inherited.
+    for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - pathlib takes long to import
+        if number > 2:
+            with suppress(OSError):
+                os.close(number)
     # Nothing else may write there, not even a library's warning.
     replies = os.fdopen(os.dup(1), "wb")
-    with open(os.devnull, "wb") as null:  # noqa: PTH123 - pathlib takes long to import
+    with open(os.devnull, "wb") as null:  # noqa: PTH123 - as above
         os.dup2(null.fileno(), 1)
     # For a gateway that is not installed; behind everything, so that it hides nothing.
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # noqa: PTH120 - see above
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # noqa: PTH120
     for line in _requests():
         replies.write(_reply(line) + b"\n")
         replies.flush()
