@@ -78,5 +78,5 @@ class Computing:
                 raise ToolError("The process that computed the call ended early; try it again.") from None
             except TimeoutError:
                 raise ToolError(
-                    f"Stopped after {self._patience:g} s: the machine is busy. Try again later, or ask for less."
+                    f"Stopped after {self._patience:g} s: the machine is busy. Ask for less, or try later."
                 ) from None
