@@ -35,6 +35,7 @@ from torana.store.migrate import migrate
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
+from torana.tools.computing import Computing
 from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
@@ -107,12 +108,21 @@ def web_tools() -> WebTools:
 
 
 @pytest.fixture
+async def computing() -> AsyncGenerator[Computing]:
+    """What runs tools in worker processes, which end with the test."""
+    computing = Computing()
+    yield computing
+    await computing.close()
+
+
+@pytest.fixture
 def open_agent(
     database: Database,
     clock: Callable[[], datetime],
     core_skills: Skills,
     workspaces: Workspaces,
     web_tools: WebTools,
+    computing: Computing,
 ) -> Callable[..., TurnAgent]:
     """``open_agent(model, toolset, database=…, history_messages=…)``: the real agent over a model."""
 
@@ -143,6 +153,7 @@ def open_agent(
                 web_tools,
             ],
             own=[],
+            computing=computing,
         )
         return TurnAgent(
             model=model,

@@ -16,6 +16,7 @@ layered, and imports point down only (``make check`` holds it)::
     store · web                   tables, migrations, SQL · guarded fetching of pages
     bare_http · paging            HTTP/1.1 as both listeners take it · lists in pages
     health · telemetry · messages · errors · lasting     vocabulary: imports nothing above
+    workers                       processes that compute and can be killed: imports nothing either
 """
 
 __version__ = "0.1.0"

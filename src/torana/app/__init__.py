@@ -97,6 +97,7 @@ class App:
             await open_.enter_async_context(core.embedder)
         await asyncio.to_thread(sweep_rooms)
         open_.push_async_callback(core.acting.python.close)
+        open_.push_async_callback(core.acting.computing.close)
         if core.compaction is not None:
             open_.push_async_callback(core.compaction.stop)
         open_.push_async_callback(core.acting.mcp.stop)

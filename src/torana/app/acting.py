@@ -16,6 +16,7 @@ from torana.skills import CORE_DIR, Skills
 from torana.skills.installed import InstalledSkills
 from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
+from torana.tools.computing import Computing
 from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
 from torana.tools.mcp.entries import read_servers, search_path
@@ -41,6 +42,7 @@ class Acting:
 
     toolset: AbstractToolset[ToolContext]
     python: PythonTools
+    computing: Computing
     mcp: McpServers
 
 
@@ -58,11 +60,16 @@ class Means:
 
 def build_acting(loaded: Loaded, means: Means) -> Acting:
     """All tools of the gateway. Raises ``ConfigInvalid`` for an operator's own that cannot be had."""
-    python = PythonTools()
-    toolset = build_toolset(tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools))
+    python, computing = PythonTools(), Computing()
+    toolset = build_toolset(
+        tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools), computing=computing
+    )
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
     return Acting(
-        toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset, python=python, mcp=mcp
+        toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset,
+        python=python,
+        computing=computing,
+        mcp=mcp,
     )
 
 

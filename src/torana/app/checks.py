@@ -18,6 +18,7 @@ from torana.sessions import Sessions
 from torana.skills.installed import InstalledSkills
 from torana.store.backup import DATABASE_NAME, INSTALLED
 from torana.store.database import Database
+from torana.tools.computing import Computing
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
@@ -84,7 +85,7 @@ def check_tools(loaded: Loaded) -> Sequence[str]:
         # Opens its file when it is first asked for something, which it never is here.
         database = Database(path=loaded.settings.data_dir / DATABASE_NAME)
         try:
-            build_toolset(_groups(loaded, database), own=own)
+            build_toolset(_groups(loaded, database), own=own, computing=Computing())
         finally:
             database.close()
     return [function.__name__ for function in own]

@@ -55,14 +55,10 @@ def ranked(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int)
 def _counted(terms: Sequence[str], candidate: Candidate) -> dict[str, int]:
     """How often a candidate holds each of the terms that it holds."""
     words = Counter(candidate.words)
-    counts = {term: _times(term, words) for term in terms}
+    # A term that begins words is one character.
+    beginnings = Counter(word[:1] for word in candidate.words)
+    counts = {term: (beginnings if begins_words(term) else words)[term] for term in terms}
     return {term: times for term, times in counts.items() if times}
-
-
-def _times(term: str, words: Counter[str]) -> int:
-    if begins_words(term):
-        return sum(times for word, times in words.items() if word.startswith(term))
-    return words[term]
 
 
 def _rarity(holders: int, total: int) -> float:

@@ -110,11 +110,18 @@ def _read(shown: str) -> tuple[str, dict[str, Decimal]]:
     for number, symbol in _pieces(_rewritten(shown)):
         if number:
             symbol = f"n{len(numbers)}"
-            numbers[symbol] = Decimal(number)
+            numbers[symbol] = _decimal(number)
         elif symbol not in _SYMBOLS:
             raise ToolError(f"I cannot read “{symbol[:40]}” in “{shown[:EXCERPT]}”. {_VOCABULARY}")
         pieces.append(symbol)
     return " ".join(pieces), numbers
+
+
+def _decimal(number: str) -> Decimal:
+    try:
+        return Decimal(number)
+    except InvalidOperation:
+        raise ToolError(f"The exponent of “{number[:EXCERPT]}” is too large; send a smaller number.") from None
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:

@@ -61,6 +61,8 @@ def query_csv(
         return _aggregated(table, rows, aggregate, column, group_by)
     if column or group_by:
         raise ToolError("`column` and `group_by` need an `aggregate`: count, sum, mean, min or max.")
+    if select and len(select) > len(table.header):
+        raise ToolError(f"`select` names {len(select):,} of {len(table.header):,} columns; name each one once.")
     return _shown([table.column(name) for name in select or table.header], rows)
 
 
@@ -68,13 +70,14 @@ def query_csv(
 class _Table:
     header: tuple[str, ...]
     rows: tuple[Row, ...]
+    #: The columns' own spellings by the case-folded ones.
+    spellings: Mapping[str, str]
 
     def column(self, name: str) -> str:
         """The column's own spelling. Raises ``ToolError`` for one that is not there."""
         wanted = name.strip().strip("\"'`").casefold()
-        for known in self.header:
-            if known.casefold() == wanted:
-                return known
+        if wanted in self.spellings:
+            return self.spellings[wanted]
         raise ToolError(f"There is no column “{name.strip()[:60]}”; the columns are {_listed(self.header)}.")
 
 
@@ -94,12 +97,13 @@ def _table(text: str) -> _Table:
         raise ToolError(f"This is not CSV: {error}. Close every quote.") from None
     except ValueError:
         raise ToolError("The table is empty; its first line must name the columns.") from None
-    _refuse_ragged(header, rows)
-    return _Table(tuple(header), tuple(dict(zip(header, row, strict=True)) for row in rows))
+    spellings = {name.casefold(): name for name in header}
+    _refuse_ragged(header, rows, spellings)
+    return _Table(tuple(header), tuple(dict(zip(header, row, strict=True)) for row in rows), spellings)
 
 
-def _refuse_ragged(header: list[str], rows: list[list[str]]) -> None:
-    if len({name.casefold() for name in header}) < len(header):
+def _refuse_ragged(header: list[str], rows: list[list[str]], spellings: Mapping[str, str]) -> None:
+    if len(spellings) < len(header):
         raise ToolError(f"Two columns have the same name: {_listed(header)}; rename one.")
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
@@ -116,7 +120,8 @@ def _chosen(table: _Table, where: str) -> list[Row]:
     if match is None:
         raise ToolError("A condition reads “column = value”, with =, !=, <, <=, >, >= or contains.")
     column, sign, value = table.column(match["column"]), match["sign"], _value(match["value"])
-    return [row for row in table.rows if _holds(row[column], sign, value, column)]
+    number = _number(value)
+    return [row for row in table.rows if _holds(row[column], sign, value, number, column)]
 
 
 def _value(said: str) -> str:
@@ -128,14 +133,15 @@ def _value(said: str) -> str:
     return said.strip("\"'")
 
 
-def _holds(cell: str, sign: str, value: str, column: str) -> bool:
+def _holds(cell: str, sign: str, value: str, number: Decimal | None, column: str) -> bool:
+    """Return whether a cell meets a condition; ``number`` is the condition's value, if that is a number."""
     left, right = cell.casefold(), value.casefold()
     if sign == "contains":
         return right in left
-    numbers = _number(cell), _number(value)
-    if numbers[0] is not None and numbers[1] is not None:
-        order = (numbers[0] > numbers[1]) - (numbers[0] < numbers[1])
-    elif numbers[1] is None or sign in ("=", "!="):
+    own = None if number is None else _number(cell)
+    if own is not None and number is not None:
+        order = (own > number) - (own < number)
+    elif number is None or sign in ("=", "!="):
         order = (left > right) - (left < right)
     elif re.search(r"\d", cell):
         raise ToolError(f"“{cell[:60]}” in the column {column} is not a number to be compared with {value}.")

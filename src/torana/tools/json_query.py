@@ -15,11 +15,14 @@ PATH_LIMIT = 200
 ANSWER_LIMIT = 8_000
 #: Values that are shown.
 VALUES_LIMIT = 100
+#: Conditions of a filter.
+CONDITIONS_LIMIT = 8
 
 _QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 # A filter, up to one pair of brackets deep: deeper ones are refused below.
 _FILTER = re.compile(r"\?[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*")
 _LIST = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
+_JUNCTION = re.compile(r"&&|\|\|")
 
 
 @tool(idempotent=True)
@@ -27,7 +30,8 @@ def query_json(text: str, path: str) -> str:
     """Pick values out of JSON with a JSONPath (RFC 9535).
 
     One value is given as it is, several as a JSON array in the order of the document. A path may hold one ".."
-    and one list such as [0, 2]; a filter such as [?@.price < 10] compares plain paths.
+    and one list such as [0, 2]; a filter such as [?@.price < 10] has at most 8 conditions that compare plain
+    paths, one of which may begin with $.
 
     Args:
         text: The JSON, at most 100,000 characters.
@@ -62,8 +66,9 @@ def _rooted(path: str) -> str:
 def _refuse_costly(query: str) -> None:
     """Refuse paths that take more steps than the document has values times the path has parts.
 
-    The library follows every path to its end, and match() and search() run regular expressions from the query:
-    both could keep a thread busy for hours.
+    The library follows every path to its end, anew for each value that a filter looks at, and match() and
+    search() run regular expressions from the query: both could take hours. Two paths from the root in a filter
+    could compare large parts of the document, for each value.
     """
     plain = _QUOTED.sub("''", query)
     outside, filters = _FILTER.sub("", plain), _FILTER.findall(plain)
@@ -71,6 +76,10 @@ def _refuse_costly(query: str) -> None:
         raise ToolError("match() and search() are not offered here; compare with == or pick the values first.")
     if any(part in inside[1:] for inside in filters for part in ("?", "..", "*", ",", ":")):
         raise ToolError("A filter compares plain paths, as in [?@.price < 10]; nest nothing inside it.")
+    if any(inside.count("$") > 1 or len(_JUNCTION.findall(inside)) >= CONDITIONS_LIMIT for inside in filters):
+        raise ToolError(
+            f"A filter has at most {CONDITIONS_LIMIT} conditions and one path from $; ask for less."
+        )
     if outside.count("..") > 1 or len(_LIST.findall(outside)) > 1:
         raise ToolError("A path may hold one “..” and one list such as [0, 2]; name the steps in between.")
 

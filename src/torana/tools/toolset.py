@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
 from pydantic_ai import FunctionToolset, RunContext
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.toolsets.abstract import ToolsetTool
+from pydantic_ai.toolsets.function import FunctionToolsetTool
 
 from torana.errors import ConfigInvalid
+from torana.messages import Turn, owner_of
 from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolContext, promises
+from torana.tools.computing import Computing
 from torana.tools.csv_query import query_csv
 from torana.tools.dates import current_time, days_between, shift_date
 from torana.tools.json_query import query_json
 from torana.tools.text import count_text, sort_lines, unique_lines
+from torana.tools.threads import ToolThreads
 from torana.tools.units import convert_units
 
 #: Seconds a tool may take.
 _TIMEOUT = 60.0
 
+#: No arguments that these take keep the processor for long: docs/decisions/0028 has the measurements.
 _ALONE: tuple[Callable[..., Any], ...] = (
     calculate,
     convert_units,
@@ -30,11 +36,13 @@ _ALONE: tuple[Callable[..., Any], ...] = (
     days_between,
     shift_date,
     count_text,
-    sort_lines,
     unique_lines,
-    query_json,
-    query_csv,
 )
+#: The arguments of these decide how long they compute: they run in worker processes.
+_COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
+_COMPUTED_BY_NAME = {function.__name__: function for function in _COMPUTED}
+#: Tools of groups that compute in processes of their own.
+_COMPUTES_ITSELF = frozenset({"run_python"})
 
 
 class ToolGroup(Protocol):
@@ -49,8 +57,10 @@ class ToolGroup(Protocol):
 class _SteadyToolset(FunctionToolset[ToolContext]):
     """Functions that are the same tools in every run: they are described once, not before every request."""
 
-    def __init__(self, *, timeout: float) -> None:
+    def __init__(self, *, timeout: float, computing: Computing) -> None:
         super().__init__(timeout=timeout)
+        self._computing = computing
+        self._threads = ToolThreads()
         #: By how often a run lets a call fail: the one thing of a run that is part of a tool.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
@@ -61,6 +71,26 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
             self._described[ctx.max_retries] = {name: _unreturned(tool) for name, tool in tools.items()}
         return dict(self._described[ctx.max_retries])
 
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[ToolContext], tool: ToolsetTool[ToolContext]
+    ) -> Any:
+        """Call the tool where it delays no other user: in the event loop, a thread or a worker process."""
+        user = _user(ctx.deps.turn)
+        if name in _COMPUTED_BY_NAME:
+            return await self._computing.run(_COMPUTED_BY_NAME[name], tool_args, user=user)
+        call = partial(super().call_tool, name, tool_args, ctx, tool)
+        if name in _COMPUTES_ITSELF:
+            async with self._computing.slot(user):
+                return await call()
+        if isinstance(tool, FunctionToolsetTool) and tool.is_async:
+            return await call()
+        return await self._threads.run(call, user=user)
+
+
+def _user(turn: Turn) -> str:
+    """The user whose share of threads and processes a turn takes."""
+    return turn.owner if turn.user is None else owner_of(turn.user)
+
 
 def _unreturned(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
     """The tool without the schema of what it returns: no model is shown it, and pydantic-ai would take it out
@@ -70,15 +100,16 @@ def _unreturned(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
 
 
 def build_toolset(
-    groups: Iterable[ToolGroup], *, own: Iterable[Callable[..., Any]]
+    groups: Iterable[ToolGroup], *, own: Iterable[Callable[..., Any]], computing: Computing
 ) -> FunctionToolset[ToolContext]:
     """The tools that need nothing, the groups', and the operator's own behind them.
 
+    ``computing`` runs those that compute for long; the caller closes it.
     A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
     cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
     """
-    toolset = _SteadyToolset(timeout=_TIMEOUT)
-    for function in (*_ALONE, *chain.from_iterable(group.tools for group in groups)):
+    toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing)
+    for function in (*_ALONE, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):
         toolset.add_function(function, metadata=promises(function))
     for function in own:
         _add_own(toolset, function)

@@ -1,19 +1,13 @@
-"""A program of its own that reads a page of HTML and writes its text: ``python -I extracting.py URL``.
+"""The text of a page of HTML, read in a worker process.
 
-It imports nothing of ours, so that it starts fast and has nothing of ours in it. What it is given comes from
-strangers: it takes little memory and time, and may write no file.
+It imports nothing of ours, so that it starts fast and has nothing of ours in it: what it is given comes from
+strangers.
 """
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
 from typing import Any
 
-#: Bytes of address space and seconds of processor.
-_MEMORY = 1024**3
-_PROCESSOR = 30
 #: Elements of a page of which the main part is still looked for; of a larger one all text is taken.
 _ELEMENTS = "40000"
 #: What is taken for the main part of a page has at least this share of its text.
@@ -30,18 +24,10 @@ _HIDDEN = (
 )
 
 
-def main(url: str) -> None:
-    """From UTF-8 on standard input to ``{"title", "text"}`` on standard output; both may be empty."""
-    for limit, value in (
-        (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_CPU, _PROCESSOR),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
-    title, text = read(sys.stdin.buffer.read().decode("utf-8", "replace"), url)
-    # Python's own name for the stream: nothing else may write there, not even a library's warning.
-    sys.stdout.write(json.dumps({"title": title[:_WRITTEN], "text": text[:_WRITTEN]}))
+def read_bounded(html: str, url: str) -> dict[str, str]:
+    """Read as ``read`` does; return the beginnings of the title and the text."""
+    title, text = read(html.encode("utf-8", "replace").decode(), url)
+    return {"title": title[:_WRITTEN], "text": text[:_WRITTEN]}
 
 
 def read(html: str, url: str) -> tuple[str, str]:
@@ -82,7 +68,3 @@ def _tidy(tree: Any, url: str) -> None:
     for link in tree.xpath("//a[@href]"):
         if not link.get("href").startswith(("http://", "https://")):
             link.drop_tag()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

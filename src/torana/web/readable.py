@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from dataclasses import dataclass
-from pathlib import Path
 
 from torana.web import extracting
+from torana.workers.worker import Worker, WorkerError
 
 #: Seconds for one page, and how many are read at once.
 _PATIENCE = 30.0
 _AT_ONCE = 2
+#: Seconds of processor time and bytes of memory for one page.
+_PROCESSOR = 30
+_MEMORY = 1024**3
 
 
 class Unreadable(Exception):
@@ -30,9 +30,9 @@ class Readable:
 
 
 class Reader:
-    """Reads pages, each in a process of its own: a hostile one is stopped, and none holds up the others.
+    """Reads pages, each in a worker process of its own: a hostile one is stopped, and none holds up the others.
 
-    The process knows nothing of the gateway's environment.
+    A worker that has read one page reads no other: a page that takes it over changes no other page.
     """
 
     def __init__(self, *, patience: float = _PATIENCE) -> None:
@@ -41,25 +41,18 @@ class Reader:
 
     async def read(self, html: str, url: str) -> Readable:
         """The text of a page that was found at ``url``. Raises ``Unreadable``."""
-        command = [sys.executable, "-I", str(Path(extracting.__file__)), url]
-        data = html.encode("utf-8", "replace")
         try:
             async with self._places, asyncio.timeout(self._patience):
-                said = json.loads(await _output(command, data))
+                return Readable(**await _read(html, url))
         except TimeoutError as error:
             raise Unreadable(f"It takes longer than {self._patience:g} s to read.") from error
-        except ValueError as error:
+        except WorkerError as error:
             raise Unreadable("It is built so that it cannot be read.") from error
-        return Readable(title=said["title"], text=said["text"])
 
 
-async def _output(command: list[str], data: bytes) -> bytes:
-    """What the program writes, be it nothing because it died; it does not outlive the call."""
-    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={})
+async def _read(html: str, url: str) -> dict[str, str]:
+    worker = await Worker.start(memory=_MEMORY)
     try:
-        output, _ = await process.communicate(data)
+        return await worker.call(extracting.read_bounded, {"html": html, "url": url}, seconds=_PROCESSOR)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return output
+        await worker.end()

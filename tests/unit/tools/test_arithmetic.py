@@ -64,6 +64,7 @@ def test_an_expression_is_worked_out(expression: str, answer: str) -> None:
         ("9**9**9", "too many"),
         ("9^9^9^9", "too many"),
         ("1e9999", "too many"),
+        ("1e" + "9" * 30, "exponent"),
         ("exp(5000)", "too many"),
         ("1/0", "divides by zero"),
         ("0/0", "no real result"),

@@ -19,6 +19,7 @@ from torana.skills import CORE_DIR, Skills
 from torana.store.database import Database
 from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext, promises, tool
+from torana.tools.computing import Computing
 from torana.tools.conversation import ConversationTools
 from torana.tools.files import FileTools
 from torana.tools.memory import MemoryTools
@@ -135,7 +136,7 @@ def test_an_offer_that_cannot_be_had_is_named(package: Path, target: str, reason
 
 @pytest.fixture
 def build(
-    database: Database, workspaces: Workspaces, web_tools: WebTools
+    database: Database, workspaces: Workspaces, web_tools: WebTools, computing: Computing
 ) -> Callable[..., FunctionToolset[ToolContext]]:
     def make(*own: Callable[..., Any]) -> FunctionToolset[ToolContext]:
         return build_toolset(
@@ -148,6 +149,7 @@ def build(
                 web_tools,
             ],
             own=own,
+            computing=computing,
         )
 
     return make

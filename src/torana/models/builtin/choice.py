@@ -40,7 +40,8 @@ _SAMPLES = ("\na,b\n1,2", '\n{"a": 1}')
 _TEXT_MISSING = (
     "I need the text for this. Send it with the message: below it, after a colon, or in a code fence."
 )
-_QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”')
+# A quote that opens ends the one before it: otherwise each of many would be followed to the end of the text.
+_QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”')
 
 
 @dataclass(frozen=True, slots=True)

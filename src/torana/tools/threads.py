@@ -1,0 +1,89 @@
+"""Threads for tools that are no coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from pydantic_ai import Agent
+
+from torana.tools.base import ToolError
+from torana.workers.fair_slots import FairSlots
+
+T = TypeVar("T")
+
+#: Threads at once, in all and for each user.
+_TOTAL = 32
+_PER_USER = 4
+#: Seconds until a call must have its thread.
+_WAIT = 30.0
+
+
+class ToolThreads:
+    """Bounds the threads of synchronous tools, by turns between users; nothing else runs in them.
+
+    A thread cannot be stopped: one that goes on after its call was given up counts for its user until it ends.
+    """
+
+    def __init__(self, *, total: int = _TOTAL, per_user: int = _PER_USER, wait: float = _WAIT) -> None:
+        self._slots = FairSlots(total=total, per_user=per_user)
+        self._wait = wait
+
+    async def run(self, call: Callable[[], Awaitable[T]], *, user: str) -> T:
+        """Await the call, which hands at most one function to pydantic-ai to be run in a thread.
+
+        Raises ``ToolError`` when no thread is free for too long.
+        """
+        try:
+            async with asyncio.timeout(self._wait):
+                await self._slots.acquire(user)
+        except TimeoutError:
+            raise ToolError(
+                f"Not run: earlier tool calls were still running after {self._wait:g} s; try again later."
+            ) from None
+        executor = _OneThread()
+        try:
+            with Agent.using_thread_executor(executor):
+                return await call()
+        finally:
+            executor.when_ended(lambda: self._slots.release(user))
+
+
+class _OneThread(Executor):
+    """Runs a function in a new thread, for which the end of the process does not wait."""
+
+    def __init__(self) -> None:
+        self._future: Future[Any] | None = None
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Start the thread."""
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+
+        def run() -> None:
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=run, name="tool", daemon=True).start()
+        self._future = future
+        return future
+
+    def when_ended(self, act: Callable[[], None]) -> None:
+        """Call ``act`` in the event loop when the thread has ended, at once if there is none."""
+        if self._future is None or self._future.done():
+            act()
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[Any]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(act)
+
+        self._future.add_done_callback(ended)

@@ -1,0 +1,76 @@
+"""Slots that users take by turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+
+class FairSlots:
+    """A bound on what runs at once, in all and for each user.
+
+    Users who wait get free slots by turns, whoever has asked for more; the requests of one user are served in
+    their order. Used in one event loop.
+    """
+
+    def __init__(self, *, total: int, per_user: int) -> None:
+        self._total = total
+        self._per_user = per_user
+        self._taken: Counter[str] = Counter()
+        #: Waiting requests by user; the user who is served next comes first.
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def slot(self, user: str) -> AsyncGenerator[None]:
+        """Wait for a slot, and hold it in the block."""
+        await self.acquire(user)
+        try:
+            yield
+        finally:
+            self.release(user)
+
+    async def acquire(self, user: str) -> None:
+        """Wait for a slot; ``release`` it afterwards."""
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, deque()).append(granted)
+        self._grant()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._forget(user, granted)
+            else:
+                self.release(user)
+            raise
+
+    def release(self, user: str) -> None:
+        """Give a slot back."""
+        self._taken[user] -= 1
+        if not self._taken[user]:
+            del self._taken[user]
+        if user in self._waiting:
+            self._waiting.move_to_end(user)
+        self._grant()
+
+    def _grant(self) -> None:
+        """Grant free slots to those who wait."""
+        while self._taken.total() < self._total:
+            user = next((user for user in self._waiting if self._taken[user] < self._per_user), None)
+            if user is None:
+                return
+            granted = self._waiting[user].popleft()
+            self._waiting.move_to_end(user)
+            if not self._waiting[user]:
+                del self._waiting[user]
+            if not granted.cancelled():
+                self._taken[user] += 1
+                granted.set_result(None)
+
+    def _forget(self, user: str, granted: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(user)
+        if waiting is not None and granted in waiting:
+            waiting.remove(granted)
+            if not waiting:
+                del self._waiting[user]

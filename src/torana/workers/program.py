@@ -1,0 +1,126 @@
+"""The program of a worker process: ``python -I -B program.py BYTES``.
+
+It reads a request a line from standard input, calls the function that the request names, and writes a line with
+the result to standard output. It takes no more than ``BYTES`` of address space, and of the processor what the
+request allows: the system kills it with SIGXCPU when it takes more. It can write no file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+#: Added to the priority of the gateway: a worker computes while the gateway has nothing to do.
+_NICENESS = 10
+_OPEN_FILES = 64
+_STACK = 512 * 1024
+
+
+def main(memory: int) -> None:
+    """Answer requests until standard input ends."""
+    _limit_process(memory)
+    # uvloop leaves files open that the gateway itself inherited.
+    for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - pathlib takes long to import
+        if number > 2:
+            with suppress(OSError):
+                os.close(number)
+    # Nothing else may write there, not even a library's warning.
+    replies = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "wb") as null:  # noqa: PTH123 - as above
+        os.dup2(null.fileno(), 1)
+    # For a gateway that is not installed; behind everything, so that it hides nothing.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # noqa: PTH120
+    for line in _requests():
+        replies.write(_reply(line) + b"\n")
+        replies.flush()
+
+
+def _limit_process(memory: int) -> None:
+    _limit(resource.RLIMIT_AS, memory)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    os.nice(_NICENESS)
+    # A signal to all processes of the gateway begins its stop; running calls may still end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Lower a limit; one that is lower already stays."""
+    _, hard = resource.getrlimit(kind)
+    lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    with suppress(ValueError, OSError):  # macOS does not limit the address space
+        resource.setrlimit(kind, (lowest, lowest))
+
+
+def _requests() -> Iterator[bytes]:
+    """Yield the lines of standard input; their end ends the process, whatever it is doing.
+
+    The gateway holds the other end: when it dies, however it dies, nothing computes for it any more.
+    """
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        while line := sys.stdin.buffer.readline():
+            lines.put(line)
+        os._exit(0)
+
+    threading.stack_size(_STACK)
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def _reply(line: bytes) -> bytes:
+    try:
+        request = json.loads(line.decode("utf-8", "surrogatepass"))
+        _limit_processor_time(request["seconds"])
+        function = getattr(_module(request["module"], request["file"]), request["function"])
+        return _encode({"value": function(**request["arguments"])})
+    except Exception as error:  # noqa: BLE001 - the gateway raises it again
+        return _encode({"error": type(error).__name__, "message": str(error)})
+
+
+def _encode(reply: dict[str, Any]) -> bytes:
+    return json.dumps(reply, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _limit_processor_time(seconds: int) -> None:
+    """Let the system kill the process when it uses the processor for so many seconds from now on.
+
+    The system counts whole seconds from the start of the process: it may be up to one second more.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    end = math.ceil(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end if hard == resource.RLIM_INFINITY else min(end, hard), hard))
+
+
+def _module(name: str, file: str) -> Any:
+    """Import a module from its file: its package, which may be large, is not imported for it."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is not a module")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,72 @@
+"""A user makes the model call tools that compute for as long as they can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+from tests.attacks.conftest import GatewayProcess
+from tests.waiting import eventually
+
+from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
+
+#: The filter follows its path of 60 names once for each of 36,000 values.
+_COSTLY = {
+    "text": "[[" + ",".join("0" * 1_200) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
+    "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",
+}
+
+
+def test_costly_calls_delay_nobody_else_and_end(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    results: list[str] = []
+
+    def reply(request: ChatRequest) -> Answer:
+        attacks = request.text.endswith("attack")
+        if request.results:
+            if attacks:
+                results.extend(request.results)
+            return " ".join(request.results)
+        if attacks:
+            return [Call("query_json", _COSTLY)] * 40
+        return [
+            Call("query_json", {"text": '{"a": 17}', "path": "$.a"}),
+            Call("calculate", {"expression": "6 * 7"}),
+        ]
+
+    model = new_model(reply=reply)
+    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway.start()
+    with gateway.client(timeout=300) as client, ThreadPoolExecutor(1) as pool:
+        attack = pool.submit(_send, client, "mallory", "attack")
+        eventually(lambda: _workers(gateway))
+        answer = _send(client, "alice", "question")
+        assert not attack.done()
+        attack.result()
+
+    assert "17 6 * 7 = 42" in answer.json()["reply"]
+    assert len(results) == 40
+    assert any("processor time" in result for result in results)
+    assert any("at once" in result for result in results)
+    eventually(lambda: _is_idle(gateway))
+
+
+def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+    body: dict[str, Any] = {"content": content, "userId": user, "channel": user}
+    return client.post("/message", json=body).raise_for_status()
+
+
+def _workers(gateway: GatewayProcess) -> list[psutil.Process]:
+    return [child for child in gateway.process.children() if "program.py" in " ".join(child.cmdline())]
+
+
+def _is_idle(gateway: GatewayProcess) -> bool:
+    """Whether the gateway and its processes use less than a tenth of a processor."""
+    before = gateway.cpu_seconds()
+    time.sleep(1)
+    return gateway.cpu_seconds() - before < 0.1
