@@ -53,15 +53,16 @@ _PRAGMAS = (
 _log = logging.getLogger(__name__)
 
 
-def sqlite_engine(path: Path, *, read_only: bool = False) -> Engine:
+def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -> Engine:
     """An engine for a database file whose transactions begin as they should.
 
     Writers begin IMMEDIATE: SQLite refuses at once to turn a reader's transaction into a writer's when
-    another wrote in between, whatever the busy timeout says. A read-only engine never creates the file.
+    another wrote in between, whatever the busy timeout says. A read-only engine, and one that is not to
+    ``create`` the file, fail where it is missing.
     """
 
     def connect() -> sqlite3.Connection:
-        mode = "ro" if read_only else "rwc"
+        mode = "ro" if read_only else "rwc" if create else "rw"
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}",
             uri=True,
@@ -188,7 +189,7 @@ class Database:
         return await job.future
 
     def _serve(self) -> None:
-        engine = sqlite_engine(self._path)
+        engine = sqlite_engine(self._path, create=False)
         while (job := self._jobs.get()) is not None:
             batch, closing = self._take(job)
             outcomes = self._commit(engine, batch)
