@@ -29,6 +29,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from torana.errors import StoreUnavailable
+from torana.lasting import either
 
 T = TypeVar("T")
 
@@ -48,6 +49,12 @@ _PRAGMAS = (
     "busy_timeout=5000",
     "temp_store=MEMORY",
     "secure_delete=ON",
+)
+
+#: What SQLite says of a place without room or without the right to write. Of another process's lock it says
+#: something else, and that ends by itself.
+_UNWRITABLE = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 )
 
 _log = logging.getLogger(__name__)
@@ -125,6 +132,26 @@ async def until_kept(write: Callable[[], Awaitable[T]], *, pause: Callable[[floa
             await pause(next(pauses))
 
 
+class _Unkept:
+    """A transaction that must not be lost and cannot be written; set ``again`` to have it tried at once."""
+
+    def __init__(self) -> None:
+        self.again = asyncio.Event()
+        self._tried = asyncio.get_running_loop().create_future()
+
+    async def tried(self) -> None:
+        """Wait for the outcome of the next try. Raises ``StoreUnavailable``."""
+        self.again.set()
+        if error := await asyncio.shield(self._tried):
+            raise error
+
+    def settle(self, error: StoreUnavailable | None) -> None:
+        """Tell the outcome of a try to those who wait for it."""
+        self._tried.set_result(error)
+        self._tried = asyncio.get_running_loop().create_future()
+        self.again.clear()
+
+
 class Database:
     """The one connection to a SQLite file, in a thread of its own; ``monotonic`` counts seconds."""
 
@@ -133,6 +160,7 @@ class Database:
         self._monotonic = monotonic
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
+        self._unkept: set[_Unkept] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="torana-store", daemon=True)
         self._thread.start()
@@ -145,6 +173,48 @@ class Database:
         was kept. Cancelling the call does not undo it: the transaction may still commit.
         """
         return await self._done(work)
+
+    async def persist(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        pause: Callable[[float], Awaitable[object]],
+        delayed: asyncio.Event | None = None,
+    ) -> T:
+        """Execute ``work`` as ``run`` does, tried again for however long the database cannot be written.
+
+        For what has happened already and must not be lost. ``pause`` lets seconds go before another try.
+        ``delayed`` is set while a full or unwritable disk is the reason.
+        """
+        unkept = _Unkept()
+
+        async def write() -> T:
+            try:
+                return await self.run(work)
+            except StoreUnavailable as error:
+                if _is_unwritable(error.__cause__):
+                    self._unkept.add(unkept)
+                    if delayed is not None:
+                        delayed.set()
+                unkept.settle(error)
+                raise
+
+        try:
+            return await until_kept(write, pause=lambda seconds: either(unkept.again, pause(seconds)))
+        finally:
+            self._unkept.discard(unkept)
+            unkept.settle(None)
+            if delayed is not None:
+                delayed.clear()
+
+    async def check_kept(self) -> None:
+        """Try again at once what could not be written. Raises ``StoreUnavailable`` while it still cannot be.
+
+        Whoever is about to accept something new asks here: a small write may succeed where the one that must
+        follow does not.
+        """
+        for unkept in tuple(self._unkept):
+            await unkept.tried()
 
     async def rewrite(self) -> None:
         """Write the whole file anew, without the places where something was deleted.
@@ -163,14 +233,18 @@ class Database:
         return await self._done(_nothing, behind=_empty_log)
 
     async def writable(self) -> bool:
-        """Whether the last transaction could be kept; after a failure it tries again, once a second at most."""
-        if self._failed_at is not None and self._monotonic() - self._failed_at >= 1:
+        """Whether everything could be kept; after a failure it tries again, once a second at most."""
+        failed_at = self._failed_at
+        if (failed_at is None and self._unkept) or (
+            failed_at is not None and self._monotonic() - failed_at >= 1
+        ):
             try:
+                await self.check_kept()
                 await self.run(_touch)
             except StoreUnavailable:
                 return False
             self._failed_at = None
-        return self._failed_at is None
+        return self._failed_at is None and not self._unkept
 
     def close(self) -> None:
         """Finish what waits and close the file. Call it in the thread that calls ``run``; twice is a no-op."""
@@ -255,6 +329,12 @@ class Database:
 def _is_broken(error: DBAPIError) -> bool:
     """Whether the database itself failed (locked, full, unreadable), and not a statement of ours."""
     return isinstance(error, OperationalError) or type(error) is DatabaseError
+
+
+def _is_unwritable(error: BaseException | None) -> bool:
+    """Whether there is no room, or no right to write."""
+    code = error.sqlite_errorcode if isinstance(error, sqlite3.Error) else None
+    return code is not None and code & 0xFF in _UNWRITABLE  # the other bits say where it happened
 
 
 def _attempt(connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
