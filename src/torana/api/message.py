@@ -111,7 +111,7 @@ async def _ended(
 ) -> Turn:
     """The turn's end. Raises ``TimeoutError`` after so many seconds; a caller who left may cancel it.
 
-    Raises ``StoreUnavailable`` at once where the database cannot be written: the turn ends when it can be.
+    Raises ``StoreUnavailable`` where the turn is held up by a disk that cannot be written.
     """
     ending = asyncio.ensure_future(services.turns.ended(turn))
     delay = asyncio.ensure_future(services.turns.delay(turn))

@@ -42,6 +42,9 @@ _BATCH = 64
 #: Seconds between two tries to write what must not be lost; the last one repeats.
 _PAUSES = (0.1, 0.5, 2.0, 5.0)
 
+#: Seconds for which a disk may be full before it is told to those who wait for an answer.
+DELAY = 2.0
+
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -184,18 +187,20 @@ class Database:
         """Execute ``work`` as ``run`` does, tried again for however long the database cannot be written.
 
         For what has happened already and must not be lost. ``pause`` lets seconds go before another try.
-        ``delayed`` is set while a full or unwritable disk is the reason.
+        ``delayed`` is set while a full or unwritable disk has been the reason for longer than two seconds.
         """
         unkept = _Unkept()
+        timer: asyncio.TimerHandle | None = None
 
         async def write() -> T:
+            nonlocal timer
             try:
                 return await self.run(work)
             except StoreUnavailable as error:
                 if _is_unwritable(error.__cause__):
                     self._unkept.add(unkept)
-                    if delayed is not None:
-                        delayed.set()
+                    if delayed is not None and timer is None:
+                        timer = asyncio.get_running_loop().call_later(DELAY, delayed.set)
                 unkept.settle(error)
                 raise
 
@@ -204,6 +209,8 @@ class Database:
         finally:
             self._unkept.discard(unkept)
             unkept.settle(None)
+            if timer is not None:
+                timer.cancel()
             if delayed is not None:
                 delayed.clear()
 

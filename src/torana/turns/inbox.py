@@ -254,7 +254,7 @@ class Turns:
         return found
 
     async def delay(self, turn: Turn) -> None:
-        """Wait until something that happened in the turn cannot be written; it ends when that can be again."""
+        """Wait until the turn is held up because the disk cannot be written; it ends when it can be again."""
         await self._runner.delay(turn.id)
 
     def forget(self, turn_ids: Iterable[str]) -> None:

@@ -60,7 +60,7 @@ class _Live:
     cancelled: bool = False
     #: Whether its speaker added something.
     steered: bool = False
-    #: Set while what happened in it cannot be written.
+    #: Set while what happened in it cannot be written for a while.
     delayed: asyncio.Event = field(default_factory=asyncio.Event)
     #: Set when it has settled a step, or waits for somebody, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -130,7 +130,7 @@ class Runner:
         return one and one.ending
 
     async def delay(self, turn_id: str) -> None:
-        """Wait until something that happened in a live turn cannot be written."""
+        """Wait until something that happened in a live turn has not been written for a while."""
         one = self._live.get(turn_id)
         await (one.delayed if one is not None else asyncio.Event()).wait()
 
