@@ -147,9 +147,7 @@ def test_a_restore_is_bounded_by_what_the_operator_says(command: Command, data: 
     assert command("restore", "mine.zip", "--max-size", "1GB")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [("backup",), ("sessions", "list"), ("token", "list"), ("audit",), ("serve",)]
-)
+@pytest.mark.parametrize("arguments", [("backup",), ("sessions", "list"), ("token", "list"), ("audit",)])
 def test_an_empty_database_is_refused_by_every_command(
     command: Command, place: Path, arguments: tuple[str, ...]
 ) -> None:
