@@ -9,9 +9,11 @@ import math
 import re
 import resource
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -27,6 +29,9 @@ HEAD_LIMIT = 64 * 1024
 
 #: Seconds that these may take to arrive.
 HEAD_SECONDS = 30.0
+
+#: Seconds after which an answer that is not read may make room for another connection.
+UNREAD_SECONDS = 30.0
 
 #: Files that the process lets itself open, half of them connections: each of those may hold a head in memory.
 _FILES = 4_096
@@ -89,7 +94,11 @@ def problem_body(
 
 
 class Config(uvicorn.Config):
-    """What both listeners have in common. More callers at once than ``most`` are sent away."""
+    """What both listeners have in common.
+
+    Of more than ``most`` connections the one that has kept the listener waiting for longest is closed, or the
+    newest where all are being answered.
+    """
 
     def __init__(self, app: Any, *, most: int, **more: Any) -> None:
         super().__init__(
@@ -104,13 +113,13 @@ class Config(uvicorn.Config):
             **more,
         )
         self.most = most
-        self._told = -math.inf
+        self._told: dict[str, float] = {}
 
-    def tell_full(self, now: float) -> None:
-        """Log that there is no room, unless that was told within the last minute."""
-        if now - self._told >= _TOLD:
-            self._told = now
-            _log.warning("callers are sent away", extra={"connections": self.most})
+    def tell_full(self, event: str, now: float) -> None:
+        """Log what is done for lack of room, unless that was told within the last minute."""
+        if now - self._told.get(event, -math.inf) >= _TOLD:
+            self._told[event] = now
+            _log.warning(event, extra={"connections": self.most})
 
 
 class _OriginServer:
@@ -142,16 +151,70 @@ class Protocol(H11Protocol):
     """
 
     config: Config
+    connections: set[Protocol]
     _watchdog: asyncio.TimerHandle | None = None
+    _waiting_since = 0.0
+    _unread_since: float | None = None
+    #: Where the client is.
+    network = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Send away who is one too many, or begin to count the seconds that a head may take."""
+        """Make room or send the caller away, and begin to count the seconds that a head may take."""
         super().connection_made(transport)
-        if len(self.connections) > self.config.most:
-            self.config.tell_full(self.loop.time())
-            transport.close()
-        else:
+        self._waiting_since = self.loop.time()
+        self.network = _network(self.client)
+        if len(self.connections) <= self.config.most or self._evict_another():
             self._watch_head()
+        else:
+            self.config.tell_full("callers are sent away", self.loop.time())
+            transport.close()
+
+    def waiting_since(self) -> float | None:
+        """The time since which the client keeps the connection waiting; None while a request is answered.
+
+        That is for a request, for the rest of one, or for an answer to be read.
+        """
+        if not getattr(self, "cycle", None) or self.cycle.response_complete:
+            return self._waiting_since
+        if self.cycle.more_body and not self.cycle.response_started:
+            return self._waiting_since
+        unread = self._unread_since
+        return unread if unread is not None and self.loop.time() - unread > UNREAD_SECONDS else None
+
+    def _evict_another(self) -> bool:
+        """Close the connection that has waited for longest, of the network that has most of these.
+
+        So a single machine with many connections takes its own away, and behind a proxy, where all come from
+        one address, only the time counts.
+        """
+        waiting = [
+            (other, since)
+            for other in self.connections
+            if other is not self and (since := other.waiting_since()) is not None
+        ]
+        if not waiting:
+            return False
+        counts = Counter(other.network for other, _ in waiting)
+        victim, _ = min(waiting, key=lambda one: (-counts[one[0].network], one[1]))
+        self.config.tell_full("slow_connections_evicted", self.loop.time())
+        self.connections.discard(victim)
+        victim.transport.abort()  # closing would wait until what was written is read
+        return True
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self._waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Remember since when the client does not read."""
+        self._unread_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._unread_since = None
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count no more."""
@@ -187,6 +250,16 @@ class Protocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An offer may be declined in silence (RFC 9110, 7.8)."""
+
+
+def _network(client: tuple[str, int] | None) -> str:
+    """The client's address; of IPv6 the network of 64 bits, which one subscriber has whole."""
+    if client is None:  # a Unix socket
+        return ""
+    address = ip_address(client[0].partition("%")[0])
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ip_network((address, 64), strict=False))
 
 
 def _origin_form(scope: Any, *, authority: bytes, path: bytes) -> dict[str, Any]:

@@ -98,8 +98,9 @@ async def _plain(
             headers=told,
             extra={"instance": _place(turn)},
         ) from None
-    except (Draining, StoreUnavailable) as error:  # it is accepted, and answered after the next start
-        raise type(error)(error.detail, headers=told, extra={"instance": _place(turn)}) from None
+    except (Draining, StoreUnavailable) as error:  # it is accepted, and answered later
+        headers = {"Retry-After": "5", **told}
+        raise type(error)(error.detail, headers=headers, extra={"instance": _place(turn)}) from None
     if ended.failure is not None:
         raise error_from(ended.failure, headers=told)
     return JSONResponse(wire.answer(ended), headers={**told, **NO_STORE})
@@ -108,15 +109,27 @@ async def _plain(
 async def _ended(
     request: Request, services: Services, turn: Turn, seconds: float, preferences: Preferences
 ) -> Turn:
-    """The turn's end. Raises ``TimeoutError`` after so many seconds; a caller who left may cancel it."""
-    waiting: set[asyncio.Future[Any]] = {ending := asyncio.ensure_future(services.turns.ended(turn))}
+    """The turn's end. Raises ``TimeoutError`` after so many seconds; a caller who left may cancel it.
+
+    Raises ``StoreUnavailable`` where the turn is held up by a disk that cannot be written.
+    """
+    ending = asyncio.ensure_future(services.turns.ended(turn))
+    delay = asyncio.ensure_future(services.turns.delay(turn))
+    waiting: set[asyncio.Future[Any]] = {ending, delay}
     if preferences.cancel_on_disconnect:
         waiting.add(asyncio.ensure_future(_left(request)))
     try:
         done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise TimeoutError
-        return ending.result() if ending in done else await services.turns.cancel(turn.owner, turn.id)
+        if ending in done:
+            return ending.result()
+        if delay in done:
+            raise StoreUnavailable(
+                "The database cannot be written; free disk space or repair the data directory. The message is "
+                f"accepted, and its answer is kept as soon as that is possible: GET {_place(turn)}"
+            )
+        return await services.turns.cancel(turn.owner, turn.id)
     finally:
         for task in waiting:
             task.cancel()

@@ -11,9 +11,11 @@ import typer
 from torana import __version__
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
+from torana.cli.terminal import printable
 from torana.errors import OperatorError
 from torana.skills.folder import files_to_keep
 from torana.store.backup import DATABASE_NAME, INSTALLED, write_backup
+from torana.store.check import foreign_objects
 from torana.store.reading import check_there
 
 app = typer.Typer()
@@ -51,6 +53,18 @@ def backup(
             progress=progress,
         )
     typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+    if foreign := _foreign(settings.data_dir / DATABASE_NAME):
+        warning = (
+            f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
+        )
+        typer.echo(printable(warning), err=True)
+
+
+def _foreign(database: Path) -> list[str]:
+    try:
+        return foreign_objects(database)
+    except OperatorError as error:
+        return [error.detail]
 
 
 def _file(target: Path, now: datetime) -> Path:

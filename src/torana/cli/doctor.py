@@ -29,7 +29,8 @@ from torana.connectors.registry import Account
 from torana.errors import DataDirUnusable, GatewayError, OperatorError
 from torana.models.providers import probe
 from torana.store.backup import DATABASE_NAME
-from torana.store.check import check_database
+from torana.store.check import check_database, foreign_objects
+from torana.store.database_file import database_exists
 from torana.store.migrate import HEAD
 
 app = typer.Typer()
@@ -103,10 +104,14 @@ def _gateway(loaded: Loaded) -> str:
 
 def _database(loaded: Loaded) -> str:
     path = loaded.settings.data_dir / DATABASE_NAME
-    if not path.exists():
+    if not database_exists(path):
         return "made at the first start"
     at = check_database(path)
-    return f"whole, at revision {at}" if at == HEAD else f"whole; the next start brings it to revision {HEAD}"
+    found = f"whole, at revision {at}" if at == HEAD else f"whole; the next start brings it to revision {HEAD}"
+    foreign = foreign_objects(path)
+    return (
+        f"{found}; warning: `torana restore` refuses a backup of it: {', '.join(foreign)}" if foreign else found
+    )
 
 
 def _skills(loaded: Loaded) -> str:

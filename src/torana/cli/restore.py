@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
+from torana.errors import OperatorError
 from torana.store.backup import restore_backup
 from torana.store.lock import DataDirLock
 
@@ -20,10 +22,18 @@ app = typer.Typer()
 @app.command()
 def restore(
     source: Annotated[Path, typer.Argument(help="The file that `torana backup` wrote.")],
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            help="How much the backup may unpack to, such as 20GB; by default 1 GiB or 50 times its own size, "
+            "and 512 MiB for one file besides the database."
+        ),
+    ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
     """Put a backup in the place of what is there; what was there is kept beside it. Stop the gateway first."""
+    limit = None if max_size is None else _bytes(max_size)
     settings = settings_from(config=config, data_dir=data_dir).settings
     with (
         DataDirLock(data_dir=settings.data_dir, address="torana restore"),
@@ -35,6 +45,7 @@ def restore(
             skills_dir=settings.skills_dir,
             at=datetime.now(UTC),
             progress=progress,
+            max_size=limit,
         )
     typer.echo(
         printable(
@@ -43,3 +54,13 @@ def restore(
             f"{'; what was there is kept as *.replaced-*' if restored.replaced else ''}"
         )
     )
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        size = 0
+    if size <= 0:
+        raise OperatorError(f"--max-size: {text!r} is no size; write a number with a unit, such as 20GB")
+    return size

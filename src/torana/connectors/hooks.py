@@ -93,7 +93,7 @@ class HooksListener:
                 if body is None:
                     return HookResponse(status=413)
                 return await self._answer(unquote(account), _request(scope, body))
-        except TimeoutError:
+        except (TimeoutError, _CallerLeftError):
             return HookResponse(status=503)
         except Exception as error:  # noqa: BLE001 - whatever it is, the platform has to call again
             _log.warning("a hook was not taken", extra={"account": account, "reason": type(error).__name__})
@@ -116,6 +116,10 @@ class HooksListener:
         return listener
 
 
+class _CallerLeftError(Exception):
+    """The connection ended before the call was whole."""
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -135,7 +139,7 @@ async def _body(receive: Any) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ConnectionError("the caller left")
+            raise _CallerLeftError
         body += message.get("body", b"")
         if len(body) > _LIMIT:
             return None

@@ -18,7 +18,7 @@ from torana.connectors.splitting import split
 from torana.errors import StoreUnavailable
 from torana.lasting import either
 from torana.store import deliveries
-from torana.store.database import Database, until_kept
+from torana.store.database import Database
 from torana.store.deliveries import FRESH, Delivery
 
 #: What stands before a part that may have arrived before, and the room that is left for it.
@@ -156,7 +156,7 @@ class Outbox:
     async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Write down that a part arrived, for however long that cannot be written."""
         work = partial(deliveries.sent, number=delivery.number, shown_as=shown_as, at=self._clock())
-        await until_kept(partial(self._database.run, work), pause=self._pause)
+        await self._database.persist(work, pause=self._pause)
 
     async def _cut(self, abilities: Abilities, delivery: Delivery) -> Delivery | None:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from torana.errors import BackupInvalid, DataDirUnusable, OperatorError
-from torana.store.check import check_database
+from torana.store.backup_entries import (
+    DATABASE_NAME,
+    INSTALLED,
+    MANIFEST,
+    MCP_NAME,
+    SKILLS,
+    ArchiveFile,
+    extract,
+    select_entries,
+)
+from torana.store.check import check_restorable
+from torana.store.database_file import RESTORE_PREFIX, sync_directory
 from torana.store.snapshot import Progress, copy_database
 from torana.store.workspaces import WORKSPACES_NAME, everything
-
-DATABASE_NAME = "torana.db"
-
-_MANIFEST = "manifest.json"
-_SKILLS = "skills"
-#: The directory of installed skills, in the data directory as in a backup.
-INSTALLED = "installed-skills"
-#: The directory of what is kept of MCP servers; a backup has of it which tools were seen.
-MCP_NAME = "mcp"
-_CHUNK = 1024 * 1024  # bytes unpacked between two reports of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ def write_backup(
     ``OperatorError`` where something cannot be read or written.
     """
     try:
-        named = [(_SKILLS, skill_files), (INSTALLED, installed_files)]
+        named = [(SKILLS, skill_files), (INSTALLED, installed_files)]
         files = ((f"{folder}/{name}", file) for folder, kept in named for name, file in kept)
         _write(data_dir, files, target, version, at, progress)
     except (OSError, sqlite3.Error) as error:
@@ -89,7 +92,7 @@ def _write(
             for name, body in everything(data_dir / WORKSPACES_NAME):
                 out.writestr(f"{WORKSPACES_NAME}/{name}", body)
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
-            out.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+            out.writestr(MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
         archive.replace(target)
 
@@ -101,124 +104,129 @@ def _pins(directory: Path) -> list[Path]:
 
 
 def restore_backup(
-    *, source: Path, data_dir: Path, skills_dir: Path, at: datetime, progress: Progress
+    *,
+    source: Path,
+    data_dir: Path,
+    skills_dir: Path,
+    at: datetime,
+    progress: Progress,
+    max_size: int | None = None,
 ) -> Restored:
     """Put a backup's database and skills in the place of what is there, which is kept beside it.
 
-    The caller holds the data directory's lock. The backup is checked whole before anything is touched; raises
-    ``BackupInvalid`` for a file that is not one, ``DatabaseTooNew`` for one that this program cannot use, and
-    ``OperatorError`` where something cannot be written. What was there before stays as
-    ``<name>.replaced-<time>``. ``progress`` counts bytes.
+    The caller holds the data directory's lock. The backup is checked whole before anything is touched: it holds
+    only files that Torana writes, within bounds (``max_size`` bytes in all, where it is given), and a database
+    whose schema is exactly Torana's. Raises ``BackupInvalid`` for any other file, ``DatabaseTooNew`` for one
+    that this program cannot use, and ``OperatorError`` where something cannot be written; then everything is
+    as it was. What was there before stays as ``<name>.replaced-<time>``. ``progress`` counts bytes.
     """
     try:
-        with tempfile.TemporaryDirectory(dir=data_dir, prefix=".torana-restore-") as scratch:
-            restored = _unpack(source, Path(scratch), progress)
-            replaced = _put_in_place(Path(scratch), data_dir, skills_dir, f".replaced-{at:%Y%m%dT%H%M%SZ}")
+        earlier = list(data_dir.glob(f"{RESTORE_PREFIX}*"))
+        with tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORE_PREFIX) as scratch:
+            restored = _unpack(source, Path(scratch), progress, max_size)
+            replaced = _put_in_place(Path(scratch), data_dir, skills_dir, _suffix(data_dir, at))
+        for left in earlier:  # of restores that were killed
+            shutil.rmtree(left)
     except OSError as error:
         raise OperatorError(f"cannot put the backup in place: {error}") from error
     return replace(restored, replaced=replaced)
 
 
+def _suffix(data_dir: Path, at: datetime) -> str:
+    """What follows the names of what was there: the time, and a number where two restores have the same."""
+    suffix, number = f".replaced-{at:%Y%m%dT%H%M%SZ}", 1
+    while any(data_dir.glob(f"*{suffix}*")):
+        number += 1
+        suffix = f".replaced-{at:%Y%m%dT%H%M%SZ}-{number}"
+    return suffix
+
+
 def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) -> bool:
-    """Whether something was there before."""
-    for journal in ("-wal", "-shm"):
-        # Beside the old database and named after it, so that whoever opens that still finds its last writes.
-        leftover = data_dir / f"{DATABASE_NAME}{journal}"
-        if leftover.exists():
-            leftover.replace(data_dir / f"{DATABASE_NAME}{suffix}{journal}")
-    places = [(scratch / DATABASE_NAME, data_dir / DATABASE_NAME)]
-    if (scratch / _SKILLS).exists():
-        places.append((scratch / _SKILLS, skills_dir))
+    """Return whether something was there before; where a step fails, those before it are undone.
+
+    The old database goes first and the new one comes last. In between there is none, which is what the next
+    start refuses after a kill, instead of running on one half of each.
+    """
+    database = data_dir / DATABASE_NAME
+    places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
     # Also where the backup has none: the rows that name what is there go with the old database, and files of
     # now are not those of the users of then.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
     # What was seen of other servers stays: without it whatever they offer next would be believed.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
-    were_there = [_swap(new, old, suffix) for new, old in places]
+    with ExitStack() as undo:
+        were_there = [_set_aside(database, suffix, undo)]
+        for journal in ("-wal", "-shm"):
+            # Named after the old database, so that it is found with its last writes when it is opened.
+            kept = database.with_name(f"{DATABASE_NAME}{suffix}{journal}")
+            _move(database.with_name(f"{DATABASE_NAME}{journal}"), kept, undo)
+        for new, old in places:
+            were_there.append(_set_aside(old, suffix, undo))
+            _move(new, old, undo)
+        _move(scratch / DATABASE_NAME, database, undo)
+        sync_directory(data_dir)
+        undo.pop_all()
     return any(were_there)
 
 
-def _swap(new: Path, old: Path, suffix: str) -> bool:
-    """Whether there was an old one, which is moved aside."""
-    was_there = old.exists()
-    if was_there:
-        shutil.move(old, old.with_name(old.name + suffix))
-    if new.exists():
-        old.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(new, old)
-    return was_there
+def _set_aside(old: Path, suffix: str, undo: ExitStack) -> bool:
+    return _move(old, old.with_name(old.name + suffix), undo)
 
 
-def _unpack(source: Path, scratch: Path, progress: Progress) -> Restored:
-    """Extract the parts we know by name and check them; the archive's own paths never leave ``scratch``."""
-    try:
-        with zipfile.ZipFile(source) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            skills = [*_below(archive, _SKILLS), *_below(archive, INSTALLED)]
-            files = [*_below(archive, WORKSPACES_NAME), *_below(archive, MCP_NAME)]
-            _extract(archive, [archive.getinfo(DATABASE_NAME), *skills, *files], scratch, progress)
-        _check(scratch / DATABASE_NAME, manifest["sha256"])
-        return Restored(
-            version=manifest["version"],
-            created_at=manifest["createdAt"],
-            skill_files=len(skills),
-            replaced=False,
-        )
-    except FileNotFoundError:
-        raise BackupInvalid(f"{source}: no such file") from None
-    except _BROKEN as error:
-        raise BackupInvalid(f"{source} is not a whole backup of Torana ({error}); choose another") from error
+def _move(source: Path, target: Path, undo: ExitStack) -> bool:
+    """Return whether there was something to move."""
+    if not os.path.lexists(source):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
+    undo.callback(shutil.move, target, source)
+    return True
 
 
-#: What reading a file raises that is no zip file, a damaged or encrypted one, or one of somebody else's.
-_BROKEN = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+def _unpack(source: Path, scratch: Path, progress: Progress, max_size: int | None) -> Restored:
+    """Extract the files of a backup and check them. Raises ``OSError`` where they cannot be written."""
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(ArchiveFile(source))
+        except FileNotFoundError:
+            raise BackupInvalid(f"{source}: no such file") from None
+        except OSError as error:
+            raise BackupInvalid(f"{source} cannot be read: {error.strerror}; choose another") from error
+        try:
+            archive = opened.enter_context(zipfile.ZipFile(file))
+            free = shutil.disk_usage(scratch).free
+            entries = select_entries(archive, packed=file.seek(0, os.SEEK_END), max_size=max_size, free=free)
+            manifest = json.loads(archive.read(MANIFEST))
+            restored = Restored(
+                version=str(manifest["version"]),
+                created_at=str(manifest["createdAt"]),
+                skill_files=len(entries.skills),
+                replaced=False,
+            )
+            extract(archive, [entries.database, *entries.skills, *entries.others], scratch, progress)
+            _check(scratch / DATABASE_NAME, manifest["sha256"])
+        except _BROKEN as error:
+            raise BackupInvalid(
+                f"{source} is not a whole backup of Torana ({error}); choose another"
+            ) from error
+    return restored
 
 
-def _extract(
-    archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], scratch: Path, progress: Progress
-) -> None:
-    """Write files; of its permissions each keeps that it may be run, and nobody but the owner gets any."""
-    entries = tuple(entries)
-    done, total = 0, sum(entry.file_size for entry in entries)
-    for entry in entries:
-        target = scratch / entry.filename
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch(mode=0o600 | ((entry.external_attr >> 16) & 0o100))
-        with archive.open(entry) as packed, target.open("wb") as out:
-            while chunk := packed.read(_CHUNK):
-                done += out.write(chunk)
-                progress(done, total)
+#: What reading a file raises that is no zip file, a damaged or encrypted one, or one of another program.
+_BROKEN = (EOFError, RuntimeError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
-def _check(database: Path, sha256: str) -> None:
+def _check(database: Path, sha256: object) -> None:
     """Raise ``ValueError`` for a database that is damaged or not Torana's, ``DatabaseTooNew`` as it says."""
     if sha256 != _sha256(database):
         raise ValueError("its database is damaged")
     try:
-        at = check_database(database)
+        check_restorable(database)
     except DataDirUnusable as error:
         fault, _, _ = error.detail.partition(";")
         raise ValueError(fault.replace(str(database), "its database")) from error
-    if at is None:
-        raise ValueError("its database is empty")
-
-
-def _below(archive: zipfile.ZipFile, folder: str) -> list[zipfile.ZipInfo]:
-    return [entry for entry in archive.infolist() if _is_below(folder, entry.filename)]
-
-
-def _is_below(folder: str, name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return len(parts) > 1 and parts[0] == folder and ".." not in parts and not name.endswith("/")
+    with database.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _sha256(file: Path) -> str:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from torana.store.backup import DATABASE_NAME
+from torana.store.database_file import RESTORE_PREFIX
 from torana.store.workspaces import WORKSPACES_NAME
 
 #: What an upgrade kept, what a restore replaced, and what either left when it was cut off.
@@ -13,7 +14,7 @@ _PATTERNS = (
     f"{DATABASE_NAME}.before-*",
     f"{DATABASE_NAME}.replaced-*",
     f"{WORKSPACES_NAME}.replaced-*",
-    ".torana-restore-*",
+    f"{RESTORE_PREFIX}*",
     ".torana-backup-*",
 )
 

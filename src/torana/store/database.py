@@ -29,6 +29,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from torana.errors import StoreUnavailable
+from torana.lasting import either
 
 T = TypeVar("T")
 
@@ -41,6 +42,9 @@ _BATCH = 64
 #: Seconds between two tries to write what must not be lost; the last one repeats.
 _PAUSES = (0.1, 0.5, 2.0, 5.0)
 
+#: Seconds for which a disk may be full before it is told to those who wait for an answer.
+DELAY = 2.0
+
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -50,18 +54,25 @@ _PRAGMAS = (
     "secure_delete=ON",
 )
 
+#: What SQLite says of a place without room or without the right to write. Of another process's lock it says
+#: something else, and that ends by itself.
+_UNWRITABLE = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+)
+
 _log = logging.getLogger(__name__)
 
 
-def sqlite_engine(path: Path, *, read_only: bool = False) -> Engine:
+def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -> Engine:
     """An engine for a database file whose transactions begin as they should.
 
     Writers begin IMMEDIATE: SQLite refuses at once to turn a reader's transaction into a writer's when
-    another wrote in between, whatever the busy timeout says. A read-only engine never creates the file.
+    another wrote in between, whatever the busy timeout says. A read-only engine, and one that is not to
+    ``create`` the file, fail where it is missing.
     """
 
     def connect() -> sqlite3.Connection:
-        mode = "ro" if read_only else "rwc"
+        mode = "ro" if read_only else "rwc" if create else "rw"
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}",
             uri=True,
@@ -124,6 +135,26 @@ async def until_kept(write: Callable[[], Awaitable[T]], *, pause: Callable[[floa
             await pause(next(pauses))
 
 
+class _Unkept:
+    """A transaction that must not be lost and cannot be written; set ``again`` to have it tried at once."""
+
+    def __init__(self) -> None:
+        self.again = asyncio.Event()
+        self._tried = asyncio.get_running_loop().create_future()
+
+    async def tried(self) -> None:
+        """Wait for the outcome of the next try. Raises ``StoreUnavailable``."""
+        self.again.set()
+        if error := await asyncio.shield(self._tried):
+            raise error
+
+    def settle(self, error: StoreUnavailable | None) -> None:
+        """Tell the outcome of a try to those who wait for it."""
+        self._tried.set_result(error)
+        self._tried = asyncio.get_running_loop().create_future()
+        self.again.clear()
+
+
 class Database:
     """The one connection to a SQLite file, in a thread of its own; ``monotonic`` counts seconds."""
 
@@ -132,6 +163,7 @@ class Database:
         self._monotonic = monotonic
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
+        self._unkept: set[_Unkept] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="torana-store", daemon=True)
         self._thread.start()
@@ -144,6 +176,52 @@ class Database:
         was kept. Cancelling the call does not undo it: the transaction may still commit.
         """
         return await self._done(work)
+
+    async def persist(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        pause: Callable[[float], Awaitable[object]],
+        delayed: asyncio.Event | None = None,
+    ) -> T:
+        """Execute ``work`` as ``run`` does, tried again for however long the database cannot be written.
+
+        For what has happened already and must not be lost. ``pause`` lets seconds go before another try.
+        ``delayed`` is set while a full or unwritable disk has been the reason for longer than two seconds.
+        """
+        unkept = _Unkept()
+        timer: asyncio.TimerHandle | None = None
+
+        async def write() -> T:
+            nonlocal timer
+            try:
+                return await self.run(work)
+            except StoreUnavailable as error:
+                if _is_unwritable(error.__cause__):
+                    self._unkept.add(unkept)
+                    if delayed is not None and timer is None:
+                        timer = asyncio.get_running_loop().call_later(DELAY, delayed.set)
+                unkept.settle(error)
+                raise
+
+        try:
+            return await until_kept(write, pause=lambda seconds: either(unkept.again, pause(seconds)))
+        finally:
+            self._unkept.discard(unkept)
+            unkept.settle(None)
+            if timer is not None:
+                timer.cancel()
+            if delayed is not None:
+                delayed.clear()
+
+    async def check_kept(self) -> None:
+        """Try again at once what could not be written. Raises ``StoreUnavailable`` while it still cannot be.
+
+        Whoever is about to accept something new asks here: a small write may succeed where the one that must
+        follow does not.
+        """
+        for unkept in tuple(self._unkept):
+            await unkept.tried()
 
     async def rewrite(self) -> None:
         """Write the whole file anew, without the places where something was deleted.
@@ -162,14 +240,18 @@ class Database:
         return await self._done(_nothing, behind=_empty_log)
 
     async def writable(self) -> bool:
-        """Whether the last transaction could be kept; after a failure it tries again, once a second at most."""
-        if self._failed_at is not None and self._monotonic() - self._failed_at >= 1:
+        """Whether everything could be kept; after a failure it tries again, once a second at most."""
+        failed_at = self._failed_at
+        if (failed_at is None and self._unkept) or (
+            failed_at is not None and self._monotonic() - failed_at >= 1
+        ):
             try:
+                await self.check_kept()
                 await self.run(_touch)
             except StoreUnavailable:
                 return False
             self._failed_at = None
-        return self._failed_at is None
+        return self._failed_at is None and not self._unkept
 
     def close(self) -> None:
         """Finish what waits and close the file. Call it in the thread that calls ``run``; twice is a no-op."""
@@ -188,7 +270,7 @@ class Database:
         return await job.future
 
     def _serve(self) -> None:
-        engine = sqlite_engine(self._path)
+        engine = sqlite_engine(self._path, create=False)
         while (job := self._jobs.get()) is not None:
             batch, closing = self._take(job)
             outcomes = self._commit(engine, batch)
@@ -254,6 +336,12 @@ class Database:
 def _is_broken(error: DBAPIError) -> bool:
     """Whether the database itself failed (locked, full, unreadable), and not a statement of ours."""
     return isinstance(error, OperationalError) or type(error) is DatabaseError
+
+
+def _is_unwritable(error: BaseException | None) -> bool:
+    """Whether there is no room, or no right to write."""
+    code = error.sqlite_errorcode if isinstance(error, sqlite3.Error) else None
+    return code is not None and code & 0xFF in _UNWRITABLE  # the other bits say where it happened
 
 
 def _attempt(connection: Connection, work: Callable[[Connection], T]) -> T | Exception:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,8 @@ from sqlalchemy.exc import DatabaseError
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
 from torana.store.database import sqlite_engine
+from torana.store.database_file import database_exists, sync_directory
+from torana.store.schema import Definition, Key, differences, read_schema, same
 from torana.store.snapshot import copy_database
 from torana.store.tables import metadata
 
@@ -21,35 +25,50 @@ HEAD = "0008"
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
+#: Alembic's table of the revision, as a new database has it; an upgraded one may have Alembic's own.
+_VERSION_KEY = ("table", "alembic_version")
+_VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+_VERSION_TABLE_OF_ALEMBIC = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+    "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)
+
 _log = logging.getLogger(__name__)
 
 
 def migrate(path: Path) -> None:
     """Create the database or upgrade it to ``HEAD``; afterwards it fits this program.
 
-    The caller holds the data directory's lock. Before an upgrade the file is copied beside itself as
-    ``<name>.before-<revision>``. Raises ``DatabaseTooNew`` for a revision this program does not know, and
-    ``DataDirUnusable`` for a file that is no database of Torana's or cannot be written.
+    The caller holds the data directory's lock. A new database appears whole or not at all. Before an upgrade
+    the file is copied beside itself as ``<name>.before-<revision>``. Raises ``DatabaseTooNew`` for a revision
+    this program does not know, and ``DataDirUnusable`` for a file that is empty, no database of Torana's, or
+    cannot be written.
     """
     try:
-        path.touch(mode=0o600)
-        _migrate(path)
+        if database_exists(path):
+            _migrate(path)
+        else:
+            _create(path)
     except (DatabaseError, OSError) as error:
         reason = error.orig if isinstance(error, DatabaseError) else error.strerror
         raise DataDirUnusable(f"{path}: {reason}; move the file away, or restore a backup of it") from error
 
 
-def revision(connection: Connection, path: Path) -> str | None:
-    """The revision a database is at, which is one that this program can use or upgrade; None for an empty one.
+def revision(connection: Connection, path: Path) -> str:
+    """The revision a database is at, which is one that this program can use or upgrade.
 
-    Raises ``DatabaseTooNew`` for a revision this program does not know, and ``DataDirUnusable`` for another
-    program's database.
+    Raises ``DatabaseTooNew`` for a revision this program does not know, and ``DataDirUnusable`` for a database
+    without tables or of another program.
     """
     tables = sa.inspect(connection).get_table_names()
     if not tables:
-        return None
+        raise DataDirUnusable(
+            f"{path} is a database without tables: its data was lost, or it was never Torana's; restore a "
+            "backup with `torana restore`, or delete the file to begin anew"
+        )
+    foreign = connection.exec_driver_sql("PRAGMA application_id").scalar_one() != 0
     # Others use Alembic too, and have a table of that name; the other two are there from the first revision on.
-    if not {"alembic_version", "turns", "memories"}.issubset(tables):
+    if foreign or not {"alembic_version", "turns", "memories"}.issubset(tables):
         raise DataDirUnusable(f"{path} is the database of another program; move the file away")
     current = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if current not in _revisions():
@@ -58,6 +77,34 @@ def revision(connection: Connection, path: Path) -> str | None:
             "it. Install that version, or restore a backup made with this one"
         )
     return current
+
+
+def schema_differences(connection: Connection, path: Path) -> list[str]:
+    """Name what the schema has added, changed or missing beside the one the migrations build for its revision.
+
+    Executes nothing that the schema defines. Raises as ``revision`` does.
+    """
+    found = read_schema(connection)
+    version = found.get(_VERSION_KEY)
+    # Looked at before it is read: a table of that name may be virtual or compute its values.
+    if version is not None and not any(
+        same(version, ("alembic_version", sql)) for sql in (_VERSION_TABLE, _VERSION_TABLE_OF_ALEMBIC)
+    ):
+        return ["the table 'alembic_version' is changed"]
+    expected = _schema_of(revision(connection, path))
+    expected[_VERSION_KEY] = found[_VERSION_KEY]
+    return differences(found, expected)
+
+
+def _schema_of(revision: str) -> dict[Key, Definition]:
+    """The schema that the migrations build up to a revision."""
+    engine = sa.create_engine("sqlite://")
+    try:
+        with engine.begin() as connection:
+            run_migrations(connection, revision)
+            return read_schema(connection)
+    finally:
+        engine.dispose()
 
 
 def _revisions() -> set[str]:
@@ -70,22 +117,50 @@ def _migrate(path: Path) -> None:
     try:
         with engine.begin() as connection:
             current = revision(connection, path)
-            if current is None:
-                _create(connection)
-        if current not in (None, HEAD):
+        if current != HEAD:
             _upgrade(engine, path, current)
     finally:
         engine.dispose()
 
 
-def _create(connection: Connection) -> None:
+def _create(path: Path) -> None:
+    """Build the newest tables in a file beside ``path``, which takes its place when it is whole.
+
+    SQLite makes an empty file and fills it afterwards: a kill in between would leave what looks like lost data.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    journals = [draft.with_name(f"{draft.name}{suffix}") for suffix in ("-wal", "-shm")]
+    for left in (draft, *journals):
+        left.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    engine = sqlite_engine(draft)
+    try:
+        with engine.begin() as connection:
+            _create_tables(connection)
+    finally:
+        engine.dispose()
+    if journals[0].exists():  # closing brings everything into the file itself, unless the disk is full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def _create_tables(connection: Connection) -> None:
     """Build the newest tables at once: Alembic costs a third of a second, and there is nothing to convert."""
     metadata.create_all(connection)
-    connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    connection.exec_driver_sql(_VERSION_TABLE)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
 def _upgrade(engine: Engine, path: Path, current: str) -> None:
+    _keep_copy(path, path.with_name(f"{path.name}.before-{HEAD}"))
+    with engine.begin() as connection:
+        run_migrations(connection, "head")
+    _log.info("database upgraded from %s to %s", current, HEAD)
+
+
+def run_migrations(connection: Connection, target: str) -> None:
+    """Bring the database of a connection to a revision, or to ``head``."""
     # Alembic is imported only where a database really is of another revision.
     from alembic import command
     from alembic.config import Config
@@ -93,11 +168,8 @@ def _upgrade(engine: Engine, path: Path, current: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.set_main_option("path_separator", "os")
-    _keep_copy(path, path.with_name(f"{path.name}.before-{HEAD}"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-    _log.info("database upgraded from %s to %s", current, HEAD)
+    config.attributes["connection"] = connection
+    command.upgrade(config, target)
 
 
 def _keep_copy(path: Path, target: Path) -> None:

@@ -11,13 +11,14 @@ from sqlalchemy.exc import DBAPIError
 
 from torana.errors import DataDirUnusable
 from torana.store.database import sqlite_engine
+from torana.store.database_file import database_exists
 
 T = TypeVar("T")
 
 
 def check_there(path: Path) -> None:
-    """Raise ``DataDirUnusable`` where there is no such file."""
-    if not path.exists():
+    """Raise ``DataDirUnusable`` where there is no such file, or one that lost its content."""
+    if not database_exists(path):
         raise DataDirUnusable(
             f"there is no database {path} yet; start the gateway with `torana serve`, or name the place of "
             "another with --data-dir"

@@ -73,7 +73,8 @@ class Workspaces:
 
     def contents(self, user: str) -> Iterator[tuple[str, bytes]]:
         """Every file under its name, also under one that nobody could ask for, if it can be read."""
-        return _contents(self.folder(user))
+        for name, body in _contents(self.folder(user)):
+            yield os.fsencode(name).decode("utf-8", "replace"), body
 
     def write(self, user: str, name: str, body: bytes) -> bool:
         """Keep ``body`` under ``name``, whole or not at all, durably; returns whether it replaced a file.
@@ -144,12 +145,24 @@ class Workspaces:
 
 
 def everything(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of all users of a directory of workspaces, each behind the name of its user's folder."""
+    """The files of all users of a directory of workspaces, each behind the name of its user's folder.
+
+    No two have the same name: a file whose own name is no text gets one that nothing else can have.
+    """
+    unnamed = f".unnamed-{secrets.token_hex(8)}"
     with suppress(FileNotFoundError):
         for folder in sorted(directory.iterdir()):
             if folder.name != _UNFINISHED:
                 for name, body in _contents(folder):
-                    yield f"{folder.name}/{name}", body
+                    yield f"{folder.name}/{name if _is_text(name) else _digest(unnamed, name)}", body
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _digest(folder: str, name: str) -> str:
+    return f"{folder}/{hashlib.sha256(os.fsencode(name)).hexdigest()}"
 
 
 def _clear(aside: Path) -> None:
@@ -170,9 +183,7 @@ def _listed(folder: Path) -> list[Entry]:
 def _contents(folder: Path) -> Iterator[tuple[str, bytes]]:
     for entry in _listed(folder):
         with suppress(FileFault):  # gone meanwhile, or not to be read
-            body = _read_at(folder, entry.name, entry.name.split("/"), None)
-            # A name that a script gave may be no text.
-            yield os.fsencode(entry.name).decode("utf-8", "replace"), body
+            yield entry.name, _read_at(folder, entry.name, entry.name.split("/"), None)
 
 
 def _read_at(folder: Path, name: str, parts: list[str], limit: int | None) -> bytes:

@@ -169,6 +169,7 @@ class Turns:
             and (answer := await self._carried_out(self._answer(inbound)))
         ):
             return answer
+        await self._database.check_kept()
         self.check_accepting()  # it may have begun to stop since
         arriving = [message for message in self._writing.values() if message is not None]
         self._queue.check(inbound, [*self._runner.live, *arriving])
@@ -234,6 +235,7 @@ class Turns:
         An operator's act is written down where the turn is a user's own. Raises ``NotFound``, ``NotFailed`` for
         a turn that did not fail, ``QueueFull`` and ``BudgetSpent``.
         """
+        await self._database.check_kept()
         self.check_accepting()
         return await self._carried_out(self._retry(owner, turn_id, act))
 
@@ -250,6 +252,10 @@ class Turns:
         if not found.ended:
             raise self._runner.why_unanswered(found.session_id)
         return found
+
+    async def delay(self, turn: Turn) -> None:
+        """Wait until the turn is held up because the disk cannot be written; it ends when it can be again."""
+        await self._runner.delay(turn.id)
 
     def forget(self, turn_ids: Iterable[str]) -> None:
         """Drop what is kept of the events of ended turns, which were deleted."""

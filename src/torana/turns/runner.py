@@ -20,7 +20,7 @@ from torana.limits.budgets import Budgets, Warned
 from torana.messages import EventType, Turn
 from torana.store import turns as rows
 from torana.store.approvals import Approval
-from torana.store.database import Connection, Database, Work, until_kept
+from torana.store.database import Connection, Database, Work
 from torana.store.turns import Ending
 from torana.telemetry import bind
 from torana.turns.approvals import Approvals
@@ -60,6 +60,8 @@ class _Live:
     cancelled: bool = False
     #: Whether its speaker added something.
     steered: bool = False
+    #: Set while what happened in it cannot be written for a while.
+    delayed: asyncio.Event = field(default_factory=asyncio.Event)
     #: Set when it has settled a step, or waits for somebody, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -126,6 +128,11 @@ class Runner:
         """The end of a turn that has not ended; do not cancel it."""
         one = self._live.get(turn_id)
         return one and one.ending
+
+    async def delay(self, turn_id: str) -> None:
+        """Wait until something that happened in a live turn has not been written for a while."""
+        one = self._live.get(turn_id)
+        await (one.delayed if one is not None else asyncio.Event()).wait()
 
     def expect(self, turn: Turn, *, settled: str = "") -> None:
         """Let others wait for the turn's end, and begin the events of the attempt it is in or comes to.
@@ -300,7 +307,8 @@ class Runner:
             return await self._written(turn, replace(self._failed(error), spent=ending.spent))
 
     async def _written(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
-        outcome, warned = await self.persist(partial(self._finish, turn=turn, ending=ending))
+        work = partial(self._finish, turn=turn, ending=ending)
+        outcome, warned = await self._persist(self._live.get(turn.id), work)
         self._budgets.tell(warned)
         return outcome
 
@@ -319,11 +327,14 @@ class Runner:
 
         For what has happened already and must not be lost.
         """
-        return await until_kept(partial(self._database.run, work), pause=self._pause)
+        return await self._persist(None, work)
+
+    async def _persist(self, one: _Live | None, work: Work[T]) -> T:
+        return await self._database.persist(work, pause=self._pause, delayed=one and one.delayed)
 
     async def _journal(self, turn: Turn, one: _Live, asking: Asking) -> TurnJournal:
         return await TurnJournal.open(
-            run=self.persist,
+            run=partial(self._persist, one),
             turn=turn,
             budgets=self._budgets,
             is_steered=lambda: turn.attempt > 1 or one.steered,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ModelFailed
+from torana.store import database
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -192,3 +193,27 @@ async def test_copies_of_a_session_count_like_messages(start: Start):
     session = (await client.post("/message", json={"content": "hi"})).json()["sessionId"]
     made = [(await client.post(f"/v1/sessions/{session}/fork")).status_code for _ in range(2)]
     assert made == [201, 429]
+
+
+async def test_an_accepted_message_whose_answer_has_no_room_is_503_and_answered_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(database, "DELAY", 0)
+    app, client = await start(ScriptedModel("long " * 40_000, "short"))
+    await pages(app, 20)
+
+    told = await client.post("/message", json={"content": "hi", "channelId": "c"})
+
+    assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
+    assert "its answer is kept as soon as that is possible" in told.json()["detail"]
+    assert int(told.headers["retry-after"]) > 0
+    health = await client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "degraded")
+    for _ in range(3):  # small as they are, their answers would wait as well
+        refused = await send(client, channel=None)
+        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+    await pages(app, None)
+    assert (await client.post("/message", json={"content": "hi"})).json()["reply"] == "short"
+    turn = (await client.get(f"/{told.json()['instance']}")).json()
+    assert (turn["status"], turn["reply"]) == ("completed", "long " * 40_000)
+    assert (await client.get("/health")).json()["status"] == "ok"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from torana.store.check import check_database
 from torana.store.lock import DataDirLock
-from torana.store.migrate import migrate
+from torana.store.migrate import HEAD, migrate
 
 Command = Callable[..., tuple[int, str, str]]
 AddSkill = Callable[[str, str], Path]
@@ -117,3 +120,52 @@ def test_what_is_no_backup_is_not_restored(command: Command, place: Path, name: 
     assert (code, out) == (1, "")
     assert err.startswith(name)
     assert err.count("\n") == 1
+
+
+def test_a_backup_that_cannot_be_restored_says_so(command: Command, data: Path) -> None:
+    with closing(sqlite3.connect(data / "torana.db")) as database, database:
+        database.execute("CREATE INDEX quick ON turns (content)")
+
+    code, out, err = command("backup", "mine.zip")
+
+    assert (code, out.startswith("mine.zip (")) == (0, True)
+    assert err == (
+        "warning: `torana restore` refuses this backup, because of its database: the index 'quick' is added\n"
+    )
+    assert "the index 'quick' is added" in command("restore", "mine.zip")[2]
+
+
+def test_a_restore_is_bounded_by_what_the_operator_says(command: Command, data: Path) -> None:
+    command("backup", "mine.zip")
+    assert "more than 1,000; where you trust" in command("restore", "mine.zip", "--max-size", "1KB")[2]
+    for size in ("0", "much", "-5"):
+        code, _, err = command("restore", "mine.zip", "--max-size", size)
+        assert (code, err) == (
+            1,
+            f"--max-size: {size!r} is no size; write a number with a unit, such as 20GB\n",
+        )
+    assert command("restore", "mine.zip", "--max-size", "1GB")[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [("backup",), ("sessions", "list"), ("token", "list"), ("audit",)])
+def test_an_empty_database_is_refused_by_every_command(
+    command: Command, place: Path, arguments: tuple[str, ...]
+) -> None:
+    database = place / "data" / "torana.db"
+    database.parent.mkdir()
+    database.touch()
+
+    code, out, err = command(*arguments)
+
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith(f"{database} is empty although it exists: ")
+    assert database.stat().st_size == 0
+
+
+def test_an_empty_database_is_replaced_by_a_restore(command: Command, data: Path) -> None:
+    command("backup", "mine.zip")
+    (data / "torana.db").write_bytes(b"")
+
+    assert command("restore", "mine.zip")[0] == 0
+
+    assert check_database(data / "torana.db") == HEAD

@@ -71,12 +71,22 @@ def test_a_whole_database_is_told_with_its_revision(command: Command, place: Pat
     assert "whole, at revision " in out
 
 
-def test_an_empty_database_waits_for_the_next_start(command: Command, place: Path) -> None:
+def test_an_empty_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
     (place / "data").mkdir()
     (place / "data" / "torana.db").touch()
+    found = findings()
+    assert found.keys() == {"database"}
+    assert found["database"].startswith(f"{place / 'data' / 'torana.db'} is empty although it exists: ")
+
+
+def test_an_index_of_the_operators_own_is_a_warning(command: Command, place: Path) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / "torana.db")
+    with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
+        database.execute("CREATE INDEX quick ON turns (content)")
     code, out, _ = command("doctor")
     assert code == 0
-    assert "the next start brings it to revision " in out
+    assert "warning: `torana restore` refuses a backup of it: the index 'quick' is added" in out
 
 
 def test_a_damaged_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:

@@ -179,11 +179,39 @@ async def test_more_callers_than_there_is_room_for_are_sent_away(
     monkeypatch.setattr(hooks, "_CONNECTIONS", 1)
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
-    async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client,
-        client.stream("POST", "/hooks/a") as call,
-    ):
+    answers.gate.clear()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+        call = asyncio.create_task(client.post("/hooks/a"))
+        await answers.called.wait()
         assert [await heard_after(listener, b"") for _ in range(3)] == [b"", b"", b""]
-    assert call.status_code == 200
+        answers.gate.set()
+        assert (await call).status_code == 200
     assert [record.message for record in caplog.records] == ["callers are sent away"]
+    await listener.stop()
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        b"",
+        b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nX: ",
+        b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1",
+    ],
+    ids=["nothing", "head", "body"],
+)
+async def test_slow_callers_keep_no_call_out(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bytes
+) -> None:
+    monkeypatch.setattr(hooks, "_CONNECTIONS", 3)
+    listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
+    await listener.start()
+    slow_ones = [asyncio.create_task(heard_after(listener, slow)) for _ in range(3)]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+        for _ in range(3):
+            assert (await client.post("/hooks/a", headers={"Connection": "close"})).status_code == 200
+    await asyncio.wait(slow_ones, return_when=asyncio.FIRST_COMPLETED)
+    assert {record.message for record in caplog.records} == {"slow_connections_evicted"}
+    for caller in slow_ones:
+        caller.cancel()
+    await asyncio.wait(slow_ones)
     await listener.stop()

@@ -7,6 +7,8 @@ import os
 import re
 import sqlite3
 import stat
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,11 +18,14 @@ from typing import Any
 
 import pytest
 
-from torana.errors import BackupInvalid, DatabaseTooNew, OperatorError
+from torana.errors import BackupInvalid, DatabaseTooNew, DataDirUnusable, OperatorError
 from torana.skills.folder import files_to_keep
+from torana.store import migrate as migrations
 from torana.store.backup import DATABASE_NAME, Restored, restore_backup, write_backup
+from torana.store.backup_entries import select_entries
 from torana.store.check import check_database
 from torana.store.copies import delete_copies
+from torana.store.database import sqlite_engine
 from torana.store.migrate import HEAD, migrate
 from torana.store.snapshot import Progress, copy_database
 from torana.store.workspaces import Workspaces
@@ -43,11 +48,11 @@ def ignore(_done: int, _all: int) -> None:
     """A progress that nobody watches."""
 
 
-def remember(path: Path, owner: str) -> None:
+def remember(path: Path, owner: str, text: str = "tea") -> None:
     change(
         path,
         "INSERT INTO memories (id, owner, subject, text, created_at) "
-        f"VALUES (hex(randomblob(8)), '{owner}', '', 'tea', 0)",
+        f"VALUES (hex(randomblob(8)), '{owner}', '', '{text}', 0)",
     )
 
 
@@ -82,9 +87,14 @@ def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def restore(source: Path, data_dir: Path, progress: Progress = ignore) -> Restored:
+def restore(source: Path, data_dir: Path, progress: Progress = ignore, max_size: int | None = None) -> Restored:
     return restore_backup(
-        source=source, data_dir=data_dir, skills_dir=data_dir / "skills", at=AT, progress=progress
+        source=source,
+        data_dir=data_dir,
+        skills_dir=data_dir / "skills",
+        at=AT,
+        progress=progress,
+        max_size=max_size,
     )
 
 
@@ -120,7 +130,8 @@ def test_a_backup_ends_although_a_writer_writes_all_the_time(
 ) -> None:
     database = data_dir / DATABASE_NAME
     change(database, "PRAGMA journal_mode = WAL")
-    change(database, "CREATE TABLE bulk AS SELECT zeroblob(3000000) AS bytes")
+    for number in range(3):
+        remember(database, f"old {number}", text="tea" * 300_000)
     steps: list[tuple[int, int]] = []
 
     def write_between_steps(done: int, total: int) -> None:
@@ -132,7 +143,7 @@ def test_a_backup_ends_although_a_writer_writes_all_the_time(
     assert steps[-1][0] == steps[-1][1]
 
     restore(backup, data_dir)
-    assert owners(database) == ["old"]
+    assert set(owners(database)) == {"old", "old 0", "old 1", "old 2"}
     assert check_database(database) == HEAD
 
 
@@ -465,9 +476,13 @@ def test_a_database_that_was_damaged_before_its_backup_is_refused(
 def test_no_path_in_a_zip_leads_out_of_the_data_directory(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path, name: str
 ) -> None:
-    restored = restore(rewritten(back_up(), {name: b"out"}), data_dir)
+    backup = rewritten(back_up(), {name: b"out"})
+    before = sorted(data_dir.rglob("*"))
 
-    assert restored.skill_files == 2
+    with pytest.raises(BackupInvalid, match="escaped"):
+        restore(backup, data_dir)
+
+    assert sorted(data_dir.rglob("*")) == before
     assert not list(tmp_path.rglob("escaped*"))
     assert not Path("/escaped").exists()
 
@@ -484,3 +499,310 @@ def test_a_restored_database_can_be_used_at_once(back_up: Callable[..., Path], d
     remember(data_dir / DATABASE_NAME, "new")
 
     assert set(owners(data_dir / DATABASE_NAME)) == {"old", "new"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        (
+            "CREATE TRIGGER spy AFTER INSERT ON turns BEGIN DELETE FROM audit; END",
+            "the trigger 'spy' is added",
+        ),
+        ("CREATE VIEW seen AS SELECT * FROM turns", "the view 'seen' is added"),
+        ("CREATE INDEX quick ON turns (content)", "the index 'quick' is added"),
+        ("CREATE TABLE notes (text)", "the table 'notes' is added"),
+        ("CREATE VIRTUAL TABLE notes USING fts5(text)", "the table 'notes' is added"),
+        ("DROP INDEX ix_audit_at", "the index 'ix_audit_at' is missing"),
+        ("DROP TABLE audit", "the table 'audit' is missing"),
+        ("ALTER TABLE audit ADD COLUMN secret TEXT", "the table 'audit' is changed"),
+        ("ALTER TABLE audit RENAME COLUMN target TO goal", "the table 'audit' is changed"),
+        ("ANALYZE", "the table 'sqlite_stat1' is added"),
+    ],
+)
+def test_a_database_with_another_schema_is_refused_by_name(
+    back_up: Callable[..., Path], data_dir: Path, sql: str, named: str
+) -> None:
+    plain = back_up().read_bytes()
+    change(data_dir / DATABASE_NAME, sql)
+    backup = back_up()
+    before = {file: file.read_bytes() for file in data_dir.rglob("*") if file.is_file()}
+
+    with pytest.raises(BackupInvalid) as caught:
+        restore(backup, data_dir)
+
+    assert named in caught.value.detail
+    assert {file: file.read_bytes() for file in data_dir.rglob("*") if file.is_file()} == before
+    backup.write_bytes(plain)
+    restore(backup, data_dir)  # the same without the change
+
+
+def test_a_changed_definition_is_refused_by_name(back_up: Callable[..., Path], data_dir: Path) -> None:
+    with closing(sqlite3.connect(data_dir / DATABASE_NAME)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'action TEXT', 'action TEXT DEFAULT (randomblob(9))') "
+            "WHERE name = 'audit'"
+        )
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, '(at)', '(target)') WHERE name = 'ix_audit_at'"
+        )
+
+    with pytest.raises(
+        BackupInvalid, match=r"the table 'audit' is changed, the index 'ix_audit_at' is changed"
+    ):
+        restore(back_up(), data_dir)
+
+
+def test_a_virtual_table_in_place_of_the_revision_is_refused_unread(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    change(data_dir / DATABASE_NAME, "DROP TABLE alembic_version")
+    change(data_dir / DATABASE_NAME, "CREATE VIRTUAL TABLE alembic_version USING fts5(version_num)")
+
+    with pytest.raises(BackupInvalid, match="the table 'alembic_version' is changed"):
+        restore(back_up(), data_dir)
+
+
+def test_rows_that_refer_to_missing_ones_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    change(
+        data_dir / DATABASE_NAME,
+        "INSERT INTO attachments VALUES ('a', 'no such turn', 'gateway', 0, 'n', 'text/plain', x'')",
+    )
+
+    with pytest.raises(BackupInvalid, match="a row of attachments refers to one that is missing"):
+        restore(back_up(), data_dir)
+
+
+def test_a_text_index_that_does_not_fit_its_texts_is_refused(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    database = data_dir / DATABASE_NAME
+    change(database, "INSERT INTO memory_words VALUES ('owner', 'memory', 'tea')")
+    restore(back_up(), data_dir)
+    change(database, "UPDATE memory_words_content SET c2 = 'coffee'")
+
+    with pytest.raises(BackupInvalid, match="its database is damaged"):
+        restore(back_up(), data_dir)
+
+
+def test_a_backup_of_every_revision_is_restored(back_up: Callable[..., Path], tmp_path: Path) -> None:
+    revisions = sorted(
+        file.name[:4] for file in Path(migrations.__file__).parent.glob("migrations/versions/0*.py")
+    )
+    assert revisions[-1] == HEAD
+    for revision in revisions:
+        old = tmp_path / revision
+        old.mkdir()
+        engine = sqlite_engine(old / DATABASE_NAME)
+        with engine.begin() as connection:
+            migrations.run_migrations(connection, revision)
+        engine.dispose()
+        backup = back_up(tmp_path / f"{revision}.zip", data_dir=old, skill_files=[])
+        elsewhere = tmp_path / f"restored {revision}"
+        elsewhere.mkdir()
+
+        restore(backup, elsewhere)
+
+        assert check_database(elsewhere / DATABASE_NAME) == revision
+        migrate(elsewhere / DATABASE_NAME)
+        restore(back_up(tmp_path / "again.zip", data_dir=elsewhere, skill_files=[]), elsewhere)
+
+
+def zip_of(backup: Path, add: Callable[[zipfile.ZipFile], None]) -> Path:
+    """A copy of the backup with something more in it."""
+    result = backup.with_name("more.zip")
+    result.write_bytes(backup.read_bytes())
+    with zipfile.ZipFile(result, "a", zipfile.ZIP_DEFLATED) as archive:
+        add(archive)
+    return result
+
+
+def declaring(backup: Path, sizes: Mapping[str, int]) -> Path:
+    """A copy of the backup with files that say they unpack to so many bytes."""
+
+    def add(archive: zipfile.ZipFile) -> None:
+        for name in sizes:
+            archive.writestr(name, b"x")
+
+    result = zip_of(backup, add)
+    raw = bytearray(result.read_bytes())
+    for name, size in sizes.items():
+        place = raw.rindex(name.encode()) - 46  # of its entry in the list at the end
+        raw[place + 24 : place + 28] = size.to_bytes(4, "little")
+    result.write_bytes(raw)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fault"),
+    [
+        ({"skills/tea/big": 1_500_000_000}, r"'skills/tea/big' has 1,500,000,000 bytes, more than 536,870,912"),
+        (
+            {f"workspaces/a/{number}": 400_000_000 for number in range(3)},
+            r"it unpacks to 1,2\d\d,\d\d\d,\d\d\d bytes",
+        ),
+        ({"mcp/notes.json": 17_000_000}, "'mcp/notes.json' has"),
+    ],
+    ids=["one", "together", "pins"],
+)
+def test_a_bomb_is_refused_before_it_is_unpacked(
+    back_up: Callable[..., Path], data_dir: Path, sizes: Mapping[str, int], fault: str
+) -> None:
+    steps: list[tuple[int, int]] = []
+
+    with pytest.raises(BackupInvalid, match=fault):
+        restore(declaring(back_up(), sizes), data_dir, lambda done, total: steps.append((done, total)))
+
+    assert steps == []
+
+
+def test_more_is_unpacked_where_the_operator_allows_it(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/big", bytes(3 << 20)))
+    with pytest.raises(BackupInvalid, match="more than 2,000,000; where you trust its origin"):
+        restore(backup, data_dir, max_size=2_000_000)
+
+    restore(backup, data_dir, max_size=10_000_000)
+
+    assert (data_dir / "skills" / "tea" / "big").stat().st_size == 3 << 20
+
+
+def test_an_entry_gives_no_more_than_it_declares(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/big", bytes(3 << 20)))
+    raw = bytearray(backup.read_bytes())
+    place = raw.rindex(b"skills/tea/big") - 46
+    raw[place + 24 : place + 28] = (1000).to_bytes(4, "little")
+    backup.write_bytes(raw)
+    steps: list[int] = []
+
+    with pytest.raises(BackupInvalid, match="Bad CRC-32"):
+        restore(backup, data_dir, lambda done, _total: steps.append(done))
+
+    assert max(steps) < (data_dir / DATABASE_NAME).stat().st_size + 2000
+
+
+def test_what_the_disk_has_no_room_for_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = declaring(back_up(), {"workspaces/a/b": 4_000_000_000})
+    with zipfile.ZipFile(backup) as archive, pytest.raises(ValueError, match="are free on the disk; make room"):
+        select_entries(archive, packed=1, max_size=1 << 60, free=1 << 30)
+
+
+def test_links_and_devices_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    for mode in (stat.S_IFLNK | 0o777, stat.S_IFIFO | 0o600):
+        entry = zipfile.ZipInfo("skills/tea/link")
+        entry.external_attr = mode << 16
+        backup = zip_of(back_up(), lambda archive, entry=entry: archive.writestr(entry, "/etc/passwd"))
+
+        with pytest.raises(BackupInvalid, match="'skills/tea/link' is a link or a device"):
+            restore(backup, data_dir)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_of_one_name_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/SKILL.md", "another"))
+
+    with pytest.raises(BackupInvalid, match="two files of one name"):
+        restore(backup, data_dir)
+
+
+def test_files_whose_names_are_no_text_come_back(back_up: Callable[..., Path], data_dir: Path) -> None:
+    workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
+    folder = workspaces.folder("ana")
+    folder.mkdir(parents=True)
+    for name in (b"caf\xe9", b"caf\xe8", "caf\ufffd".encode(), b"\xff" * 200):
+        Path(os.fsdecode(bytes(folder) + b"/" + name)).write_bytes(name)
+
+    restore(back_up(), data_dir)
+
+    found = sorted(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert found == sorted([b"caf\xe9", b"caf\xe8", "caf\ufffd".encode(), b"\xff" * 200])
+
+
+def test_a_restore_that_fails_half_way_is_undone(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = back_up()
+    remember(data_dir / DATABASE_NAME, "new")
+    skills = data_dir / "skills"
+    (data_dir / DATABASE_NAME).with_name(f"{DATABASE_NAME}-wal").write_bytes(b"log")
+    before = sorted(data_dir.rglob("*"))
+    # The last place of all: below a file nothing can be put.
+    with pytest.raises(OperatorError, match="cannot put the backup in place"):
+        restore_backup(
+            source=backup,
+            data_dir=data_dir,
+            skills_dir=skills / "tea" / "SKILL.md" / "x",
+            at=AT,
+            progress=ignore,
+        )
+
+    assert sorted(data_dir.rglob("*")) == before
+    (data_dir / f"{DATABASE_NAME}-wal").unlink()
+    assert set(owners(data_dir / DATABASE_NAME)) == {"old", "new"}
+
+
+def test_two_restores_in_one_second_keep_both_databases(back_up: Callable[..., Path], data_dir: Path) -> None:
+    backup = back_up()
+    remember(data_dir / DATABASE_NAME, "new")
+
+    restore(backup, data_dir)
+    restore(backup, data_dir)
+
+    assert set(owners(data_dir / f"{DATABASE_NAME}{KEPT}")) == {"old", "new"}
+    assert owners(data_dir / f"{DATABASE_NAME}{KEPT}-2") == ["old"]
+
+
+#: Restores in process after process, each of which is killed after one more file was moved.
+MORTAL = """
+import datetime, itertools, os, pathlib, shutil, signal, sys
+from torana.store.backup import restore_backup
+
+home, left = pathlib.Path(sys.argv[1]), 0
+
+def audit(event, arguments):
+    global left
+    left -= event == "shutil.move"
+    if left == 0 and event == "shutil.move":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(audit)
+for number in itertools.count(1):
+    place = home / str(number)
+    shutil.copytree(home / "data", place)
+    process = os.fork()
+    if process == 0:
+        left = number
+        restore_backup(
+            source=home / "torana.zip", data_dir=place, skills_dir=place / "skills",
+            at=datetime.datetime.now(datetime.UTC), progress=lambda *_: None,
+        )
+        os._exit(0)
+    if os.WIFEXITED(os.waitpid(process, 0)[1]):
+        print(number)
+        break
+"""
+
+
+def test_a_restore_killed_at_any_moment_loses_nothing(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    backup = back_up()
+    remember(data_dir / DATABASE_NAME, "new")
+    home.mkdir()
+    backup = backup.rename(home / "torana.zip")
+    (data_dir / DATABASE_NAME).rename(home / DATABASE_NAME)
+    (home / "data").mkdir()
+    (home / DATABASE_NAME).rename(home / "data" / DATABASE_NAME)
+    (data_dir / "skills").rename(home / "data" / "skills")
+
+    done = subprocess.run([sys.executable, "-c", MORTAL, str(home)], check=True, capture_output=True, text=True)
+
+    killed = int(done.stdout)
+    assert killed > 3
+    for number in range(2, killed):
+        place = home / str(number)
+        with pytest.raises(DataDirUnusable, match="a restore was cut off"):
+            migrate(place / DATABASE_NAME)
+        restore(backup, place)
+        assert owners(place / DATABASE_NAME) == ["old"]
+        (kept,) = place.glob(f"{DATABASE_NAME}.replaced-*")
+        assert set(owners(kept)) == {"old", "new"}
+        assert not list(place.glob(".torana-restore-*"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
-from torana.store.check import check_database
+from torana.store.check import check_database, foreign_objects
 from torana.store.migrate import HEAD
 
 
@@ -25,10 +25,20 @@ def test_a_missing_one_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_file_has_no_revision(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "torana.db").touch()
 
-    assert check_database(tmp_path / "torana.db") is None
+    with pytest.raises(DataDirUnusable, match=r"torana\.db is empty although it exists.*`torana restore`"):
+        check_database(tmp_path / "torana.db")
+
+
+def test_what_a_restore_would_refuse_is_named(path: Path) -> None:
+    assert foreign_objects(path) == []
+
+    change(path, "CREATE INDEX quick ON turns (content)")
+
+    assert foreign_objects(path) == ["the index 'quick' is added"]
+    assert check_database(path) == HEAD
 
 
 def test_a_damaged_one_is_told_in_sqlites_words(path: Path) -> None:

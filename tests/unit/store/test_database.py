@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from torana.errors import StoreUnavailable
+from torana.store import database as store
 from torana.store.database import Database
 
 NOTES = sa.table("notes", sa.column("text", sa.Text))
@@ -242,6 +243,82 @@ async def test_only_a_transaction_that_wrote_makes_it_writable_again(path: Path)
     assert not await database.writable()
     await database.run(partial(execute, sql="INSERT INTO notes VALUES ('x')"))
     assert await database.writable()
+    database.close()
+
+
+Crowded = tuple[Database, asyncio.Task[str], asyncio.Event]
+
+
+@pytest.fixture
+async def crowded(notes: Database, monkeypatch: pytest.MonkeyPatch) -> Crowded:
+    """A disk with room for a few pages, what cannot be kept there, and whether that is delayed."""
+    monkeypatch.setattr(store, "DELAY", 0)
+    used = await notes.run(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar_one())
+    await notes.run(partial(execute, sql=f"PRAGMA max_page_count = {used + 10}"))
+    delayed = asyncio.Event()
+
+    async def pause(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    large = partial(write, text="x" * 100_000)
+    task = asyncio.create_task(notes.persist(large, pause=pause, delayed=delayed))
+    await delayed.wait()
+    return notes, task, delayed
+
+
+async def test_it_is_not_writable_while_something_waits_to_be_kept(
+    crowded: Crowded,
+) -> None:
+    database, task, _ = crowded
+
+    assert await database.run(partial(write, text="small")) == "small"
+
+    assert not await database.writable()
+    with pytest.raises(StoreUnavailable):
+        await database.check_kept()
+    assert not task.done()
+    task.cancel()
+
+
+async def test_what_waits_to_be_kept_is_tried_when_somebody_asks(crowded: Crowded, path: Path) -> None:
+    database, task, delayed = crowded
+    await database.run(partial(execute, sql="PRAGMA max_page_count = 1000000"))
+
+    await asyncio.gather(database.check_kept(), database.check_kept())
+
+    assert await task == "x" * 100_000
+    assert seen_from_outside(path) == ["x" * 100_000]
+    assert not delayed.is_set()
+    assert await database.writable()
+
+
+async def test_what_is_given_up_is_not_waited_for(
+    crowded: Crowded,
+) -> None:
+    database, task, _ = crowded
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    await database.check_kept()
+
+
+async def test_a_lock_of_another_process_keeps_nothing_new_out(path: Path) -> None:
+    database = Database(path=path)
+    await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT)"))
+    await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
+    paused = asyncio.Event()
+
+    async def pause(_seconds: float) -> None:
+        paused.set()
+        await asyncio.Event().wait()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        task = asyncio.create_task(database.persist(partial(write, text="one"), pause=pause))
+        await paused.wait()
+        await database.check_kept()
+    task.cancel()
     database.close()
 
 

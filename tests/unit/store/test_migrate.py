@@ -24,7 +24,7 @@ from torana.store import memories as memory_rows
 from torana.store import migrate as module
 from torana.store import transcript
 from torana.store import turns as turn_rows
-from torana.store.check import check_database
+from torana.store.check import check_database, foreign_objects
 from torana.store.database import sqlite_engine
 from torana.store.fts import terms
 from torana.store.migrate import HEAD, migrate
@@ -183,6 +183,7 @@ def test_the_first_revision_is_upgraded_with_everything_in_it(tmp_path: Path, pa
 
     migrate(old)
 
+    assert foreign_objects(old) == foreign_objects(path) == []
     assert layout(old) == layout(path)
     assert check_database(old) == HEAD
     assert rows(old, "SELECT id, state, seq, crashes, on_busy, merged_into, reply FROM turns ORDER BY id") == [

@@ -1,0 +1,62 @@
+"""Comparing schemas by what they mean, and not by the way a database came to its revision."""
+
+import pytest
+
+from torana.store.schema import differences, same
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT CHECK (text IN ('a', 'b')), UNIQUE (id, text)) STRICT",
+        "CREATE TABLE \"notes\"(text TEXT CHECK(text IN ('a','b')),\nUNIQUE(id,text),id TEXT NOT NULL) STRICT",
+    ],
+)
+def test_order_spaces_and_quotation_marks_do_not_count(other: str) -> None:
+    sql = (
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT CHECK (text IN ('a', 'b')), UNIQUE (id, text)) STRICT"
+    )
+
+    assert same(("notes", sql), ("notes", other))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "CREATE TABLE notes (id TEXT, text TEXT DEFAULT 'a,b') STRICT",
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a, b') STRICT",
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b')",
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b', text TEXT DEFAULT 'a,b') STRICT",
+        "CREATE TABLE notes (id TEXT NOT NULL COLLATE NOCASE, text TEXT DEFAULT 'a,b') STRICT",
+        "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b', CHECK (load_extension('x'))) STRICT",
+        'CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT "a,b") STRICT',
+    ],
+)
+def test_everything_else_counts(other: str) -> None:
+    sql = "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b') STRICT"
+
+    assert not same(("notes", sql), ("notes", other))
+
+
+def test_an_index_on_another_table_or_in_another_order_is_changed() -> None:
+    sql = "CREATE INDEX recent ON notes (owner, at)"
+
+    assert not same(("notes", sql), ("turns", sql))
+    assert not same(("notes", sql), ("notes", "CREATE INDEX recent ON notes (at, owner)"))
+
+
+def test_each_difference_is_named() -> None:
+    found = {("table", "a"): ("a", "CREATE TABLE a (x)"), ("trigger", "t"): ("a", "CREATE TRIGGER t …")}
+    expected = {("table", "a"): ("a", "CREATE TABLE a (y)"), ("index", "i"): ("a", "CREATE INDEX i ON a (y)")}
+
+    assert differences(found, expected) == [
+        "the trigger 't' is added",
+        "the table 'a' is changed",
+        "the index 'i' is missing",
+    ]
+
+
+def test_a_name_cannot_steer_a_terminal() -> None:
+    assert differences({("view", "\x1b[2J\n" + "x" * 1000): ("v", "")}, {}) == [
+        r"the view '\x1b[2J\n" + "x" * 55 + "' is added"
+    ]
