@@ -207,6 +207,11 @@ class Turns:
         queued = len(self._runner.live) - running
         return {"running": running - waiting, "waiting": waiting, "queued": queued}
 
+    @property
+    def stuck(self) -> int:
+        """The number of sessions in which nothing runs until the end of a turn can be written."""
+        return self._runner.stuck
+
     def asking(self, session_id: str) -> str | None:
         """The turn of a session that waits for somebody's approval, and with it all that stand behind it."""
         return self._runner.asking(session_id)
@@ -416,10 +421,13 @@ class Turns:
     async def _isolate(self, sessions: Iterable[str]) -> None:
         """Run the next turn of each session, one after the other, while everything else waits."""
         for session_id in sessions:
-            turn = await self._runner.persist(partial(rows.claim_next, session_id=session_id))
-            if turn is not None:  # it was not cancelled meanwhile
-                _log.warning("turn runs alone: processes died over it", extra={"turn_id": turn.id})
-                await self._runner.start_alone(turn)
+            try:
+                turn = await self._runner.persist(partial(rows.claim_next, session_id=session_id))
+                if turn is not None:  # it was not cancelled meanwhile
+                    _log.warning("turn runs alone: processes died over it", extra={"turn_id": turn.id})
+                    await self._runner.start_alone(turn)
+            except Exception:  # noqa: BLE001 - everything else waits for this to end
+                _log.exception("session_not_isolated", extra={"session_id": session_id})
         self._runner.holding = False
         await self._release()
 

@@ -1,0 +1,126 @@
+"""Bounds how many bytes the HTTP client of a provider reads of one response.
+
+The bounds of ``response_bounds`` apply to what a response means. To find that out an SDK first reads an event
+or a whole body into memory, so those are bounded here, where the bytes arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from torana.errors import ModelResponseTooLarge
+
+if TYPE_CHECKING:
+    from pydantic_ai.providers import Provider
+
+#: Bytes of an event, or of a body that is no event stream, for each byte that a response may have: JSON writes
+#: a character with up to three times its bytes.
+_JSON_FACTOR = 4
+
+#: Bytes of an event stream for each byte that a response may have: an event carries a token, about four bytes,
+#: in two or three hundred.
+_STREAM_FACTOR = 64
+
+#: Bytes of an error's body that are read; the rest is not needed to tell what is wrong.
+_ERROR_BYTES = 65_536
+
+_EVENT_STREAM = "text/event-stream"
+
+#: What ends an event.
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
+    """Make the HTTP client of this provider stop reading responses of far more than ``max_bytes``.
+
+    Reading then raises ``ModelResponseTooLarge``. The body of an error is cut instead. Responses are asked for
+    without compression, and a compressed one is refused: a few bytes of it can stand for gigabytes. A provider
+    that does not use HTTPX stays as it is.
+    """
+    # pydantic-ai keeps the client that it has made for a provider, and makes another one after that was closed.
+    own = vars(provider)
+    make: Callable[[], Any] | None = own.get("_http_client_factory")
+    if make is None:
+        return
+
+    def make_bounded() -> Any:
+        return _hooked(make(), max_bytes)
+
+    _hooked(own["_own_http_client"], max_bytes)
+    own["_http_client_factory"] = make_bounded
+
+
+def _hooked(client: Any, max_bytes: int) -> Any:
+    """The client, HTTPX's or its predecessor's, with hooks around each request."""
+
+    async def ask_uncompressed(request: Any) -> None:
+        request.headers["Accept-Encoding"] = "identity"
+
+    async def bound(response: Any) -> None:
+        headers = response.headers
+        if response.status_code >= 400:
+            headers.pop("content-encoding", None)
+            response.stream = _Cut(response.stream)
+            return
+        encoding = headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            raise ModelResponseTooLarge(
+                f"The model's provider sent a response with the encoding {encoding[:20]!r}, which was not "
+                "asked for, and the response was refused. Turn compression off there, or check "
+                "TORANA_MODEL_BASE_URL."
+            )
+        factor = _STREAM_FACTOR if headers.get("content-type", "").startswith(_EVENT_STREAM) else _JSON_FACTOR
+        response.stream = _Bounded(response.stream, total=max_bytes * factor, event=max_bytes * _JSON_FACTOR)
+
+    client.event_hooks["request"].append(ask_uncompressed)
+    client.event_hooks["response"].append(bound)
+    return client
+
+
+class _Cut(httpx2.AsyncByteStream):
+    """The first bytes of an error's body."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        room = _ERROR_BYTES
+        async for piece in self._stream:
+            yield piece[:room]
+            room -= len(piece)
+            if room <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A response's bytes as they arrive, up to so many in all and in one event."""
+
+    def __init__(self, stream: Any, *, total: int, event: int) -> None:
+        self._stream = stream
+        self._total = total
+        self._event = event
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = event = 0
+        tail = b""
+        async for piece in self._stream:
+            joined = tail + piece
+            tail = joined[-3:]
+            ends = [joined.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in joined]
+            event = len(joined) - max(ends) if ends else event + len(piece)
+            read += len(piece)
+            if read > self._total or event > self._event:
+                raise ModelResponseTooLarge(
+                    "The model's provider sent far more than a response may hold (TORANA_MAX_RESPONSE_BYTES), "
+                    "and was cut off. Use another model, or raise the setting."
+                )
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
