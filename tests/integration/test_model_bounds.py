@@ -158,6 +158,7 @@ ABSURD: list[Mapping[str, Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore::pydantic_ai.UsageExtractionFailedWarning")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("usage", ABSURD, ids=range(len(ABSURD)))
 async def test_absurd_usage_becomes_a_number_or_a_failure_of_the_model(usage: Mapping[str, Any]) -> None:
     try:

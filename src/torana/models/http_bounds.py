@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 #: Bytes of an event, or of a body that is no event stream, for each byte that a response may have: JSON writes
 #: a character with up to three times its bytes.
-_JSON_FACTOR = 4
+_EVENT_FACTOR = 4
 
-#: Bytes of an event stream for each byte that a response may have: an event carries a token, about four bytes,
-#: in two or three hundred.
-_STREAM_FACTOR = 64
+#: Bytes of a whole event stream for each byte that a response may have: an event carries a token, about four
+#: bytes, in two or three hundred.
+_STREAM_FACTOR = 32
+
+#: A line that carries a token is no longer. What goes beyond that is content, and the last events of a stream
+#: may repeat all of it several times.
+_SMALL_LINE = 512
+_CONTENT_FACTOR = 8
 
 #: Bytes of an error's body that are read; the rest is not needed to tell what is wrong.
 _ERROR_BYTES = 65_536
@@ -72,8 +77,8 @@ def _hooked(client: Any, max_bytes: int) -> Any:
                 "asked for, and the response was refused. Turn compression off there, or check "
                 "TORANA_MODEL_BASE_URL."
             )
-        factor = _STREAM_FACTOR if headers.get("content-type", "").startswith(_EVENT_STREAM) else _JSON_FACTOR
-        response.stream = _Bounded(response.stream, total=max_bytes * factor, event=max_bytes * _JSON_FACTOR)
+        is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
+        response.stream = _Bounded(response.stream, max_bytes=max_bytes, is_stream=is_stream)
 
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
@@ -99,23 +104,29 @@ class _Cut(httpx2.AsyncByteStream):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A response's bytes as they arrive, up to so many in all and in one event."""
+    """A response's bytes as they arrive, up to so many in all, in one event, and of content."""
 
-    def __init__(self, stream: Any, *, total: int, event: int) -> None:
+    def __init__(self, stream: Any, *, max_bytes: int, is_stream: bool) -> None:
         self._stream = stream
-        self._total = total
-        self._event = event
+        self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
+        self._most_content = max_bytes * _CONTENT_FACTOR
+        self._most_in_event = max_bytes * _EVENT_FACTOR
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = event = 0
+        read = content = line = event = 0
         tail = b""
         async for piece in self._stream:
+            read += len(piece)
+            *ended, last = piece.split(b"\n")
+            for text in ended:
+                content += max(0, line + len(text) - _SMALL_LINE)
+                line = 0
+            line += len(last)
             joined = tail + piece
             tail = joined[-3:]
             ends = [joined.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in joined]
             event = len(joined) - max(ends) if ends else event + len(piece)
-            read += len(piece)
-            if read > self._total or event > self._event:
+            if read > self._most_in_all or event > self._most_in_event or content > self._most_content:
                 raise ModelResponseTooLarge(
                     "The model's provider sent far more than a response may hold (TORANA_MAX_RESPONSE_BYTES), "
                     "and was cut off. Use another model, or raise the setting."
