@@ -52,6 +52,8 @@ class Ending:
     spent: Usage = field(default_factory=Usage)
     #: What a model call that was stopped had said by then; None where none ran.
     stopped_at: str | None = None
+    #: How many tokens the request of that call likely had; None where it was not measured.
+    stopped_request: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

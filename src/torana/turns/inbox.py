@@ -19,7 +19,7 @@ from torana.errors import (
     NotFound,
     StoreUnavailable,
 )
-from torana.limits.budgets import Admitted, Budgets
+from torana.limits.budgets import Admitted, Budgets, RequestTokens
 from torana.limits.standings import Standing
 from torana.messages import Inbound, Turn, TurnEvent, new_id
 from torana.sessions import history
@@ -292,7 +292,7 @@ class Turns:
             return Submitted(turn=turn, new=False)  # somebody else's request with the same key came first
         self._budgets.tell(admitted.warned)
         _log.info("turn accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
-        self._begin(turn)
+        self._begin(turn, request=admitted.request)
         if accepted.interrupts is not None:
             self._runner.cancel(accepted.interrupts)
         if accepted.steers is not None:
@@ -360,8 +360,8 @@ class Turns:
             raise Erased(f"the turn {turn_id!r} was erased")
         raise NotFound(f"there is no turn {turn_id!r}")
 
-    def _begin(self, turn: Turn, *, settled: str = "") -> None:
-        self._runner.expect(turn, settled=settled)
+    def _begin(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
+        self._runner.expect(turn, settled=settled, request=request)
         if turn.state == "running":
             self._runner.start(turn)
 

@@ -17,7 +17,7 @@ from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.texts import text_of
 from torana.errors import GatewayError, ModelResponseTooLarge, QueueFull, StoreUnavailable, TurnTimeout
-from torana.limits.budgets import Budgets, Warned
+from torana.limits.budgets import Budgets, RequestTokens, Warned
 from torana.messages import EventType, Turn
 from torana.store import turns as rows
 from torana.store.approvals import Approval
@@ -64,6 +64,8 @@ class _Live:
     cancelled: bool = False
     #: Whether its speaker added something.
     steered: bool = False
+    #: Its first request to the model, for which something was held back when it was accepted.
+    request: RequestTokens | None = None
     #: Set when it has settled a step, or waits for somebody, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -137,12 +139,14 @@ class Runner:
         one = self._live.get(turn_id)
         return one and one.ending
 
-    def expect(self, turn: Turn, *, settled: str = "") -> None:
+    def expect(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
         """Let others wait for the turn's end, and begin the events of the attempt it is in or comes to.
 
-        ``settled`` is the text that earlier attempts settled.
+        ``settled`` is the text that earlier attempts settled; ``request`` is the turn's first request to the
+        model, where something was just held back for it.
         """
-        self._live[turn.id] = _Live(turn=turn, ending=asyncio.get_running_loop().create_future())
+        ending = asyncio.get_running_loop().create_future()
+        self._live[turn.id] = _Live(turn=turn, ending=ending, request=request)
         attempt = turn.attempt + (turn.state == "queued")
         self._log.open(turn.id, attempt=attempt)
         if attempt == 1:
@@ -381,7 +385,7 @@ class Runner:
     ) -> tuple[tuple[list[Turn], Turn | None], list[Warned]]:
         held = self._budgets.held(connection, turn)
         if ending.stopped_at is not None:
-            self._budgets.stop(connection, turn, ending.stopped_at)
+            self._budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
         # Asked at each try. What is claimed once stopping is not begun, and would be blamed for a kill.
         ended, following = rows.finish(connection, turn, ending, hold=self.holding or self._stopping)
         return (ended, following), self._budgets.warnings(connection, ended[0], held)
@@ -401,6 +405,7 @@ class Runner:
             is_steered=lambda: turn.attempt > 1 or one.steered,
             on_settled=one.settled.set,
             asking=asking,
+            request=one.request,
         )
 
 
@@ -431,7 +436,7 @@ class _Told:
         if self._journal is None:
             return ending
         asked = "".join(self._pieces[self._asked_at :]) if stopped and self._journal.was_asking else None
-        return replace(ending, spent=self._journal.owed, stopped_at=asked)
+        return replace(ending, spent=self._journal.owed, stopped_at=asked, stopped_request=self._journal.asked)
 
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
         if type_ == "message.delta":

@@ -45,7 +45,7 @@ def clock() -> Callable[[], datetime]:
 
 @pytest.fixture
 def budgets(clock: Callable[[], datetime]) -> Callable[..., Budgets]:
-    """``budgets("1000 tokens/day")``: ana's; a call holds back 202 tokens for a short message."""
+    """``budgets("1000 tokens/day")``: ana's; a call holds back 205 tokens for a short message."""
 
     def make(*limits: str) -> Budgets:
         return Budgets(
@@ -315,7 +315,7 @@ async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
     turns = open_turns(agent=open_agent(ScriptedModel(["", gate, "one"], "two")), budgets=budgets(DAY))
     first = await turns.accept(message(user="ana"))
     second = await turns.accept(message(user="ana", on_busy="steer"))
-    assert (await level(database)).limits[0].reserved == 2 * 202
+    assert (await level(database)).limits[0].reserved == 2 * 205
     gate.set()
     await turns.ended(first)
     await turns.ended(second)
