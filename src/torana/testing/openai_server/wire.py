@@ -52,9 +52,10 @@ class RawReply:
 
 
 class FunctionSpec(BaseModel):
-    """A tool's name and the JSON schema of its arguments."""
+    """A tool's name, its description, and the JSON schema of its arguments."""
 
     name: str
+    description: str = ""
     parameters: dict[str, Any] = {}
 
 
