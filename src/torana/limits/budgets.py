@@ -39,9 +39,10 @@ _MINUTES_KEPT = 60
 #: Seconds after which it is worth trying again when too many turns wait at once.
 _TURNS_RESET = 5
 
-#: Bytes of text that are likely a token; and of a history's JSON, of which much is no text.
+#: Bytes of text that are likely a token; and of a history's JSON, of which half at least is no text.
 _BYTES = 3
 _HISTORY_BYTES = 4
+_HISTORY_FRAME = 2
 
 #: Tokens of a picture, and of a PDF, whose pages are read and looked at: one for so many of its bytes, no less
 #: than the second number and no more than the third.
@@ -362,11 +363,10 @@ class Budgets:
         )
         if turn.attempt > 1 or turn.state == "queued":
             said += journal.size(connection, turn.id)
-        history = math.ceil(said / _HISTORY_BYTES)
         files = attachments.sizes(connection, turn.id) if turn.files else ()
         content = RequestTokens(likely=_likely_tokens(turn.content), most=len(turn.content.encode()))
-        shown = RequestTokens(likely=history, most=history)
-        return self._fixed_tokens() + content + shown + tokens_of_files(files)
+        history = RequestTokens(likely=math.ceil(said / _HISTORY_BYTES), most=math.ceil(said / _HISTORY_FRAME))
+        return self._fixed_tokens() + content + history + tokens_of_files(files)
 
     def _reckoned(self, asked: Amount, request: int) -> Amount:
         output = self._estimate.output

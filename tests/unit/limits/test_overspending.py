@@ -190,6 +190,16 @@ def test_call_that_fits_at_most_is_made_beside_others(connection: Connection) ->
     assert len(world.running) == 4
 
 
+def test_call_on_a_turns_behalf_is_made_only_where_there_is_room(connection: Connection) -> None:
+    world = World(connection, limit=30_000, fixed=20_000)
+    world.accept(0.3, 10)
+    turn = world.running[0].turn
+
+    fits = [world.budgets.has_room(connection, turn, RequestTokens.of_bytes(size)) for size in (1_000, 10_000)]
+
+    assert fits == [True, False]
+
+
 def test_refusal_while_others_run_asks_for_patience_of_seconds(connection: Connection) -> None:
     world = World(connection, limit=30_000, fixed=20_000)
     world.accept(0.3, 10)
