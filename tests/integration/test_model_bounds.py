@@ -49,7 +49,13 @@ async def streamed(rule: Rule, *, limit: int = LIMIT) -> ModelResponse:
 
 def event(**fields: Any) -> bytes:
     """An event of a stream, with these fields in place of the usual ones."""
-    usual = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+    usual: dict[str, Any] = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [],
+    }
     return f"data: {json.dumps({**usual, **fields})}\n\n".encode()
 
 
@@ -202,7 +208,11 @@ async def test_vector_that_cannot_be_compared_is_a_failure_of_the_model(
     vector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": vector}]}
-    monkeypatch.setattr("torana.testing.openai_server.server.embeddings", lambda _: body)
+
+    def absurd(_: object) -> object:
+        return body
+
+    monkeypatch.setattr("torana.testing.openai_server.server.embeddings", absurd)
     with OpenAIStandIn() as server:
         embedder = open_embedder("openai:e", models=[], environ={}, base_url=server.url, api_key="none")
         async with embedder:

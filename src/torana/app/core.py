@@ -25,6 +25,7 @@ from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets, RequestTokens
+from torana.limits.prices import Prices
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import Embedder
@@ -113,22 +114,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     acting = build_acting(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    zone = ZoneInfo(settings.timezone)
-    instructions = Instructions(persona=settings.persona, timezone=zone, skills=skills)
+    instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
-    limits = limits_of(settings)
-    agent = TurnAgent(
-        model=model,
-        toolset=acting.toolset,
-        contexts=_contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes),
-        timezone=zone,
-        bounds=bounds_of(settings),
-        clock=utc_now,
-        prices=prices,
-        rules=rules,
-        fixed_tokens=fixed_tokens if limits.bound_calls else None,
-    )
-    budgets = budgets_of(settings, limits, prices, fixed_tokens)
+    budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
+    contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
+    measured = fixed_tokens if budgets.bound_calls else None
+    agent = _agent(settings, model, acting, contexts=contexts, prices=prices, rules=rules, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
@@ -180,6 +171,29 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
         per_user=settings.schedules_per_user,
         min_minutes=settings.schedule_min_minutes,
         changed=changed,
+    )
+
+
+def _agent(
+    settings: Settings,
+    model: Model,
+    acting: Acting,
+    *,
+    contexts: Contexts,
+    prices: Prices,
+    rules: Rules,
+    measured: FixedTokens | None,
+) -> TurnAgent:
+    return TurnAgent(
+        model=model,
+        toolset=acting.toolset,
+        contexts=contexts,
+        timezone=ZoneInfo(settings.timezone),
+        bounds=bounds_of(settings),
+        clock=utc_now,
+        prices=prices,
+        rules=rules,
+        fixed_tokens=measured,
     )
 
 

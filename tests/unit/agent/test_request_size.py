@@ -68,7 +68,7 @@ def test_texts_of_a_request_have_at_most_as_many_bytes(text: str, name: str, arg
         ModelRequest(
             parts=[
                 ToolReturnPart(name, text, "c"),
-                RetryFeedbackPart(content=text, retry=RetryInfo(cause="output")),
+                RetryFeedbackPart(content=text, retry=RetryInfo(cause="no_output")),
                 UserPromptPart([text]),
             ]
         ),

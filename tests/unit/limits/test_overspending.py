@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -146,7 +147,7 @@ def test_no_limit_is_passed_by_more_than_one_call(
     limit: int,
     fixed: int,
     first: list[tuple[str, float, int]],
-    then: list[tuple[int, ...]],
+    then: list[tuple[Any, ...]],
 ) -> None:
     world = World(connection, limit=limit, fixed=fixed)
     for _, density, content in first:
