@@ -252,10 +252,10 @@ class Budgets:
 
     def hold(self, connection: Connection, turn: Turn, request: RequestTokens) -> Settled:
         """Hold back what a turn's next model call may cost, where less is held back by now."""
-        held = usage.held(connection, turn.id)
-        if held.on is None:  # it was refused already
+        if not self._limits.bound_calls:
             return Settled()
-        if request.most <= (before := held.tokens - self._estimate.output):
+        held = usage.held(connection, turn.id)
+        if held.on is not None and request.most <= (before := held.tokens - self._estimate.output):
             return Settled(request=replace(request, most=before))
         at = self._now()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import httpx2
 
 from torana.errors import ModelResponseTooLarge
@@ -85,11 +86,18 @@ def _hooked(client: Any, max_bytes: int) -> Any:
     return client
 
 
-class _Cut(httpx2.AsyncByteStream):
-    """The first bytes of an error's body."""
+class _Stream(httpx2.AsyncByteStream, httpx.AsyncByteStream):
+    """Another stream's bytes, for a client of either library."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Cut(_Stream):
+    """The first bytes of an error's body."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         room = _ERROR_BYTES
@@ -99,15 +107,12 @@ class _Cut(httpx2.AsyncByteStream):
             if room <= 0:
                 return
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
-
-class _Bounded(httpx2.AsyncByteStream):
+class _Bounded(_Stream):
     """A response's bytes as they arrive, up to so many in all, in one event, and of content."""
 
     def __init__(self, stream: Any, *, max_bytes: int, is_stream: bool) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
         self._most_content = max_bytes * _CONTENT_FACTOR
         self._most_in_event = max_bytes * _EVENT_FACTOR
@@ -132,6 +137,3 @@ class _Bounded(httpx2.AsyncByteStream):
                     "and was cut off. Use another model, or raise the setting."
                 )
             yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

@@ -240,14 +240,16 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - as in _answer
                 ending = self._failed(error)
             try:
-                ended, following = await self._record(turn, ending)
+                ended, following, claimed = await self._record(turn, ending)
             except Exception:  # noqa: BLE001 - nothing else would report it
                 _log.exception("turn_end_not_written", extra={"session_id": turn.session_id})
                 self._let_session_go(turn.session_id)
-                self._begin_reviving(self._write_end(turn, ending))
+                self._begin_reviving(partial(self._write_end, turn, ending))
                 return
             self.tell_ends(ended)
-        if following is not None:
+        if not claimed:
+            self._begin_reviving(partial(self._revive, turn.session_id))
+        elif following is not None:
             # In a context of its own: the request that this turn's ended one came with is not its own.
             self.start(following, context=Context())
 
@@ -259,15 +261,17 @@ class Runner:
             _let_go(left, StoreUnavailable(_STUCK))
             self._log.append(left.turn.id, "turn.failed", {})
 
-    def _begin_reviving(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, context=Context())
+    def _begin_reviving(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._stopping:  # the next start goes on
+            return
+        task = asyncio.create_task(work(), context=Context())
         self._reviving.add(task)
         task.add_done_callback(self._reviving.discard)
 
     async def _write_end(self, turn: Turn, ending: Ending) -> None:
         """Write the end of a turn, tried again until it can be written, and let its session go on."""
         with bind(turn_id=turn.id):
-            ended, following = await self._until_done(partial(self._record, turn, ending))
+            ended, following, _ = await self._until_done(partial(self._record, turn, ending))
             _log.info("turn_end_written_late", extra={"session_id": turn.session_id})
             self.tell_ends(ended)
         await self._revive(turn.session_id, following)
@@ -278,8 +282,10 @@ class Runner:
         def take_up(connection: Connection) -> tuple[list[tuple[Turn, str]], Turn | None]:
             waiting = rows.unfinished_of(connection, session_id)
             settled = [(turn, settled_text(connection, turn) if turn.attempt else "") for turn in waiting]
-            hold = self.holding or self._stopping
-            return settled, claimed or (None if hold else rows.claim_next(connection, session_id))
+            runs = any(turn.state != "queued" for turn in waiting)
+            if runs or self.holding or self._stopping:
+                return settled, claimed
+            return settled, rows.claim_next(connection, session_id)
 
         waiting, following = await self._until_done(partial(self.persist, take_up))
         self._stuck.discard(session_id)
@@ -292,11 +298,11 @@ class Runner:
     async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return what ``work`` returns; after an error it is tried again, with pauses."""
         for seconds in chain(_PAUSES, repeat(_PAUSES[-1])):
-            await self._pause(seconds)
             try:
                 return await work()
             except Exception:  # noqa: BLE001 - it is tried again
                 _log.exception("session_not_revived")
+            await self._pause(seconds)
         raise AssertionError("the pauses do not end")
 
     async def _answer(self, turn: Turn, one: _Live) -> Ending:
@@ -357,23 +363,21 @@ class Runner:
     def _failed(self, error: BaseException) -> Ending:
         return failed(error, self._clock())
 
-    async def _record(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
-        """Write the end of a turn.
+    async def _record(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
+        """Write the end of a turn, and tell whether the session's next turn was claimed, if there is one.
 
         Where the database refuses it, the turn fails instead, and where it refuses that too, the failure is
-        written without what it cost.
+        written without what it cost, and no turn is claimed.
         """
         try:
-            return await self._written(turn, ending)
+            return *await self._written(turn, ending), True
         except Exception as error:  # noqa: BLE001 - as in _answer
             failure = self._failed(error)
         try:
-            return await self._written(turn, replace(failure, spent=ending.spent))
+            return *await self._written(turn, replace(failure, spent=ending.spent)), True
         except Exception:  # noqa: BLE001 - as in _answer
             _log.exception("turn_cost_not_written")
-        ended = await self.persist(partial(rows.fail_bare, turn=turn, ending=failure))
-        self._begin_reviving(self._revive(turn.session_id))
-        return ended, None
+        return await self.persist(partial(rows.fail_bare, turn=turn, ending=failure)), None, False
 
     async def _written(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
         outcome, warned = await self.persist(partial(self._finish, turn=turn, ending=ending))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RequestUsage
 
+from torana.errors import ModelResponseTooLarge
 from torana.limits.prices import Prices, parse_price
+from torana.models.http_bounds import bound_http
 from torana.models.providers import open_model
 from torana.models.response_bounds import plausible
 from torana.testing import ScriptedModel
@@ -81,3 +86,36 @@ async def test_client_of_every_provider_is_bounded_also_when_it_is_opened_again(
 def _client_of(model: Model) -> Any:
     assert model.provider is not None
     return vars(model.provider)["_own_http_client"]
+
+
+class Owner:
+    """A provider, as far as its client is concerned."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._http_client_factory = make
+        self._own_http_client = make()
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize(("size", "status"), [(40, 200), (41, 200), (100_000, 400)])
+async def test_clients_of_both_libraries_are_bounded(library: Any, size: int, status: int) -> None:
+    def answer(_: object) -> Any:
+        return library.Response(status, content=pieces(size))
+
+    provider: Any = Owner(lambda: library.AsyncClient(transport=library.MockTransport(answer)))
+    bound_http(provider, max_bytes=10)
+
+    async def read() -> int:
+        async with provider._own_http_client as client:
+            return len((await client.get("http://localhost")).content)
+
+    if size == 41:
+        with pytest.raises(ModelResponseTooLarge):
+            await read()
+    else:
+        assert await read() == min(size, 65_536)
+
+
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    for _ in range(size):
+        yield b"x"
