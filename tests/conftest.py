@@ -23,6 +23,7 @@ from torana.agent import Bounds, TurnAgent
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.request_size import FixedTokens
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.memory import Memory
@@ -136,6 +137,7 @@ def open_agent(
         takes: Sequence[FileKind] = ("text", "image", "pdf"),
         rules: Rules | None = None,
         bounds: Bounds | None = None,
+        fixed_tokens: FixedTokens | None = None,
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -171,6 +173,7 @@ def open_agent(
             clock=clock,
             prices=Prices(),
             rules=rules or Rules(),
+            fixed_tokens=fixed_tokens,
         )
 
     return make

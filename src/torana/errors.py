@@ -16,7 +16,7 @@
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
     ├── RequestTimeout
     ├── RateLimited             QueueFull · BudgetSpent
-    ├── ModelFailed
+    ├── ModelFailed             ModelResponseTooLarge
     ├── Unavailable             Starting · Draining · StoreUnavailable · Overloaded
     ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
     ├── CrashedRepeatedly
@@ -352,6 +352,15 @@ class ModelFailed(GatewayError):
 
     code = "model_failed"
     retryable = True
+
+
+class ModelResponseTooLarge(ModelFailed):
+    """The language model's response is too large (TORANA_MAX_RESPONSE_BYTES) and was cut off; ask for less at
+    once, use another model, or raise the setting.
+    """
+
+    code = "model_response_too_large"
+    retryable = False
 
 
 class Unavailable(GatewayError):

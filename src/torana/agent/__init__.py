@@ -19,6 +19,7 @@ from torana.agent.context import Contexts
 from torana.agent.journal import Journal, responses_of, settled_messages
 from torana.agent.opened import OpenedSkills
 from torana.agent.permits import Permits
+from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
 from torana.agent.safeguards import Safeguards
 from torana.agent.texts import text_of
@@ -92,7 +93,9 @@ class TurnAgent:
         clock: Callable[[], datetime],
         prices: Prices,
         rules: Rules,
+        fixed_tokens: FixedTokens | None = None,
     ) -> None:
+        """``fixed_tokens`` measures requests where tokens or money are limited."""
         self._model = model
         self._agent = pydantic_ai.Agent(
             model,
@@ -107,6 +110,7 @@ class TurnAgent:
         self._prices = prices
         self._clock = clock
         self._bounds, self._limits = bounds, bounds.limits
+        self._fixed_tokens = fixed_tokens
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         """Answer one turn, telling what happens while it does, behind what its journal says is settled.
@@ -125,6 +129,7 @@ class TurnAgent:
             journal=journal,
             prompt=self._contexts.prompts.of,
             opened=OpenedSkills(settled),
+            meter=RequestMeter(self._fixed_tokens) if self._fixed_tokens else None,
         )
         run.exchange.add_call_ids(settled)
         used = _used(settled)

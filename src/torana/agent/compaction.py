@@ -53,15 +53,19 @@ class Compaction:
         *,
         model: Model,
         summaries: Summaries,
+        affordable: Callable[[Turn, int], Awaitable[bool]] | None = None,
         spent: Callable[[Turn, ModelResponse], Awaitable[None]] | None = None,
         timeout: float = _TIMEOUT,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``spent`` is handed each answer, for what it cost, with the turn behind which it was asked for; again
+        """``affordable`` tells whether the limits of a turn's user have room for a request of so many bytes.
+
+        ``spent`` is handed each answer, for what it cost, with the turn behind which it was asked for; again
         where it raises ``StoreUnavailable``. Of one that was cut off it is about so much.
         """
         self._model = model
         self._summaries = summaries
+        self._affordable = affordable
         self._spent = spent
         self._timeout = timeout
         self._pause = pause
@@ -95,7 +99,7 @@ class Compaction:
         try:
             async with self._slots:
                 overdue = await self._summaries.overdue(turn)
-                if overdue is None:
+                if overdue is None or not await self._fits(overdue):
                     return
                 text = _text(await self._answer(overdue))
                 kept = await until_kept(partial(self._summaries.keep, overdue, text), pause=self._pause)
@@ -105,6 +109,16 @@ class Compaction:
             )
         else:
             _log.info("a conversation was summarised", extra=_place(turn) | {"kept": kept})
+
+    async def _fits(self, overdue: Overdue) -> bool:
+        """Whether the limits of the turn's user have room for a summary; a later turn tries again."""
+        if self._affordable is None:
+            return True
+        size = len(_INSTRUCTIONS.encode()) + len(_asked(overdue).encode())
+        fits = await self._affordable(overdue.turn, size)
+        if not fits:
+            _log.info("summary_not_affordable", extra=_place(overdue.turn))
+        return fits
 
     async def _answer(self, overdue: Overdue) -> ModelResponse:
         """What the model makes of it, paid for.

@@ -46,6 +46,12 @@ class Instructions:
         #: The skills that could be used last time, and what was shown of them.
         self._usable: list[str] = []
         self._shown: list[str] = []
+        self._shown_skills()
+        self._own_bytes = len(source.encode()) + len(persona.encode())
+
+    def size(self) -> int:
+        """The bytes of the persona, the skills and the template, which all turns share. Any thread may ask."""
+        return self._own_bytes + sum(len(line.encode()) + len("- ") for line in self._shown)
 
     def render(self, turn: Turn, knowledge: Knowledge, *, now: datetime) -> str:
         """The instructions for a turn; they change with the day, not the minute: providers cache them."""

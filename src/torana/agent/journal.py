@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
 from torana.agent.approval import Decision, Question
+from torana.limits.budgets import RequestTokens
 from torana.messages import Turn, Usage
 
 CallState = Literal["started", "completed", "failed"]
@@ -81,6 +82,10 @@ class Journal(Protocol):
 
         The question is kept with the step that called it, where that is not kept yet.
         """
+        ...
+
+    async def hold(self, request: RequestTokens) -> None:
+        """Hold back what the next request to the model may cost, where less is held back by now."""
         ...
 
     def check_budgets(self) -> None:

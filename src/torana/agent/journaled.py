@@ -55,9 +55,14 @@ async def ask_journaled(
     exchange = ctx.deps.exchange
     if pending := exchange.take_pending():
         await ctx.deps.journal.settle(pending)
+    meter = ctx.deps.meter
+    if meter is not None:
+        await ctx.deps.journal.hold(meter.measure(asked))
     ctx.deps.journal.check_budgets()
     with exchange.asking(ctx.usage):
         response = _storable(await handler(asked))
+    if meter is not None:
+        meter.learn(response)
     step = step_number(ctx)
     response = with_unique_ids(response, taken=exchange.call_ids, step=step)
     exchange.keep(asked.messages[-1], response, step=step)

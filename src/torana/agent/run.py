@@ -15,6 +15,7 @@ from pydantic_ai.usage import RequestUsage
 
 from torana.agent.journal import Journal, Step, responses_of
 from torana.agent.opened import OpenedSkills
+from torana.agent.request_size import RequestMeter
 from torana.messages import Turn
 from torana.tools import ToolContext
 
@@ -102,6 +103,8 @@ class Run(ToolContext):
     #: Makes the prompt of a message.
     prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
     opened: OpenedSkills
+    #: None where neither tokens nor money are limited.
+    meter: RequestMeter | None = None
     exchange: Exchange = field(default_factory=Exchange, init=False)
 
 

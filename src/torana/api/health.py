@@ -19,16 +19,23 @@ class Health:
         draining: Callable[[], bool],
         writable: Callable[[], Awaitable[bool]],
         connectors: Callable[[], Sequence[str]] = tuple,
+        stuck: Callable[[], int] = int,
     ) -> None:
+        """``stuck`` is the number of sessions in which nothing runs until a turn's end can be written."""
         self._started = started
         self._skills = skills
         self._draining = draining
         self._writable = writable
         self._connectors = connectors
+        self._stuck = stuck
 
     async def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether messages are taken, and the body that says so."""
-        writable = await self._writable()
-        status: Status = "draining" if self._draining() else "ok" if writable else "degraded"
+        """Whether messages are taken, and the body that says so.
+
+        While sessions are stuck the gateway is degraded, and takes the messages of all others.
+        """
+        writable, draining = await self._writable(), self._draining()
+        well = writable and not self._stuck()
+        status: Status = "draining" if draining else "ok" if well else "degraded"
         body = health_body(status, started=self._started, skills=self._skills(), connectors=self._connectors())
-        return status == "ok", body
+        return writable and not draining, body

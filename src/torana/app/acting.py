@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 
+from torana.agent.request_size import definition_bytes
 from torana.config import Loaded, Settings
 from torana.memory import Memory
 from torana.messages import utc_now
@@ -41,6 +42,8 @@ class Acting:
     """The agent's tools, and those behind them that are started and stopped."""
 
     toolset: AbstractToolset[ToolContext]
+    #: The bytes of the definitions of all tools that there are at the moment; any thread may ask.
+    tool_bytes: Callable[[], int]
     python: PythonTools
     computing: Computing
     mcp: McpServers
@@ -65,8 +68,10 @@ def build_acting(loaded: Loaded, means: Means) -> Acting:
         tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools), computing=computing
     )
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
+    own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
     return Acting(
         toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset,
+        tool_bytes=lambda: own_bytes + mcp.offered_size(),
         python=python,
         computing=computing,
         mcp=mcp,

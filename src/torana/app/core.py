@@ -19,11 +19,13 @@ from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.agent.overview import Toolbox
+from torana.agent.request_size import FixedTokens
 from torana.app.acting import Acting, Means, build_acting, open_skills, open_workspaces
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.config import Loaded, Settings
-from torana.limits.budgets import Budgets
+from torana.limits.budgets import Budgets, RequestTokens
+from torana.limits.prices import Prices
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import Embedder
@@ -80,6 +82,8 @@ class Core:
     toolbox: Toolbox
     compaction: Compaction | None
     turns: Turns
+    #: Measures what all requests to the model begin with.
+    fixed_tokens: FixedTokens
     #: Who is told of the end of each turn, and who shows questions; edges add themselves.
     ended: list[Callable[[Turn], None]]
     asks: list[ShowsQuestions]
@@ -110,17 +114,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     acting = build_acting(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    agent = TurnAgent(
-        model=model,
-        toolset=acting.toolset,
-        contexts=_contexts(settings, sessions=sessions, memory=memory, skills=skills, takes=takes),
-        timezone=ZoneInfo(settings.timezone),
-        bounds=bounds_of(settings),
-        clock=utc_now,
-        prices=prices,
-        rules=rules,
-    )
-    budgets = budgets_of(settings, limits_of(settings), prices)
+    instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
+    fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
+    budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
+    contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
+    measured = fixed_tokens if budgets.bound_calls else None
+    agent = _agent(settings, model, acting, contexts=contexts, prices=prices, rules=rules, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
@@ -140,6 +139,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
         compaction=compaction,
         turns=_turns(settings, database, agent, budgets, ended, asks),
+        fixed_tokens=fixed_tokens,
         ended=ended,
         asks=asks,
     )
@@ -174,14 +174,41 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
     )
 
 
+def _agent(
+    settings: Settings,
+    model: Model,
+    acting: Acting,
+    *,
+    contexts: Contexts,
+    prices: Prices,
+    rules: Rules,
+    measured: FixedTokens | None,
+) -> TurnAgent:
+    return TurnAgent(
+        model=model,
+        toolset=acting.toolset,
+        contexts=contexts,
+        timezone=ZoneInfo(settings.timezone),
+        bounds=bounds_of(settings),
+        clock=utc_now,
+        prices=prices,
+        rules=rules,
+        fixed_tokens=measured,
+    )
+
+
 def _contexts(
-    settings: Settings, *, sessions: Sessions, memory: Memory, skills: Skills, takes: frozenset[FileKind]
+    settings: Settings,
+    instructions: Instructions,
+    *,
+    sessions: Sessions,
+    memory: Memory,
+    takes: frozenset[FileKind],
 ) -> Contexts:
-    zone = ZoneInfo(settings.timezone)
     return Contexts(
         sessions=sessions,
         memory=memory,
-        instructions=Instructions(persona=settings.persona, timezone=zone, skills=skills),
+        instructions=instructions,
         prompts=Prompts(sessions=sessions, takes=takes),
         recall_in_rooms=settings.recall_in_rooms,
         clock=utc_now,
@@ -198,7 +225,11 @@ def _compaction(settings: Settings, database: Database, model: Model, budgets: B
     async def spent(turn: Turn, response: ModelResponse) -> None:
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
-    return Compaction(model=summariser, summaries=summaries, spent=spent)
+    async def affordable(turn: Turn, size: int) -> bool:
+        request = RequestTokens.of_bytes(size)
+        return await database.run(partial(budgets.has_room, turn=turn, request=request))
+
+    return Compaction(model=summariser, summaries=summaries, affordable=affordable, spent=spent)
 
 
 def _turns(

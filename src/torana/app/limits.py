@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torana.agent import Bounds
 from torana.config import Settings
-from torana.limits.budgets import Budgets, Estimate
+from torana.limits.budgets import Budgets, Estimate, RequestTokens
 from torana.limits.policies import Limit, Limits, parse_limit
 from torana.limits.prices import Prices, parse_price
 from torana.limits.rates import MessageRates
@@ -39,14 +39,15 @@ def prices_of(settings: Settings) -> Prices:
     return Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
 
 
-def budgets_of(settings: Settings, limits: Limits, prices: Prices) -> Budgets:
+def budgets_of(
+    settings: Settings, limits: Limits, prices: Prices, fixed_tokens: Callable[[], RequestTokens]
+) -> Budgets:
     """What holds back and counts what turns spend."""
     estimate = Estimate(
         output=settings.max_output_tokens,
-        overhead=Estimate().overhead + len(settings.persona.encode()) // 3,
         history_turns=settings.history_messages // 2 + 1,
     )
-    return Budgets(limits=limits, prices=prices, estimate=estimate)
+    return Budgets(limits=limits, prices=prices, estimate=estimate, fixed_tokens=fixed_tokens)
 
 
 def bounds_of(settings: Settings) -> Bounds:

@@ -25,6 +25,7 @@ def choose_model(loaded: Loaded, skills: Skills, installed: InstalledSkills | No
         base_url=settings.model_base_url,
         api_key=settings.model_api_key.get_secret_value() if settings.model_api_key else None,
         builtin=lambda: BuiltinModel(cards=lambda: _cards(skills, installed)),
+        max_response_bytes=settings.max_response_bytes,
     )
 
 

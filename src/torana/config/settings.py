@@ -182,6 +182,13 @@ class Settings(BaseModel):
         description="How many tokens a model may answer with in one call; it holds, and is held back, where "
         "tokens or money are limited.",
     )
+    max_response_bytes: Whole = Field(
+        default=1_048_576,
+        ge=1_024,
+        le=1_073_741_824,
+        description="Bytes of text, thinking and tool calls in one response of a model; a larger response is "
+        "cut off, and its turn fails.",
+    )
     wait: Whole = Field(
         default=300,
         ge=1,

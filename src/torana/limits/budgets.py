@@ -1,7 +1,11 @@
 """Budgets of messages, tokens, money and turns: tested and held back in the transactions that exist anyway.
 
 What a model call may cost is held back before it is made, and what it did cost is charged when it is written
-down. All functions that take a connection belong into a transaction of whoever calls them: on SQLite those
+down. For a request the most is held back that it can be: a token for each byte, unless a provider has reported
+less for the same. Where the most is more than is left, one call at a time may still be made that likely fits.
+So what is charged passes a limit by one call at most; ``docs/decisions/0031-hold-back-the-most.md`` tells why.
+
+All functions that take a connection belong into a transaction of whoever calls them: on SQLite those
 follow each other, in every process, so that many calls at once cannot overspend.
 """
 
@@ -35,9 +39,10 @@ _MINUTES_KEPT = 60
 #: Seconds after which it is worth trying again when too many turns wait at once.
 _TURNS_RESET = 5
 
-#: Bytes of text that are a token at least; and of a history's JSON, of which much is no text.
+#: Bytes of text that are likely a token; and of a history's JSON, of which half at least is no text.
 _BYTES = 3
 _HISTORY_BYTES = 4
+_HISTORY_FRAME = 2
 
 #: Tokens of a picture, and of a PDF, whose pages are read and looked at: one for so many of its bytes, no less
 #: than the second number and no more than the third.
@@ -54,12 +59,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTokens:
+    """The tokens of a request to a model that was not made yet: how many it likely has, and has at most."""
+
+    likely: int
+    most: int
+
+    def __add__(self, other: RequestTokens) -> RequestTokens:
+        return RequestTokens(likely=self.likely + other.likely, most=self.most + other.most)
+
+    @classmethod
+    def of_bytes(cls, size: int) -> RequestTokens:
+        """The tokens of a text of so many bytes."""
+        return cls(likely=_tokens(size), most=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What is reckoned with before a model call, in tokens: rather too much than too little."""
 
     #: What the model may say; it is told so.
     output: int = 4096
-    #: The instructions, the tools' descriptions and the memories.
+    #: The instructions and the tools' definitions, where nothing measures them.
     overhead: int = 4000
     #: How many turns of its session a model is shown at most.
     history_turns: int = 21
@@ -80,6 +101,8 @@ class Admitted:
 
     standings: Sequence[Standing] = ()
     warned: Sequence[Warned] = ()
+    #: The request for which something is held back.
+    request: RequestTokens | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +111,8 @@ class Settled:
 
     refusal: BudgetSpent | None = None
     warned: Sequence[Warned] = ()
+    #: The request for which something is held back now.
+    request: RequestTokens | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +135,22 @@ class _Level:
     rule: _Rule
     spent: int
     reserved: int
+    #: The most that may be spent, and what likely will be.
     asked: int
+    likely: int
     window: Window | None
 
     @property
     def violated(self) -> bool:
-        return self.asked > 0 and self.spent + self.reserved + self.asked > self.rule.limit.quota
+        """True where the most does not fit, unless nothing else is held back and what is likely fits."""
+        if self.asked == 0 or self.spent + self.reserved + self.asked <= self.rule.limit.quota:
+            return False
+        return self.reserved > 0 or self.is_spent
+
+    @property
+    def is_spent(self) -> bool:
+        """True where what is likely does not fit, whatever becomes of what is held back."""
+        return self.spent + self.likely > self.rule.limit.quota
 
     @property
     def free(self) -> int:
@@ -124,7 +159,7 @@ class _Level:
     def taken(self, spent: int) -> _Level:
         """The level when what was asked is spent, so much of it, or held back."""
         reserved = self.reserved + self.asked - spent
-        return replace(self, spent=self.spent + spent, reserved=reserved, asked=0)
+        return replace(self, spent=self.spent + spent, reserved=reserved, asked=0, likely=0)
 
 
 class Budgets:
@@ -136,12 +171,24 @@ class Budgets:
         limits: Limits,
         prices: Prices,
         estimate: Estimate | None = None,
+        fixed_tokens: Callable[[], RequestTokens] | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        """``fixed_tokens`` measures the part that all requests begin with: instructions and tools' definitions.
+
+        It is called in the database's thread.
+        """
         self._limits = limits
         self._prices = prices
         self._estimate = estimate or Estimate()
+        overhead = RequestTokens(likely=self._estimate.overhead, most=self._estimate.overhead)
+        self._fixed_tokens = fixed_tokens or (lambda: overhead)
         self._clock = clock
+
+    @property
+    def bound_calls(self) -> bool:
+        """Whether tokens or money are limited, so that something is held back before each model call."""
+        return self._limits.bound_calls
 
     def admit(
         self, connection: Connection, turn: Turn, *, messages: int = 1, rates: Sequence[Standing] = ()
@@ -153,10 +200,12 @@ class Budgets:
         ``rates`` are limits that were tested before, and are told of together with these.
         """
         at = self._now()
-        asked = Amount(messages=messages)
+        asked = likely = Amount(messages=messages)
+        request: RequestTokens | None = None
         if self._limits.bound_calls:
-            asked = self._reckoned(asked, self._first_request(connection, turn))
-        levels = [*self._levels(connection, turn, asked, at), *self._at_once(connection, turn)]
+            request = self._first_request(connection, turn)
+            asked, likely = self._reckoned(asked, request.most), self._reckoned(likely, request.likely)
+        levels = [*self._levels(connection, turn, asked, likely, at), *self._at_once(connection, turn)]
         if any(level.violated for level in levels):
             raise _refusal(levels, at, rates)
         if asked != Amount():
@@ -170,6 +219,7 @@ class Budgets:
         return Admitted(
             standings=[*rates, *(_standing(level, at) for level in after)],
             warned=_warned(after, Amount(messages=messages)),
+            request=request,
         )
 
     def settle(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> Settled:
@@ -188,8 +238,9 @@ class Budgets:
         last = responses[-1].usage
         said = last.input_tokens + last.output_tokens
         # A provider that tells no usage is believed to have used what was held back.
-        request = said if last.input_tokens else max(said, before.tokens)
-        return Settled(refusal=self._claim(connection, turn, request, used, at), warned=warned)
+        tokens = said if last.input_tokens else max(said, before.tokens)
+        request = RequestTokens(likely=tokens, most=tokens)
+        return replace(self._claim(connection, turn, request, used, at), warned=warned)
 
     def resume(self, connection: Connection, turn: Turn) -> Settled:
         """See to it that something is held back for a turn that goes on after a crash."""
@@ -197,10 +248,33 @@ class Budgets:
         if held.on is not None or not self._limits.bound_calls:
             return Settled()
         request = self._first_request(connection, turn)
-        return Settled(refusal=self._claim(connection, turn, request, held.used, self._now()))
+        return self._claim(connection, turn, request, held.used, self._now())
 
-    def add_result(self, connection: Connection, turn: Turn, result: bytes) -> Settled:
-        """Hold back what a tool's result adds to the turn's next model call."""
+    def hold(self, connection: Connection, turn: Turn, request: RequestTokens) -> Settled:
+        """Hold back what a turn's next model call may cost, where less is held back by now."""
+        if not self._limits.bound_calls:
+            return Settled()
+        held = usage.held(connection, turn.id)
+        if held.on is not None and request.most <= (before := held.tokens - self._estimate.output):
+            return Settled(request=replace(request, most=before))
+        at = self._now()
+        usage.settle(connection, turn, spent=Usage(), at=at, before=held)
+        return self._claim(connection, turn, request, held.used, at)
+
+    def has_room(self, connection: Connection, turn: Turn, request: RequestTokens) -> bool:
+        """Whether a model call on a turn's behalf that is not its own fits, for which nothing is held back."""
+        if not self._limits.bound_calls:
+            return True
+        asked, likely = self._reckoned(Amount(), request.most), self._reckoned(Amount(), request.likely)
+        return not any(one.violated for one in self._levels(connection, turn, asked, likely, self._now()))
+
+    def add_result(
+        self, connection: Connection, turn: Turn, result: bytes, *, likely: int | None = None
+    ) -> Settled:
+        """Hold back what a tool's result adds to the turn's next model call.
+
+        ``likely`` is how many tokens its request likely had before, where that is known.
+        """
         if not self._limits.bound_calls:
             return Settled()
         at = self._now()
@@ -208,18 +282,22 @@ class Budgets:
         if held.on is None:  # it was refused already
             return Settled()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
-        request = held.tokens - self._estimate.output + _tokens(len(result))
-        return Settled(refusal=self._claim(connection, turn, request, held.used, at))
+        before = held.tokens - self._estimate.output
+        request = RequestTokens(likely=before if likely is None else likely, most=before)
+        request += RequestTokens.of_bytes(len(result))
+        return self._claim(connection, turn, request, held.used, at)
 
-    def stop(self, connection: Connection, turn: Turn, said: str) -> None:
+    def stop(self, connection: Connection, turn: Turn, said: str, *, asked: int | None = None) -> None:
         """Charge a model call that was stopped, whose usage is not told: its request, and what it had said.
 
-        Where nothing was held back for it nothing is charged.
+        ``asked`` is how many tokens the request likely had; None is as many as were held back for it. Where
+        nothing was held back for it nothing is charged.
         """
         held = usage.held(connection, turn.id)
         if held.on is None:
             return
-        request, output = held.tokens - self._estimate.output, _tokens(len(said.encode()))
+        request = held.tokens - self._estimate.output if asked is None else asked
+        output = _tokens(len(said.encode()))
         cost = self._prices.most(request, output) / MICRO
         call = Usage(input_tokens=request, output_tokens=output, cost_usd=cost)
         used = usage.settle(connection, turn, spent=call, at=self._now(), before=held)
@@ -253,21 +331,21 @@ class Budgets:
         if not self._limits.all:
             return []
         charged_at = at if before.on is None else datetime.fromisoformat(before.on).replace(tzinfo=UTC)
-        levels = self._levels(connection, turn, Amount(), charged_at)
+        levels = self._levels(connection, turn, Amount(), Amount(), charged_at)
         return _warned(levels, usage.since(before.used, used))
 
     def _claim(
-        self, connection: Connection, turn: Turn, request: int, used: Usage, at: datetime
-    ) -> BudgetSpent | None:
+        self, connection: Connection, turn: Turn, request: RequestTokens, used: Usage, at: datetime
+    ) -> Settled:
         """Hold back what a call with a request of so many tokens may cost, or say why that is too much."""
-        asked = self._reckoned(Amount(), request)
-        levels = self._levels(connection, turn, asked, at)
+        asked, likely = self._reckoned(Amount(), request.most), self._reckoned(Amount(), request.likely)
+        levels = self._levels(connection, turn, asked, likely, at)
         if any(level.violated for level in levels):
             usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
-            return _refusal(levels, at)
+            return Settled(refusal=_refusal(levels, at))
         usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
         self._hold(connection, turn, asked, used, at)
-        return None
+        return Settled(request=request)
 
     def _hold(self, connection: Connection, turn: Turn, asked: Amount, used: Usage, at: datetime) -> None:
         held = Held(
@@ -275,16 +353,20 @@ class Budgets:
         )
         usage.hold(connection, turn.id, held)
 
-    def _first_request(self, connection: Connection, turn: Turn) -> int:
-        """The tokens of a turn's first request, more or less: what is known without reading the history."""
+    def _first_request(self, connection: Connection, turn: Turn) -> RequestTokens:
+        """The tokens of a turn's first request, as far as they are known without reading the history.
+
+        The agent measures it before it asks, and has more held back where that is too little.
+        """
         said = transcript.history_size(
             connection, turn.owner, turn.session_id, turns_limit=self._estimate.history_turns
         )
         if turn.attempt > 1 or turn.state == "queued":
             said += journal.size(connection, turn.id)
-        history = math.ceil(said / _HISTORY_BYTES)
-        files = _tokens_of_files(attachments.sizes(connection, turn.id)) if turn.files else 0
-        return self._estimate.overhead + _most_tokens(turn.content) + history + files
+        files = attachments.sizes(connection, turn.id) if turn.files else ()
+        content = RequestTokens(likely=_likely_tokens(turn.content), most=len(turn.content.encode()))
+        history = RequestTokens(likely=math.ceil(said / _HISTORY_BYTES), most=math.ceil(said / _HISTORY_FRAME))
+        return self._fixed_tokens() + content + history + tokens_of_files(files)
 
     def _reckoned(self, asked: Amount, request: int) -> Amount:
         output = self._estimate.output
@@ -308,7 +390,9 @@ class Budgets:
             for limit in limits
         ]
 
-    def _levels(self, connection: Connection, turn: Turn, asked: Amount, at: datetime) -> list[_Level]:
+    def _levels(
+        self, connection: Connection, turn: Turn, asked: Amount, likely: Amount, at: datetime
+    ) -> list[_Level]:
         """The levels of all that is limited in a time."""
         read: dict[tuple[str, Window], Amount] = {}
         levels: list[_Level] = []
@@ -325,6 +409,7 @@ class Budgets:
                     spent=spent_of(rule.limit, read[key]),
                     reserved=reserved_of(rule.limit, read[key]),
                     asked=spent_of(rule.limit, asked) + reserved_of(rule.limit, asked),
+                    likely=spent_of(rule.limit, likely) + reserved_of(rule.limit, likely),
                     window=window,
                 )
             )
@@ -338,7 +423,7 @@ class Budgets:
                 user = turn.user if rule.whose == "user" else None
                 token = turn.token if rule.whose == "token" else None
                 others = usage.unanswered(connection, user=user, token=token) - 1
-                levels.append(_Level(rule=rule, spent=0, reserved=others, asked=1, window=None))
+                levels.append(_Level(rule=rule, spent=0, reserved=others, asked=1, likely=1, window=None))
         return levels
 
     def _now(self) -> datetime:
@@ -369,8 +454,8 @@ def reserved_of(limit: Limit, amount: Amount) -> int:
             return 0
 
 
-def _most_tokens(text: str) -> int:
-    """How many tokens a text is at most, or nearly: of rare scripts and emoji each byte may be one."""
+def _likely_tokens(text: str) -> int:
+    """How many tokens a text likely is: of rare scripts and emoji each byte may be one."""
     size = len(text.encode())
     rare = size - sum(character.isascii() for character in text)
     return rare + _tokens(size - rare)
@@ -381,8 +466,11 @@ def _tokens(size: int) -> int:
     return math.ceil(size / _BYTES)
 
 
-def _tokens_of_files(sizes: Sequence[tuple[str, int]]) -> int:
-    """How many tokens files are for a model, by their media types and sizes, rather too many."""
+def tokens_of_files(sizes: Sequence[tuple[str, int]]) -> RequestTokens:
+    """How many tokens files are for a model, by their media types and sizes, rather too many.
+
+    Nothing bounds what a provider takes for a picture or a PDF: of those the most is what is likely.
+    """
     text = tokens = 0
     for media_type, size in sizes:
         match file_kind(media_type):
@@ -393,7 +481,9 @@ def _tokens_of_files(sizes: Sequence[tuple[str, int]]) -> int:
                 tokens += min(max(size // per_token, least), most)
             case _:
                 text += size
-    return tokens + _tokens(min(text, FILE_TEXT_LIMIT * _BYTES))
+    likely = tokens + _tokens(min(text, FILE_TEXT_LIMIT * _BYTES))
+    # A character that is shown has at most four bytes.
+    return RequestTokens(likely=likely, most=tokens + min(text, FILE_TEXT_LIMIT) * 4)
 
 
 def _warned(levels: Sequence[_Level], charged: Amount) -> list[Warned]:
@@ -432,9 +522,14 @@ def _wait(level: _Level, at: datetime) -> int:
     return max(1, math.ceil((level.window.ends - at).total_seconds())) if level.window else _TURNS_RESET
 
 
+def _retry_after(level: _Level, at: datetime) -> int:
+    """Seconds until there may be room: what is held back is freed when its call ends."""
+    return _wait(level, at) if level.is_spent else min(_wait(level, at), _TURNS_RESET)
+
+
 def _refusal(levels: Sequence[_Level], at: datetime, rates: Sequence[Standing] = ()) -> BudgetSpent:
     violated = [level for level in levels if level.violated]
-    wait = max(_wait(level, at) for level in violated)
+    wait = max(_retry_after(level, at) for level in violated)
     return BudgetSpent(
         " ".join(_told(level) for level in violated) + f" Try again in {wait} s.",
         headers=headers([*rates, *(_standing(level, at) for level in levels)]) | {"Retry-After": str(wait)},
@@ -450,9 +545,9 @@ def _told(level: _Level) -> str:
         return f"{told}."
     if limit.unit == "turns":
         return f"{told} that have no answer yet."
-    if level.asked > limit.quota:
+    if level.likely > limit.quota:
         return (
-            f"{told}, less than the {limit.amount(level.asked)} that are held back for one model call; raise "
+            f"{told}, less than the {limit.amount(level.likely)} that are held back for one model call; raise "
             "it, or lower TORANA_MAX_OUTPUT_TOKENS."
         )
     return (

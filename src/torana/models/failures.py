@@ -34,6 +34,9 @@ from torana.telemetry import mask_text
 #: What a model call raises when the model, its provider or the way there is at fault; all for ``explain``.
 MODEL_ERRORS = (ModelAPIError, UnexpectedModelBehavior, FallbackExceptionGroup)
 
+#: What an SDK and pydantic-ai raise where an answer has the wrong shape, such as a text in place of a number.
+MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 _CHECK_ADDRESS = "check that TORANA_MODEL_BASE_URL is its API's address"
 _MESSAGE_LIMIT = 200
 _CHAIN_LIMIT = 10
@@ -53,8 +56,10 @@ def explain(error: Exception) -> ModelFailed:
     characters of the provider's own message, without keys and credentials. ``Retry-After`` is among its headers
     when the provider named a time of at most a day.
     """
-    if isinstance(error, ModelFailed):
-        return error
+    # An SDK may wrap what the HTTP client raises.
+    known = next((cause for cause in _chain(error) if isinstance(cause, ModelFailed)), None)
+    if known is not None:
+        return known
     if isinstance(error, FallbackExceptionGroup):
         return _explain_all([cause for cause in error.exceptions if isinstance(cause, Exception)])
     return ModelFailed(_detail(error), headers=_retry_after(error))

@@ -23,9 +23,11 @@ from pydantic_ai.settings import ModelSettings
 
 from torana.errors import ConfigInvalid
 from torana.models.builtin import BuiltinModel
-from torana.models.embeddings import Embedder
+from torana.models.embeddings import EMBEDDINGS_BYTES, Embedder
 from torana.models.failures import MODEL_ERRORS, explain
+from torana.models.http_bounds import bound_http
 from torana.models.openai_chat import send_as_it_is
+from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
 
 #: The name of the model that needs no provider.
@@ -127,6 +129,7 @@ class _Opener:
     api_key: str | None
     owner: _Service | None
     retries: int
+    max_response_bytes: int
 
     def open(self, name: str) -> Model:
         """The model of that name; ``ConfigInvalid`` says what is missing."""
@@ -159,7 +162,7 @@ class _Opener:
             raise ConfigInvalid(_not_installed(service_name, service, error)) from error
         except UserError as error:
             raise ConfigInvalid(_no_embeddings(name)) from error
-        self._limit_retries(provider)
+        self._limit_client(provider)
         return Embedder(name=name, model=model, provider=provider)
 
     def _arguments(self, name: str, service: _Service, url: str | None) -> dict[str, str]:
@@ -179,10 +182,11 @@ class _Opener:
             model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
         except ImportError as error:
             raise ConfigInvalid(_not_installed(service_name, service, error)) from error
-        self._limit_retries(provider)
+        self._limit_client(provider)
         if service.extra is None:
             send_as_it_is(provider.client)
         write_schemas_once(model)
+        bound_responses(model, max_bytes=self.max_response_bytes)
         return model
 
     def _other(self, name: str, service: _Service) -> Model:
@@ -198,10 +202,12 @@ class _Opener:
             raise ConfigInvalid(_not_installed(service_name, service, error)) from error
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
-        self._limit_retries(provider)
+        self._limit_client(provider)
+        bound_responses(model, max_bytes=self.max_response_bytes)
         return model
 
-    def _limit_retries(self, provider: Provider[Any]) -> None:
+    def _limit_client(self, provider: Provider[Any]) -> None:
+        bound_http(provider, max_bytes=self.max_response_bytes)
         # Some clients have no such attribute: Google's, which does not retry.
         if hasattr(provider.client, "max_retries"):
             provider.client.max_retries = self.retries
@@ -241,6 +247,7 @@ def open_model(
     base_url: str | None,
     api_key: str | None,
     builtin: Callable[[], Model],
+    max_response_bytes: int = RESPONSE_BYTES,
 ) -> Model:
     """The model with that name, or one that tries several in the given order.
 
@@ -252,7 +259,8 @@ def open_model(
     Nothing is sent, and only the libraries of the named providers are imported. The model waits 5 s for a
     connection and 600 s for each part of an answer. A single model repeats a request once when the provider
     fails in passing; in a list the next one is tried at once instead, as long as nothing of an answer came.
-    Enter it (``async with``) for as long as it is used: leaving closes its connections.
+    Enter it (``async with``) for as long as it is used: leaving closes its connections. A response of more than
+    ``max_response_bytes`` raises ``ModelResponseTooLarge``; see ``response_bounds`` and ``http_bounds``.
 
     Raises ``ConfigInvalid`` for an unknown name, a missing key or library, or an address that is none.
     """
@@ -265,6 +273,7 @@ def open_model(
         api_key=api_key,
         owner=services[0] if services else None,
         retries=0 if len(names) > 1 else 1,
+        max_response_bytes=max_response_bytes,
     )
     models = [builtin() if name == BUILTIN else opener.open(name) for name in names]
     return FallbackModel(*models, fallback_on=_FALL_BACK_ON) if len(models) > 1 else models[0]
@@ -288,7 +297,14 @@ def open_embedder(
     """
     services = [_service(model.partition(":")[0]) for model in models if model != BUILTIN]
     owner = services[0] if services else _service(name.partition(":")[0])
-    opener = _Opener(environ=environ, base_url=base_url, api_key=api_key, owner=owner, retries=0)
+    opener = _Opener(
+        environ=environ,
+        base_url=base_url,
+        api_key=api_key,
+        owner=owner,
+        retries=0,
+        max_response_bytes=EMBEDDINGS_BYTES,
+    )
     return opener.open_embedder(name)
 
 

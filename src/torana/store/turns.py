@@ -5,8 +5,11 @@ What is done for a caller names the owner, who may be ``EVERYONE`` where rows ar
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -18,6 +21,8 @@ from torana.messages import Failure, Inbound, Turn, TurnState, Usage
 from torana.store import approvals, attachments, deliveries, journal, usage
 from torana.store.tables import active, calls, history, owned, sessions, steps, turns, unfinished
 from torana.store.tables import approvals as asked
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class Ending:
     spent: Usage = field(default_factory=Usage)
     #: What a model call that was stopped had said by then; None where none ran.
     stopped_at: str | None = None
+    #: How many tokens the request of that call likely had; None where it was not measured.
+    stopped_request: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +168,31 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     """End a turn that no process runs and none is to run, with those that are merged into it."""
     return _end_all(connection, turn, ending, _beside(connection, turn))
+
+
+def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a running turn as failed, with those that were merged into it, and claim no other turn.
+
+    For a turn whose whole end the database refuses. What the turn used behind its last settled step is not
+    charged. Freeing what it held, withdrawing its questions and delivering the failure are left out where the
+    database refuses them.
+    """
+    merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+    ended = [_ended(one, ending) for one in (turn, *(_turn(row) for row in merged))]
+    for one in ended:
+        _unless_refused(connection, partial(usage.settle, turn=one, spent=Usage(), at=ending.at))
+        outcome = {"state": one.state, "ended_at": one.ended_at} | _failure(one) | _HOLDS_NOTHING
+        connection.execute(_FINISH, {"key": one.id} | outcome)
+        _unless_refused(connection, partial(deliveries.add, turn=one))
+    _unless_refused(connection, partial(approvals.withdraw, turn_id=turn.id, now=ending.at))
+    connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
+    return ended
+
+
+def unfinished_of(connection: Connection, session_id: str) -> list[Turn]:
+    """The unfinished turns of a session, in order."""
+    rows = connection.execute(_UNFINISHED_TURNS, {"session_id": session_id}).mappings()
+    return [_turn(row) for row in rows]
 
 
 def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
@@ -356,6 +388,15 @@ def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | 
     return ended
 
 
+def _unless_refused(connection: Connection, work: Callable[[Connection], object]) -> None:
+    """Execute ``work`` in a savepoint, and go on without it where it fails."""
+    try:
+        with connection.begin_nested():
+            work(connection)
+    except Exception:  # noqa: BLE001 - it is of less use than the end of the turn
+        _log.exception("part_of_turn_end_not_written")
+
+
 def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
     """Append to the session's history: in the order of ending, which an interrupted queue is not in."""
     values = {"session_id": turn.session_id, "owner": turn.owner, "turn_id": turn.id}
@@ -401,15 +442,20 @@ def _outcome(turn: Turn) -> dict[str, Any]:
     return {
         "state": turn.state,
         "reply": turn.reply,
-        "failure_code": turn.failure and turn.failure.code,
-        "failure_detail": turn.failure and turn.failure.detail,
-        "failure_retry_after": turn.failure and turn.failure.retry_after,
-        "failure_policies": " ".join(turn.failure.policies) if turn.failure else "",
         "model": turn.model,
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
         "cost_usd": turn.usage.cost_usd,
         "ended_at": turn.ended_at,
+    } | _failure(turn)
+
+
+def _failure(turn: Turn) -> dict[str, Any]:
+    return {
+        "failure_code": turn.failure and turn.failure.code,
+        "failure_detail": turn.failure and turn.failure.detail,
+        "failure_retry_after": turn.failure and turn.failure.retry_after,
+        "failure_policies": " ".join(turn.failure.policies) if turn.failure else "",
     }
 
 
@@ -523,6 +569,9 @@ _settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists(
 _idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
 _COUNT_CRASHES = sa.update(turns).where(active, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
 _ALL_UNFINISHED = sa.select(turns).where(unfinished).order_by(turns.c.session_id, turns.c.seq)
+_UNFINISHED_TURNS = (
+    sa.select(turns).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).order_by(turns.c.seq)
+)
 _IDLE_SESSIONS = (
     sa.select(turns.c.session_id)
     .where(unfinished)

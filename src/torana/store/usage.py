@@ -174,7 +174,7 @@ def _sum(first: Usage, second: Usage) -> Usage:
 
 
 def _amount(row: RowMapping) -> Amount:
-    return Amount(**{name: max(0, row[name] or 0) for name in _AMOUNTS})
+    return Amount(**{name: max(0, int(row[name] or 0)) for name in _AMOUNTS})
 
 
 _AMOUNTS = [field.name for field in fields(Amount)]
@@ -185,7 +185,8 @@ _IN_WINDOW = (
     & (usage.c.period <= sa.bindparam("last"))
     & (sa.func.length(usage.c.period) == sa.bindparam("length"))
 )
-_TOTAL = sa.select(*(sa.func.sum(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
+# Not ``sum``, which raises where rows of an older version add up to more than an integer holds.
+_TOTAL = sa.select(*(sa.func.total(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
 _ROWS = sa.select(usage).where(_IN_WINDOW).order_by(usage.c.period)
 
 

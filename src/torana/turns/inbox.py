@@ -19,7 +19,7 @@ from torana.errors import (
     NotFound,
     StoreUnavailable,
 )
-from torana.limits.budgets import Admitted, Budgets
+from torana.limits.budgets import Admitted, Budgets, RequestTokens
 from torana.limits.standings import Standing
 from torana.messages import Inbound, Turn, TurnEvent, new_id
 from torana.sessions import history
@@ -208,6 +208,11 @@ class Turns:
         queued = len(self._runner.live) - running
         return {"running": running - waiting, "waiting": waiting, "queued": queued}
 
+    @property
+    def stuck(self) -> int:
+        """The number of sessions in which nothing runs until the end of a turn can be written."""
+        return self._runner.stuck
+
     def asking(self, session_id: str) -> str | None:
         """The turn of a session that waits for somebody's approval, and with it all that stand behind it."""
         return self._runner.asking(session_id)
@@ -293,7 +298,7 @@ class Turns:
             return Submitted(turn=turn, new=False)  # somebody else's request with the same key came first
         self._budgets.tell(admitted.warned)
         _log.info("turn accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
-        self._begin(turn)
+        self._begin(turn, request=admitted.request)
         if accepted.interrupts is not None:
             self._runner.cancel(accepted.interrupts)
         if accepted.steers is not None:
@@ -361,8 +366,8 @@ class Turns:
             raise Erased(f"the turn {turn_id!r} was erased")
         raise NotFound(f"there is no turn {turn_id!r}")
 
-    def _begin(self, turn: Turn, *, settled: str = "") -> None:
-        self._runner.expect(turn, settled=settled)
+    def _begin(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
+        self._runner.expect(turn, settled=settled, request=request)
         if turn.state == "running":
             self._runner.start(turn)
 
@@ -422,10 +427,13 @@ class Turns:
     async def _isolate(self, sessions: Iterable[str]) -> None:
         """Run the next turn of each session, one after the other, while everything else waits."""
         for session_id in sessions:
-            turn = await self._runner.persist(partial(rows.claim_next, session_id=session_id))
-            if turn is not None:  # it was not cancelled meanwhile
-                _log.warning("turn runs alone: processes died over it", extra={"turn_id": turn.id})
-                await self._runner.start_alone(turn)
+            try:
+                turn = await self._runner.persist(partial(rows.claim_next, session_id=session_id))
+                if turn is not None:  # it was not cancelled meanwhile
+                    _log.warning("turn runs alone: processes died over it", extra={"turn_id": turn.id})
+                    await self._runner.start_alone(turn)
+            except Exception:  # noqa: BLE001 - everything else waits for this to end
+                _log.exception("session_not_isolated", extra={"session_id": session_id})
         self._runner.holding = False
         await self._release()
 

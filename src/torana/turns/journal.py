@@ -10,7 +10,7 @@ from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step, responses_of
 from torana.agent.texts import text_of
 from torana.errors import BudgetSpent
-from torana.limits.budgets import Budgets, Settled
+from torana.limits.budgets import Budgets, RequestTokens, Settled
 from torana.messages import Turn, Usage
 from torana.sessions import history
 from torana.store import journal as rows
@@ -47,7 +47,9 @@ class TurnJournal:
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
         asking: Asking,
+        request: RequestTokens | None = None,
     ) -> None:
+        """``request`` is the next request to the model, as far as something is known to be held back for it."""
         self.steps = steps
         self._run = run
         self._turn = turn
@@ -57,6 +59,9 @@ class TurnJournal:
         self._on_settled = on_settled
         self._asking = asking
         self._refusal: BudgetSpent | None = None
+        self._request = request
+        #: How many tokens the request likely has that was made last.
+        self.asked: int | None = None
         #: As a run that broke off has left it.
         self.owed = Usage()
         self.was_asking = False
@@ -71,6 +76,7 @@ class TurnJournal:
         is_steered: Callable[[], bool],
         on_settled: Callable[[], None],
         asking: Asking,
+        request: RequestTokens | None = None,
     ) -> TurnJournal:
         """The journal with what earlier attempts wrote; a first attempt has none to read."""
         earlier = turn.attempt - (turn.state == "running")
@@ -94,6 +100,7 @@ class TurnJournal:
             is_steered=is_steered,
             on_settled=on_settled,
             asking=asking,
+            request=request,
         )
 
     def call(self, step: int, call_id: str) -> Call | None:
@@ -127,6 +134,12 @@ class TurnJournal:
         """Have something held back for the next model call of a turn that goes on after a crash."""
         self._note(await self._run(partial(self._budgets.resume, turn=self._turn)))
 
+    async def hold(self, request: RequestTokens) -> None:
+        """See ``Journal``. The database is asked only where less is known to be held back."""
+        self.asked = request.likely
+        if (self._request is None or request.most > self._request.most) and self._refusal is None:
+            self._note(await self._run(partial(self._hold, request=request)))
+
     def check_budgets(self) -> None:
         """See ``Journal``."""
         if self._refusal is not None:
@@ -151,17 +164,26 @@ class TurnJournal:
 
     def _settle(self, connection: Connection, step: Step) -> Settled:
         rows.settle(connection, self._step(step))
-        return self._budgets.settle(connection, self._turn, responses_of(step.messages))
+        return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
 
     def _start(self, connection: Connection, call: Call, step: Step | None) -> Settled:
         rows.start(connection, self._call(call), step and self._step(step))
         if step is None:
             return Settled()
-        return self._budgets.settle(connection, self._turn, responses_of(step.messages))
+        return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
 
     def _finish(self, connection: Connection, call: Call) -> Settled:
         rows.finish(connection, self._call(call))
-        return self._budgets.add_result(connection, self._turn, call.result)
+        likely = self._request.likely if self._request else None
+        return self._requested(self._budgets.add_result(connection, self._turn, call.result, likely=likely))
+
+    def _hold(self, connection: Connection, request: RequestTokens) -> Settled:
+        return self._requested(self._budgets.hold(connection, self._turn, request))
+
+    def _requested(self, settled: Settled) -> Settled:
+        """Note the request for which something is held back now, before the next transaction begins."""
+        self._request = settled.request
+        return settled
 
     def _note(self, settled: Settled) -> None:
         self._budgets.tell(settled.warned)

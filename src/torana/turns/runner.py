@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, Protocol, TypeVar
 
 from torana.agent import Answer, Emit
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Journal, settled_messages
 from torana.agent.texts import text_of
-from torana.errors import GatewayError, QueueFull, StoreUnavailable, TurnTimeout
-from torana.limits.budgets import Budgets, Warned
+from torana.errors import GatewayError, ModelResponseTooLarge, QueueFull, StoreUnavailable, TurnTimeout
+from torana.limits.budgets import Budgets, RequestTokens, Warned
 from torana.messages import EventType, Turn
 from torana.store import turns as rows
 from torana.store.approvals import Approval
@@ -25,15 +26,18 @@ from torana.store.turns import Ending
 from torana.telemetry import bind
 from torana.turns.approvals import Approvals
 from torana.turns.endings import cut_off, failed, stopped
-from torana.turns.journal import Asking, Persists, TurnJournal
+from torana.turns.journal import Asking, Persists, TurnJournal, settled_text
 from torana.turns.log.base import EventLog
 from torana.turns.questions import asked_of
 from torana.turns.slot import Slot
 
 _STUCK = (
-    "Nothing runs in this session until the gateway is started again: the end of a turn could not be written, "
-    "and the gateway's log says why."
+    "Nothing runs in this session for the moment: the end of a turn could not be written, and the gateway's "
+    "log says why. The gateway tries again by itself; send the message again later."
 )
+
+#: Seconds between two tries to write the end of a turn that could not be written; the last one repeats.
+_PAUSES = (0.5, 2.0, 10.0, 30.0)
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +66,8 @@ class _Live:
     steered: bool = False
     #: Set while what happened in it cannot be written for a while.
     delayed: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Its first request to the model, for which something was held back when it was accepted.
+    request: RequestTokens | None = None
     #: Set when it has settled a step, or waits for somebody, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -97,8 +103,9 @@ class Runner:
         self._stopping = False
         self._live: dict[str, _Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Sessions in which nothing runs before the next start: a turn's end could not be written.
+        #: Sessions in which nothing runs, because the end of a turn could not be written, until it is.
         self._stuck: set[str] = set()
+        self._reviving: set[asyncio.Task[None]] = set()
         #: While a suspect runs alone nothing else is started.
         self.holding = False
 
@@ -117,6 +124,11 @@ class Runner:
         """How many of them wait for somebody's approval."""
         return sum(one.slot is not None and one.slot.away > 0 for one in self._live.values())
 
+    @property
+    def stuck(self) -> int:
+        """The number of sessions in which nothing runs until the end of a turn can be written."""
+        return len(self._stuck)
+
     def asking(self, session_id: str) -> str | None:
         """The turn of a session that waits for somebody's approval."""
         for turn_id, one in self._live.items():
@@ -134,12 +146,14 @@ class Runner:
         one = self._live.get(turn_id)
         await (one.delayed if one is not None else asyncio.Event()).wait()
 
-    def expect(self, turn: Turn, *, settled: str = "") -> None:
+    def expect(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
         """Let others wait for the turn's end, and begin the events of the attempt it is in or comes to.
 
-        ``settled`` is the text that earlier attempts settled.
+        ``settled`` is the text that earlier attempts settled; ``request`` is the turn's first request to the
+        model, where something was just held back for it.
         """
-        self._live[turn.id] = _Live(turn=turn, ending=asyncio.get_running_loop().create_future())
+        ending = asyncio.get_running_loop().create_future()
+        self._live[turn.id] = _Live(turn=turn, ending=ending, request=request)
         attempt = turn.attempt + (turn.state == "queued")
         self._log.open(turn.id, attempt=attempt)
         if attempt == 1:
@@ -182,6 +196,9 @@ class Runner:
         Those that only wait for somebody's approval do so after the next start.
         """
         self._stopping = True
+        for reviving in self._reviving:
+            reviving.cancel()
+        await asyncio.gather(*self._reviving, return_exceptions=True)
         at_rest = {one.task for one in self._live.values() if one.slot is not None and one.slot.rests}
         if busy := self._tasks - at_rest:
             await asyncio.wait(busy, timeout=grace)
@@ -208,11 +225,14 @@ class Runner:
                 self._log.append(ended.id, "message.snapshot", {"text": ended.reply})
             self._log.append(ended.id, ended.last_event, {})
         if self._ended is not None:
-            self._ended(ended)
+            try:
+                self._ended(ended)
+            except Exception:  # noqa: BLE001 - the session goes on, whatever a listener does
+                _log.exception("turn_end_listener_failed")
         _log.info("turn ended", extra={"state": ended.state, "model": ended.model})
 
     def check_runs(self, session_id: str) -> None:
-        """Raise ``QueueFull`` where what waits in a session would not be run before the next start."""
+        """Raise ``QueueFull`` where nothing runs in a session until the end of a turn can be written."""
         if session_id in self._stuck:
             raise QueueFull(_STUCK, headers={"Retry-After": "60"})
 
@@ -220,28 +240,77 @@ class Runner:
         """What is said of a turn of the session that has not ended and that nobody runs."""
         return StoreUnavailable(_STUCK) if session_id in self._stuck else stopped()
 
-    def _give_up_on(self, turn: Turn) -> None:
-        """Leave a turn whose end cannot be written to the next start, with those that stand behind it in its
-        session, and let nobody wait for them or watch.
-        """
-        self._stuck.add(turn.session_id)
-        for left in [one for one in self._live.values() if one.turn.session_id == turn.session_id]:
+    async def _run(self, turn: Turn, one: _Live) -> None:
+        with bind(turn_id=turn.id):
+            try:
+                ending = await self._answer(turn, one)
+            except Exception as error:  # noqa: BLE001 - as in _answer
+                ending = self._failed(error)
+            try:
+                ended, following, claimed = await self._record(turn, ending)
+            except Exception:  # noqa: BLE001 - nothing else would report it
+                _log.exception("turn_end_not_written", extra={"session_id": turn.session_id})
+                self._let_session_go(turn.session_id)
+                self._begin_reviving(partial(self._write_end, turn, ending))
+                return
+            self.tell_ends(ended)
+        if not claimed:
+            self._begin_reviving(partial(self._revive, turn.session_id))
+        elif following is not None:
+            # In a context of its own: the request that this turn's ended one came with is not its own.
+            self.start(following, context=Context())
+
+    def _let_session_go(self, session_id: str) -> None:
+        """Tell those who wait for a session's turns, or watch them, that nothing runs there for the moment."""
+        self._stuck.add(session_id)
+        for left in [one for one in self._live.values() if one.turn.session_id == session_id]:
             del self._live[left.turn.id]
             _let_go(left, StoreUnavailable(_STUCK))
             self._log.append(left.turn.id, "turn.failed", {})
 
-    async def _run(self, turn: Turn, one: _Live) -> None:
+    def _begin_reviving(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._stopping:  # the next start goes on
+            return
+        task = asyncio.create_task(work(), context=Context())
+        self._reviving.add(task)
+        task.add_done_callback(self._reviving.discard)
+
+    async def _write_end(self, turn: Turn, ending: Ending) -> None:
+        """Write the end of a turn, tried again until it can be written, and let its session go on."""
         with bind(turn_id=turn.id):
-            try:
-                ended, following = await self._record(turn, await self._answer(turn, one))
-            except Exception:  # noqa: BLE001 - nobody else would see it
-                _log.exception("a turn's end could not be written; the next start runs it again")
-                self._give_up_on(turn)
-                return
+            ended, following, _ = await self._until_done(partial(self._record, turn, ending))
+            _log.info("turn_end_written_late", extra={"session_id": turn.session_id})
             self.tell_ends(ended)
+        await self._revive(turn.session_id, following)
+
+    async def _revive(self, session_id: str, claimed: Turn | None = None) -> None:
+        """Run what waits in a session in which nothing runs: the ``claimed`` turn, or else the first one."""
+
+        def take_up(connection: Connection) -> tuple[list[tuple[Turn, str]], Turn | None]:
+            waiting = rows.unfinished_of(connection, session_id)
+            settled = [(turn, settled_text(connection, turn) if turn.attempt else "") for turn in waiting]
+            runs = any(turn.state != "queued" for turn in waiting)
+            if runs or self.holding or self._stopping:
+                return settled, claimed
+            return settled, rows.claim_next(connection, session_id)
+
+        waiting, following = await self._until_done(partial(self.persist, take_up))
+        self._stuck.discard(session_id)
+        for turn, settled in waiting:
+            if turn.id not in self._live:
+                self.expect(turn, settled=settled)
         if following is not None:
-            # In a context of its own: the request that this turn's ended one came with is not its own.
-            self.start(following, context=Context())
+            self.start(following)
+
+    async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``work`` returns; after an error it is tried again, with pauses."""
+        for seconds in chain(_PAUSES, repeat(_PAUSES[-1])):
+            try:
+                return await work()
+            except Exception:  # noqa: BLE001 - it is tried again
+                _log.exception("session_not_revived")
+            await self._pause(seconds)
+        raise AssertionError("the pauses do not end")
 
     async def _answer(self, turn: Turn, one: _Live) -> Ending:
         """Ask the agent; whatever goes wrong becomes the turn's failure."""
@@ -266,6 +335,8 @@ class Runner:
             return told.paid(cut_off(turn, told.text, self._clock()), stopped=True)
         except TimeoutError as error:
             return told.paid(self._failed(TurnTimeout() if slot.expired else error), stopped=slot.expired)
+        except ModelResponseTooLarge as error:  # the provider charges for it, and its usage is not known
+            return told.paid(self._failed(error), stopped=True)
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return told.paid(self._failed(error))
         return told.paid(
@@ -299,12 +370,21 @@ class Runner:
     def _failed(self, error: BaseException) -> Ending:
         return failed(error, self._clock())
 
-    async def _record(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
-        """Write the end down; an answer that no database would take is a failure of the turn."""
+    async def _record(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
+        """Write the end of a turn, and tell whether the session's next turn was claimed, if there is one.
+
+        Where the database refuses it, the turn fails instead, and where it refuses that too, the failure is
+        written without what it cost, and no turn is claimed.
+        """
         try:
-            return await self._written(turn, ending)
+            return *await self._written(turn, ending), True
         except Exception as error:  # noqa: BLE001 - as in _answer
-            return await self._written(turn, replace(self._failed(error), spent=ending.spent))
+            failure = self._failed(error)
+        try:
+            return *await self._written(turn, replace(failure, spent=ending.spent)), True
+        except Exception:  # noqa: BLE001 - as in _answer
+            _log.exception("turn_cost_not_written")
+        return await self.persist(partial(rows.fail_bare, turn=turn, ending=failure)), None, False
 
     async def _written(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None]:
         work = partial(self._finish, turn=turn, ending=ending)
@@ -317,7 +397,7 @@ class Runner:
     ) -> tuple[tuple[list[Turn], Turn | None], list[Warned]]:
         held = self._budgets.held(connection, turn)
         if ending.stopped_at is not None:
-            self._budgets.stop(connection, turn, ending.stopped_at)
+            self._budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
         # Asked at each try. What is claimed once stopping is not begun, and would be blamed for a kill.
         ended, following = rows.finish(connection, turn, ending, hold=self.holding or self._stopping)
         return (ended, following), self._budgets.warnings(connection, ended[0], held)
@@ -340,6 +420,7 @@ class Runner:
             is_steered=lambda: turn.attempt > 1 or one.steered,
             on_settled=one.settled.set,
             asking=asking,
+            request=one.request,
         )
 
 
@@ -370,7 +451,7 @@ class _Told:
         if self._journal is None:
             return ending
         asked = "".join(self._pieces[self._asked_at :]) if stopped and self._journal.was_asking else None
-        return replace(ending, spent=self._journal.owed, stopped_at=asked)
+        return replace(ending, spent=self._journal.owed, stopped_at=asked, stopped_request=self._journal.asked)
 
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
         if type_ == "message.delta":

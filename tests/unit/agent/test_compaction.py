@@ -67,7 +67,9 @@ async def gateway(
     real = loop.time
     monkeypatch.setattr(loop, "time", lambda: real() + ahead)
 
-    def make(*summaries: str | list[Piece], shown: int = SHOWN, timeout: float = 60) -> Gateway:
+    def make(
+        *summaries: str | list[Piece], shown: int = SHOWN, timeout: float = 60, room: int = 1_000_000
+    ) -> Gateway:
         model, summariser = ScriptedModel(*["re"] * 100), ScriptedModel(*summaries)
         spent: list[tuple[Turn, ModelResponse]] = []
         faults: list[Exception] = []
@@ -83,9 +85,13 @@ async def gateway(
             ahead += timeout
             await database.run(lambda connection: connection.closed)
 
+        async def affordable(_turn: Turn, size: int) -> bool:
+            return size <= room
+
         compaction = Compaction(
             model=summariser,
             summaries=Summaries(database=database, history_messages=shown),
+            affordable=affordable,
             spent=keep,
             timeout=timeout,
             pause=pause,
@@ -146,6 +152,17 @@ async def test_what_falls_out_of_the_window_is_told_in_short(
     # What the window has room for stays there in full.
     assert [part.content for part in prompts(here.model)] == ["b", "c", "d"]
     assert [(turn.id, type(response)) for turn, response in here.spent] == [(last.id, ModelResponse)]
+
+
+async def test_summary_that_no_limit_has_room_for_is_not_made(
+    gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], database: Database
+) -> None:
+    here = gateway("never", room=100)
+
+    last = await talk(here, "a", "b", "c", "d")
+
+    assert here.summariser.requests == []
+    assert await row_of(database, last) == (None, 0)
 
 
 async def test_the_next_summary_is_made_of_the_last_one_and_of_what_is_new(

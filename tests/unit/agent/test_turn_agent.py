@@ -24,6 +24,7 @@ from torana.agent import Answer, Bounds, TurnAgent
 from torana.agent.approval import Decision, Question
 from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
+from torana.limits.budgets import RequestTokens
 from torana.memory import Memory
 from torana.messages import EventType, Inbound, Turn, Usage
 from torana.sessions import history
@@ -79,6 +80,9 @@ class Unwritten:
 
     def leave(self, *, owed: Usage, asking: bool) -> None:
         self.owed, self.was_asking = owed, asking
+
+    async def hold(self, request: RequestTokens) -> None:
+        pass
 
     def check_budgets(self) -> None:
         pass

@@ -26,8 +26,8 @@ from torana.store import usage
 from torana.store.database import Connection, Database, sqlite_engine
 from torana.store.turns import Ending, NewTurn
 
-#: What one call holds back: 10 for the message and what is always there, and 10 for the answer.
-ESTIMATE = Estimate(output=10, overhead=8)
+#: What one call holds back: 10 for the message (5 bytes) and what is always there, and 10 for the answer.
+ESTIMATE = Estimate(output=10, overhead=5)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ async def test_a_tools_result_is_held_back_too(gate: Callable[..., Gate], databa
 
     assert fits.refusal is None
     assert too_much.refusal is not None
-    assert "less than the 127 tokens that are held back" in too_much.refusal.detail
+    assert "less than the 147 tokens that are held back" in too_much.refusal.detail
     assert too_much.refusal.extra["violatedPolicies"] == ["user-tokens-day"]
     assert await budget.level() == (7, 0)
 
@@ -200,9 +200,9 @@ async def test_a_provider_that_tells_no_usage_is_reckoned_with_as_before(gate: C
 
 
 async def test_a_limit_below_one_call_says_so(gate: Callable[..., Gate]) -> None:
-    refused = await gate("19 tokens/day").refusal()
+    refused = await gate("16 tokens/day").refusal()
 
-    assert "less than the 20 tokens that are held back for one model call" in refused.detail
+    assert "less than the 17 tokens that are held back for one model call" in refused.detail
     assert "TORANA_MAX_OUTPUT_TOKENS" in refused.detail
 
 

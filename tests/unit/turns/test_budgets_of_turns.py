@@ -15,8 +15,9 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart
 
 from torana.agent import Bounds
 from torana.agent.journal import responses_of
+from torana.agent.request_size import FixedTokens
 from torana.api.problems import error_from
-from torana.errors import BudgetSpent
+from torana.errors import BudgetSpent, ModelResponseTooLarge
 from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
@@ -45,7 +46,7 @@ def clock() -> Callable[[], datetime]:
 
 @pytest.fixture
 def budgets(clock: Callable[[], datetime]) -> Callable[..., Budgets]:
-    """``budgets("1000 tokens/day")``: ana's; a call holds back 202 tokens for a short message."""
+    """``budgets("1000 tokens/day")``: ana's; a call holds back 205 tokens for a short message."""
 
     def make(*limits: str) -> Budgets:
         return Budgets(
@@ -135,6 +136,62 @@ async def test_tools_of_one_step_all_run_before_a_turn_is_stopped(
 
     assert failed.failure is not None
     assert (failed.failure.code, reader.runs) == ("budget_spent", 3)
+
+
+@pytest.fixture
+def measured() -> FixedTokens:
+    """What measures requests, and knows of no tool when a message is accepted."""
+    return FixedTokens(instruction_bytes=lambda: 0, tool_bytes=lambda: 0)
+
+
+async def test_request_that_is_larger_than_reckoned_is_not_made(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    measured: FixedTokens,
+) -> None:
+    toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})
+    toolset.add_function(Reader(1).read, description="x" * 9_000)
+    model = ScriptedModel("never")
+    turns = open_turns(agent=open_agent(model, toolset, fixed_tokens=measured), budgets=budgets(DAY))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.failure is not None
+    assert (failed.failure.code, model.requests) == ("budget_spent", [])
+    spent = await level(database)
+    assert (spent.limits[0].used, spent.limits[0].reserved) == (0, 0)
+
+
+async def test_what_a_model_is_told_of_wrong_calls_is_held_back_too(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, measured: FixedTokens
+) -> None:
+    wrong = ToolCallPart("read", {"size": "x" * 20_000})
+    model = ScriptedModel([wrong], "never")
+    agent = open_agent(model, Reader(1).toolset, fixed_tokens=measured)
+    turns = open_turns(agent=agent, budgets=budgets("6000 tokens/day"))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.failure is not None
+    assert (failed.failure.code, len(model.requests)) == ("budget_spent", 1)
+
+
+async def test_cut_off_response_is_paid_for(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, measured: FixedTokens
+) -> None:
+    model = ScriptedModel([LONG, ModelResponseTooLarge()])
+    turns = open_turns(agent=open_agent(model, fixed_tokens=measured), budgets=budgets("100000 tokens/day"))
+
+    failed = await turns.ended(await turns.accept(message(user="ana")))
+
+    assert failed.failure is not None
+    assert failed.failure.code == "model_response_too_large"
+    assert failed.usage.output_tokens == len(LONG) // 3
+    assert 1_000 < failed.usage.input_tokens < 20_000
 
 
 async def test_a_refused_retry_leaves_the_turn_failed(
@@ -315,7 +372,7 @@ async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
     turns = open_turns(agent=open_agent(ScriptedModel(["", gate, "one"], "two")), budgets=budgets(DAY))
     first = await turns.accept(message(user="ana"))
     second = await turns.accept(message(user="ana", on_busy="steer"))
-    assert (await level(database)).limits[0].reserved == 2 * 202
+    assert (await level(database)).limits[0].reserved == 2 * 205
     gate.set()
     await turns.ended(first)
     await turns.ended(second)

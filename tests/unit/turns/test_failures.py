@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torana.messages import Inbound, Turn, TurnEvent, Usage
 from torana.store import journal as journal_rows
 from torana.store.database import Database, T
 from torana.testing import ScriptedModel
-from torana.turns import Turns
+from torana.turns import Turns, runner
 
 OpenTurns = Callable[..., Turns]
 Say = Callable[..., Awaitable[Turn]]
@@ -133,11 +134,11 @@ async def test_nor_for_what_waits_behind_an_end_that_cannot_be_written(
             await one
     assert [events[-1].type for events in await asyncio.gather(*watchers)] == ["turn.failed"] * 3
     assert turns.live == []
-    with pytest.raises(StoreUnavailable, match="until the gateway is started again"):
+    with pytest.raises(StoreUnavailable, match="The gateway tries again by itself"):
         await turns.ended(accepted[0])
-    with pytest.raises(QueueFull, match="until the gateway is started again"):
+    with pytest.raises(QueueFull, match="The gateway tries again by itself"):
         await turns.accept(message())
-    with pytest.raises(QueueFull, match="until the gateway is started again"):
+    with pytest.raises(QueueFull, match="The gateway tries again by itself"):
         await turns.retry(broken.owner, broken.id)
     assert (await turns.accept(message(channel="elsewhere"))).state == "running"
     await turns.stop(grace=0)
@@ -164,6 +165,144 @@ def refuse_ends(connection: Connection) -> None:
 def take_ends(connection: Connection) -> None:
     """Have it take them again."""
     connection.exec_driver_sql("DROP TRIGGER no_end")
+
+
+class Pauses:
+    """Pauses that last until the test ends them."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._begun = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self._begun.set()
+        await self._over.wait()
+
+    async def begun(self) -> None:
+        await self._begun.wait()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+async def test_session_goes_on_without_a_restart_once_the_end_can_be_written(
+    open_turns: OpenTurns, say: Say, message: Message, database: Database
+) -> None:
+    gate, pauses, ended = asyncio.Event(), Pauses(), asyncio.Queue[Turn]()
+    model = ScriptedModel(["It is ", gate, "kept."], "two", "three")
+    turns = open_turns(model, pause=pauses, ended=ended.put_nowait)
+    first, second = await turns.accept(message()), await turns.accept(message())
+    await database.run(refuse_ends)
+    gate.set()
+    await pauses.begun()
+
+    assert turns.stuck == 1
+    with pytest.raises(StoreUnavailable):
+        await turns.ended(second)
+    with pytest.raises(QueueFull):
+        await turns.accept(message())
+    await database.run(take_ends)
+    pauses.end()
+
+    assert [(turn.id, turn.reply) for turn in (await ended.get(), await ended.get())] == [
+        (first.id, "It is kept."),
+        (second.id, "two"),
+    ]
+    assert turns.stuck == 0
+    assert (await say(turns)).reply == "three"
+
+
+async def test_end_is_tried_again_after_pauses_that_grow(
+    open_turns: OpenTurns, message: Message, database: Database
+) -> None:
+    seconds: list[float] = []
+    enough = asyncio.Event()
+
+    async def pause(length: float) -> None:
+        seconds.append(length)
+        if len(seconds) == 6:
+            enough.set()
+            await asyncio.Event().wait()
+
+    turns = open_turns(ScriptedModel("lost"), pause=pause)
+    await database.run(refuse_ends)
+    await turns.accept(message())
+
+    await enough.wait()
+
+    assert seconds == [0.5, 2.0, 10.0, 30.0, 30.0, 30.0]
+
+
+REFUSED = {
+    "usage": "BEFORE UPDATE ON usage WHEN NEW.output_tokens > 0",
+    "history": "BEFORE INSERT ON history",
+    "deliveries": "BEFORE INSERT ON deliveries",
+    "next turn": "BEFORE UPDATE ON turns WHEN NEW.state = 'running' AND OLD.seq = 2 AND NEW.attempt = 1",
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+async def test_part_of_an_end_that_the_database_refuses_holds_up_no_session(
+    open_turns: OpenTurns, message: Message, database: Database, refused: str
+) -> None:
+    gate, pauses = asyncio.Event(), Pauses()
+    turns = open_turns(ScriptedModel(["It is ", gate, "lost."], "two"), pause=pauses)
+    first = await turns.accept(replace(message(), account="a", place="{}", message="1"))
+    second = await turns.accept(replace(message(), account="a", place="{}", message="2"))
+    await database.run(partial(plant, trigger=REFUSED[refused]))
+    gate.set()
+
+    ended = await turns.ended(first)
+    await database.run(partial(dig_out))
+    pauses.end()
+
+    assert (ended.state, ended.failure and ended.failure.code) == ("failed", "internal_error")
+    assert (await turns.ended(second)).reply == "two"
+    assert turns.stuck == 0
+
+
+def plant(connection: Connection, trigger: str) -> None:
+    """Have the database refuse a part of what an end writes."""
+    connection.exec_driver_sql(f"CREATE TRIGGER planted {trigger} BEGIN SELECT RAISE(ABORT, 'planted'); END")
+
+
+def dig_out(connection: Connection) -> None:
+    connection.exec_driver_sql("DROP TRIGGER planted")
+
+
+async def test_session_goes_on_whatever_a_listener_does(open_turns: OpenTurns, message: Message) -> None:
+    def fail(_: Turn) -> None:
+        raise LookupError
+
+    gate = asyncio.Event()
+    turns = open_turns(ScriptedModel([gate, "one"], "two"), ended=fail)
+    first, second = await turns.accept(message()), await turns.accept(message())
+    gate.set()
+
+    assert [(await turns.ended(turn)).reply for turn in (first, second)] == ["one", "two"]
+
+
+async def test_turn_whose_end_cannot_be_made_fails(
+    open_turns: OpenTurns, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(runner, "cut_off", fail)
+    begun = asyncio.Event()
+    turns = open_turns(ScriptedModel(["It ", asyncio.Event()], "two"))
+    first, second = await turns.accept(message()), await turns.accept(message())
+    async for event in turns.events(first):
+        if event.type == "message.delta":
+            begun.set()
+            break
+
+    cancelled = await turns.cancel(first.owner, first.id)
+
+    assert (cancelled.state, cancelled.failure and cancelled.failure.code) == ("failed", "internal_error")
+    assert (await turns.ended(second)).reply == "two"
 
 
 async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while(

@@ -5,7 +5,7 @@
 
 from torana.testing.openai_server.rules import Rule, fixed_phrases
 from torana.testing.openai_server.server import MODEL_NAME, Fault, OpenAIStandIn
-from torana.testing.openai_server.wire import Answer, Call, ChatRequest
+from torana.testing.openai_server.wire import Answer, Call, ChatRequest, RawReply, Reply
 
 __all__ = [
     "MODEL_NAME",
@@ -14,6 +14,8 @@ __all__ = [
     "ChatRequest",
     "Fault",
     "OpenAIStandIn",
+    "RawReply",
+    "Reply",
     "Rule",
     "fixed_phrases",
 ]

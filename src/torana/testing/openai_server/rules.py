@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torana.testing.openai_server.wire import Answer, Call, ChatRequest
+from torana.testing.openai_server.wire import Answer, Call, ChatRequest, RawReply, Reply
 
 #: Decides what is answered. It must be deterministic and quick; it runs in the server's event loop.
-Rule = Callable[[ChatRequest], Answer]
+Rule = Callable[[ChatRequest], Answer | Reply | RawReply]
 
 
 @dataclass(frozen=True, slots=True)

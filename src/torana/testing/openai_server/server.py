@@ -24,7 +24,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from torana.testing.openai_server.rules import Rule, fixed_phrases
-from torana.testing.openai_server.wire import ChatRequest, Completion, EmbeddingRequest, embeddings, error_body
+from torana.testing.openai_server.wire import (
+    ChatRequest,
+    Completion,
+    EmbeddingRequest,
+    RawReply,
+    Reply,
+    embeddings,
+    error_body,
+)
 
 #: The one model that the stand-in lists. It answers to any name.
 MODEL_NAME = "stand-in"
@@ -137,7 +145,11 @@ class OpenAIStandIn:
         await _pause(request, fault.delay)
         if fault.status is not None:
             return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
-        return _render(self._completion(asked), fault)
+        said = self._reply(asked)
+        if isinstance(said, RawReply):
+            return StreamingResponse(said.body, status_code=said.status, headers=said.headers)
+        reply = said if isinstance(said, Reply) else Reply(answer=said)
+        return _render(self._completion(asked, reply), fault)
 
     async def _embeddings(self, request: Request) -> Response:
         if refusal := self._refusal(request):
@@ -152,12 +164,14 @@ class OpenAIStandIn:
             return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
         return JSONResponse(embeddings(asked))
 
-    def _completion(self, asked: ChatRequest) -> Completion:
+    def _completion(self, asked: ChatRequest, reply: Reply) -> Completion:
         return Completion(
             id=f"chatcmpl-{next(self._numbers)}",
             created=int(time.time()),
             request=asked,
-            answer=self._reply(asked),
+            answer=reply.answer,
+            usage=reply.usage,
+            pieces=reply.pieces,
         )
 
     def _refusal(self, request: Request) -> Response | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
@@ -32,10 +32,34 @@ class Call:
 Answer = str | Sequence[Call]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer with the usage to report for it, or a stream of texts of any length.
+
+    ``usage`` is the JSON object to send; without it the words of the request and the answer are counted.
+    ``pieces`` are sent one by one, each in an event of its own, behind ``answer``; they are read as the client
+    reads, so that their number may be infinite, and are not counted.
+    """
+
+    answer: Answer = ""
+    usage: Mapping[str, Any] | None = None
+    pieces: Iterable[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawReply:
+    """A response of any bytes, read as the client reads, with these headers."""
+
+    body: Iterable[bytes]
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
+
+
 class FunctionSpec(BaseModel):
-    """A tool's name and the JSON schema of its arguments."""
+    """A tool's name, its description, and the JSON schema of its arguments."""
 
     name: str
+    description: str = ""
     parameters: dict[str, Any] = {}
 
 
@@ -92,12 +116,14 @@ class Completion:
     created: int
     request: ChatRequest
     answer: Answer
+    usage: Mapping[str, Any] | None = None
+    pieces: Iterable[str] = ()
 
     def whole(self) -> dict[str, Any]:
         """The ``chat.completion`` object."""
         message: dict[str, Any] = {"role": "assistant", "content": None}
         if isinstance(self.answer, str):
-            message["content"] = self.answer
+            message["content"] = "".join([self.answer, *self.pieces])
         else:
             message["tool_calls"] = self._calls(self.answer)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
@@ -134,6 +160,7 @@ class Completion:
     def _deltas(self) -> Iterator[dict[str, Any]]:
         if isinstance(self.answer, str):
             yield from ({"content": word} for word in _WORD.findall(self.answer))
+            yield from ({"content": piece} for piece in self.pieces)
             return
         for index, call in enumerate(self._calls(self.answer)):
             arguments = call["function"]["arguments"]
@@ -153,8 +180,10 @@ class Completion:
             for number, call in enumerate(calls, start=1)
         ]
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> Mapping[str, Any]:
         """Words stand for tokens: steady, and near enough to be plausible."""
+        if self.usage is not None:
+            return self.usage
         asked = sum(len(_text(message).split()) for message in self.request.messages)
         said = self.answer if isinstance(self.answer, str) else json.dumps(self._calls(self.answer))
         answered = len(said.split())

@@ -61,6 +61,8 @@ class McpServers:
         self.servers: Mapping[str, Server] = {server.name: server for server in servers}
         self._tasks: list[asyncio.Task[None]] = []
         self._head_start = head_start
+        #: By server, the offers that were measured last, and their size.
+        self._sizes: dict[str, tuple[Sequence[Offer], int]] = {}
         self._patient_until = 0.0
 
     def start(self) -> None:
@@ -84,6 +86,10 @@ class McpServers:
             await asyncio.wait(tasks, timeout=left)
         for task in tasks:
             task.cancel()
+
+    def offered_size(self) -> int:
+        """The characters that all offered tools take of a request to the model. Any thread may ask."""
+        return sum(self._size_of(name, one.offers) for name, one in self.supervisors.items())
 
     def status(self) -> list[dict[str, Any]]:
         """How each stands, as in ``/v1/status``."""
@@ -112,6 +118,13 @@ class McpServers:
         except OSError as error:
             raise StoreUnavailable(f"the approval cannot be kept: {error}") from error
         return self._record(self.supervisors[name])
+
+    def _size_of(self, name: str, offers: Sequence[Offer]) -> int:
+        measured, size = self._sizes.get(name, ((), 0))
+        if offers is not measured:
+            size = sum(offer.size for offer in offers)
+            self._sizes[name] = offers, size
+        return size
 
     @staticmethod
     def _record(supervisor: Supervisor) -> dict[str, Any]:

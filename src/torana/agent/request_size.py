@@ -1,0 +1,203 @@
+"""Measures a request to the model in tokens, before it is made.
+
+A text has at most as many tokens as bytes. For tools' definitions that is far too much, so a smaller number
+replaces it once a provider has reported one: they have no more tokens than a whole request that held them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
+
+from torana.limits.budgets import RequestTokens, tokens_of_files
+
+#: Bytes that a part of a message, or a tool, has in a request besides its texts, such as its role.
+_FRAME = 64
+
+#: Sets of tools whose tokens are remembered: which tools are shown depends on the operator's rules.
+_SETS = 16
+
+#: Models of which it is remembered how many tokens a set has.
+_MODELS = 8
+
+
+@dataclass(slots=True)
+class ToolSet:
+    """Tools that were shown together, and the smallest request of each model that held them."""
+
+    tools: Sequence[ToolDefinition]
+    size: int
+    _least: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def tokens(self) -> RequestTokens:
+        """The tokens of the tools' definitions, whichever of the known models answers."""
+        if not self._least:
+            return RequestTokens.of_bytes(self.size)
+        known = min(self.size, max(self._least.values()))
+        return RequestTokens(likely=known, most=known)
+
+    def learn(self, response: ModelResponse) -> None:
+        """Note the tokens of a request that held these tools, as the provider has reported them."""
+        model, tokens = response.model_name or "", response.usage.input_tokens
+        if tokens > 0 and (model in self._least or len(self._least) < _MODELS):
+            self._least[model] = min(tokens, self._least.get(model, tokens))
+
+    def consists_of(self, tools: Sequence[ToolDefinition]) -> bool:
+        """Whether these are the same tools in the same order."""
+        return len(tools) == len(self.tools) and all(map(_is_same, tools, self.tools))
+
+
+class FixedTokens:
+    """Measures the part that all requests begin with: the instructions and the tools' definitions.
+
+    Called, it gives the tokens for a message that is being accepted; this may happen in any thread.
+    """
+
+    def __init__(self, *, instruction_bytes: Callable[[], int], tool_bytes: Callable[[], int]) -> None:
+        """The sizes are of what a run may be shown at the moment."""
+        self._instruction_bytes = instruction_bytes
+        self._tool_bytes = tool_bytes
+        #: The newest is the last.
+        self._sets: tuple[ToolSet, ...] = ()
+        #: The set that was shown last, and the size of all tools at that time.
+        self._last: tuple[ToolSet, int] | None = None
+
+    def __call__(self) -> RequestTokens:
+        """The tokens of the fixed part of a request that is made now."""
+        size, last = self._tool_bytes(), self._last
+        instructions = RequestTokens.of_bytes(self._instruction_bytes())
+        if last is None:
+            return instructions + RequestTokens.of_bytes(size)
+        shown, size_then = last
+        return instructions + shown.tokens + RequestTokens.of_bytes(max(0, size - size_then))
+
+    def show(self, tools: Sequence[ToolDefinition]) -> ToolSet:
+        """The set of these tools, which a request is about to hold."""
+        shown = next((one for one in reversed(self._sets) if one.consists_of(tools)), None)
+        if shown is None:
+            shown = ToolSet(tools=tuple(tools), size=sum(map(definition_bytes, tools)))
+            self._sets = (*self._sets[1 - _SETS :], shown)
+        self._last = shown, self._tool_bytes()
+        return shown
+
+
+class RequestMeter:
+    """Measures the requests of one run."""
+
+    def __init__(self, fixed: FixedTokens) -> None:
+        self._fixed = fixed
+        self._shown: ToolSet | None = None
+        self._fixed_bytes = 0
+        self._messages = 0
+        self._measured = RequestTokens(likely=0, most=0)
+        #: The tokens of the last request and its response.
+        self._before: RequestTokens | None = None
+
+    def measure(self, asked: ModelRequestContext) -> RequestTokens:
+        """The tokens of a request. Of one that goes on behind a response only what is new is counted."""
+        parameters = asked.model_request_parameters
+        shown = self._fixed.show(parameters.function_tools)
+        instructions = sum(_bytes(part.content) for part in parameters.instruction_parts or ())
+        fixed_bytes = shown.size + instructions
+        if self._before is None:
+            text = RequestTokens.of_bytes(instructions + message_bytes(asked.messages))
+            self._measured = shown.tokens + text + _files_in(asked.messages)
+        else:
+            new = asked.messages[self._messages + 1 :]
+            grown = max(0, fixed_bytes - self._fixed_bytes)
+            self._measured = self._before + RequestTokens.of_bytes(grown + message_bytes(new)) + _files_in(new)
+        self._shown, self._fixed_bytes, self._messages = shown, fixed_bytes, len(asked.messages)
+        return self._measured
+
+    def learn(self, response: ModelResponse) -> None:
+        """Note what the provider reports of the request that was measured last."""
+        if self._shown is not None:
+            self._shown.learn(response)
+        used = response.usage
+        if used.input_tokens:
+            tokens = used.input_tokens + used.output_tokens
+            self._before = RequestTokens(likely=tokens, most=tokens)
+        else:
+            self._before = self._measured + RequestTokens.of_bytes(message_bytes([response]))
+
+
+def definition_bytes(tool: ToolDefinition) -> int:
+    """The bytes of a tool's definition in a request."""
+    schema = json.dumps(tool.parameters_json_schema, ensure_ascii=False)
+    return _FRAME + _bytes(tool.name) + _bytes(tool.description or "") + _bytes(schema)
+
+
+def message_bytes(messages: Sequence[ModelMessage]) -> int:
+    """The bytes of the messages' texts in a request."""
+    return sum(_FRAME + _part_bytes(part) for message in messages for part in message.parts)
+
+
+def _part_bytes(part: ModelRequestPart | ModelResponsePart) -> int:
+    match part:
+        case ToolCallPart():
+            return _bytes(part.tool_name) + _bytes(part.tool_call_id) + _bytes(part.args_as_json_str())
+        case ToolReturnPart():
+            return _bytes(part.tool_name) + _bytes(part.tool_call_id) + _bytes(part.model_response_str())
+        case UserPromptPart(content=str() as text):
+            return _bytes(text)
+        case UserPromptPart(content=contents):
+            return sum(map(_content_bytes, contents))
+        case TextPart() | ThinkingPart() | SystemPromptPart():
+            return _bytes(part.content)
+        case _:
+            return _bytes(str(getattr(part, "content", "")))
+
+
+def _content_bytes(content: UserContent) -> int:
+    match content:
+        case str():
+            return _FRAME + _bytes(content)
+        case TextContent():
+            return _FRAME + _bytes(content.content)
+        case _:
+            return _FRAME
+
+
+def _files_in(messages: Sequence[ModelMessage]) -> RequestTokens:
+    """The tokens of the files that the messages hold besides their texts."""
+    files = [
+        (content.media_type, len(content.data))
+        for message in messages
+        for part in message.parts
+        if isinstance(part, UserPromptPart) and not isinstance(part.content, str)
+        for content in part.content
+        if isinstance(content, BinaryContent)
+    ]
+    return tokens_of_files(files)
+
+
+def _is_same(one: ToolDefinition, other: ToolDefinition) -> bool:
+    """Whether two definitions are one tool's; the same schema is the very object."""
+    return one is other or (
+        one.parameters_json_schema is other.parameters_json_schema
+        and (one.name, one.description) == (other.name, other.description)
+    )
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))

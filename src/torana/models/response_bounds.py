@@ -1,0 +1,191 @@
+"""Bounds what a provider answers: the size of a response, and the usage that it reports.
+
+A provider is a server that the gateway does not control. A response that passes a bound ends the request while
+it streams, so that neither memory nor the database grows with what the server sends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields, is_dataclass, replace
+from decimal import Decimal
+from typing import Any, cast
+
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.messages import (
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPartDelta,
+)
+from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.usage import RequestUsage
+
+from torana.errors import ModelResponseTooLarge
+from torana.models.failures import MISSHAPEN
+
+#: Bytes of text, thinking and tool calls in one response, where no setting says otherwise.
+RESPONSE_BYTES = 1_048_576
+
+#: Parts of one response: texts, thoughts and tool calls. Providers allow up to 128 tool calls.
+_PARTS = 256
+
+#: Bytes of what a response holds besides its parts, such as its id and the model's name.
+_METADATA_BYTES = 65_536
+
+#: Tokens of one call: ten times the largest context window that is sold. Money of one call, in dollars.
+_TOKENS = 100_000_000
+_DOLLARS = 10_000
+
+#: Counts of other names that a provider may report for one call, such as tokens of a rejected prediction.
+_DETAILS = 32
+
+
+def bound_responses(model: Model, *, max_bytes: int) -> None:
+    """Make this model refuse a response of more than ``max_bytes``, and report plausible usage only.
+
+    A request then raises ``ModelResponseTooLarge``; a stream raises it as soon as the bound is passed, and the
+    connection to the provider is closed. A response that has the wrong shape is ``UnexpectedModelBehavior``.
+    """
+    request, request_stream = model.request, model.request_stream
+
+    async def request_bounded(*arguments: Any, **options: Any) -> ModelResponse:
+        try:
+            response = await request(*arguments, **options)
+        except MISSHAPEN as error:
+            raise _misshapen(error) from error
+        meter = _Meter(max_bytes)
+        for part in response.parts:
+            meter.add_part(part)
+        meter.check_metadata(response)
+        return replace(response, usage=plausible(response.usage))
+
+    @asynccontextmanager
+    async def stream_bounded(*arguments: Any, **options: Any) -> AsyncGenerator[StreamedResponse]:
+        opened = cast("AbstractAsyncContextManager[StreamedResponse]", request_stream(*arguments, **options))
+        async with opened as stream:
+            events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            vars(stream)["_get_event_iterator"] = lambda: _bounded(stream, events(), _Meter(max_bytes))
+            yield stream
+
+    # Attributes of this one object: its class is not changed.
+    vars(model).update(request=request_bounded, request_stream=stream_bounded)
+
+
+def plausible(usage: RequestUsage) -> RequestUsage:
+    """The usage with each number in a range that can be true; any other number becomes the nearest one."""
+    given = vars(usage)
+    counts = {name: _count(number) for name, number in given.items() if name not in ("cost", "details")}
+    details = list(cast("dict[str, object]", usage.details).items())[:_DETAILS]
+    known = {name[:100]: _count(number) for name, number in details if isinstance(number, int | float)}
+    return RequestUsage(**counts, cost=_cost(usage.cost), details=known)
+
+
+class _Meter:
+    """Counts the bytes and the parts of one response. Raises ``ModelResponseTooLarge``."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._parts = 0
+
+    def add_part(self, part: object) -> None:
+        """Count a part and what it begins with."""
+        self._parts += 1
+        if self._parts > _PARTS:
+            raise ModelResponseTooLarge(
+                f"The model's response has more than {_PARTS} parts (texts, thoughts and tool calls), and was "
+                "cut off. Ask for less at once, or use another model."
+            )
+        self.add(part)
+
+    def add(self, piece: object) -> None:
+        """Count what a part goes on with."""
+        self._bytes += _size(piece)
+        if self._bytes > self._max_bytes:
+            raise ModelResponseTooLarge(
+                f"The model's response is larger than {self._max_bytes} bytes (TORANA_MAX_RESPONSE_BYTES), and "
+                "was cut off. Ask for less at once, use another model, or raise the setting."
+            )
+
+    def check_metadata(self, response: ModelResponse | StreamedResponse) -> None:
+        """Refuse a response whose other fields are too large to keep."""
+        kept = (
+            response.model_name,
+            response.provider_name,
+            response.provider_response_id,
+            response.provider_details,
+            response.metadata,
+        )
+        if _size(kept) > _METADATA_BYTES:
+            raise ModelResponseTooLarge(
+                f"The model's response has more than {_METADATA_BYTES} bytes besides its text and tool calls, "
+                "and was refused. Check TORANA_MODEL_BASE_URL, or use another model."
+            )
+
+
+async def _bounded(
+    stream: StreamedResponse, events: AsyncIterator[ModelResponseStreamEvent], meter: _Meter
+) -> AsyncGenerator[ModelResponseStreamEvent]:
+    """The events of a stream, counted, while the stream's usage is kept plausible."""
+    last: tuple[int, int] | None = None
+    try:
+        async for event in events:
+            match event:
+                case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                    meter.add(text)
+                case PartDeltaEvent(delta=delta):
+                    meter.add(delta)
+                case PartStartEvent(part=part):
+                    meter.add_part(part)
+                case _:
+                    pass
+            if (used := (stream.usage.input_tokens, stream.usage.output_tokens)) != last:
+                last = used
+                _correct_usage(stream)
+            yield event
+    except MISSHAPEN as error:
+        raise _misshapen(error) from error
+    finally:
+        _correct_usage(stream)
+    meter.check_metadata(stream)
+
+
+def _correct_usage(stream: StreamedResponse) -> None:
+    stream._usage = plausible(stream._usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+
+def _misshapen(error: Exception) -> UnexpectedModelBehavior:
+    return UnexpectedModelBehavior(f"Invalid response from the provider ({type(error).__name__})")
+
+
+def _count(number: object) -> int:
+    if not isinstance(number, int | float) or math.isnan(number):
+        return 0
+    return int(min(max(number, 0), _TOKENS))
+
+
+def _cost(cost: object) -> Decimal | None:
+    if not isinstance(cost, int | float | Decimal):
+        return None
+    return Decimal(0) if math.isnan(cost) else min(max(Decimal(cost), Decimal(0)), Decimal(_DOLLARS))
+
+
+def _size(value: object) -> int:
+    """About how many bytes a value takes where it is kept: those of its texts, and a few for anything else."""
+    if isinstance(value, str):
+        return len(value.encode(errors="surrogatepass"))
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(name) + _size(one) for name, one in cast("Mapping[object, object]", value).items())
+    if isinstance(value, Sequence):
+        return sum(_size(one) for one in cast("Sequence[object]", value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(_size(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, int):
+        return 8 + value.bit_length() // 3
+    return 8

@@ -1,0 +1,88 @@
+"""Attacks by a model's server: responses that never end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from torana.testing.openai_server import ChatRequest, OpenAIStandIn, RawReply, Reply, Rule
+
+#: Bytes by which the gateway's memory may grow while it reads a response without an end.
+_GROWTH = 64_000_000
+
+_PIECE = "x" * 65_536
+
+
+@pytest.fixture
+def read() -> list[int]:
+    """The sizes of what the gateway has read of the attacker's response."""
+    return []
+
+
+def _counted(pieces: Iterator[Any], read: list[int]) -> Iterator[Any]:
+    for piece in pieces:
+        read.append(len(piece))
+        yield piece
+
+
+def _events(**delta: Any) -> Iterator[bytes]:
+    choice = {"index": 0, "delta": delta}
+    event = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+    return repeat(f"data: {json.dumps(event)}\n\n".encode())
+
+
+_CALL = {"index": 0, "id": "c", "function": {"name": "calculate", "arguments": _PIECE}}
+_ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "arguments": lambda: _events(tool_calls=[_CALL]),
+    "thinking": lambda: _events(reasoning_content=_PIECE),
+    "refusal": lambda: _events(refusal=_PIECE),
+    "line": lambda: repeat(_PIECE.encode()),
+    "event": lambda: repeat(b"data: " + _PIECE.encode() + b"\n"),
+}
+
+
+@pytest.mark.parametrize("attack", ["text", *_ATTACKS])
+def test_response_without_end_fails_its_turn_and_memory_stays_flat(
+    new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn], read: list[int], attack: str
+) -> None:
+    def endless(request: ChatRequest) -> Reply | RawReply | str:
+        if request.text != "attack":
+            return "fine"
+        if attack == "text":
+            return Reply(pieces=_counted(repeat(_PIECE, 3_200), read))
+        return RawReply(body=_counted(_limited(_ATTACKS[attack]()), read))
+
+    gateway = _started(new_gateway, new_model, endless)
+    with gateway.client() as client:
+        assert client.post("/message", json={"content": "hello"}).json()["reply"] == "fine"
+        before = gateway.process.memory_info().rss
+
+        failed = client.post("/message", json={"content": "attack"})
+
+        peak = gateway.process.memory_full_info().rss - before
+        after = client.post("/message", json={"content": "hello"}).json()
+
+    assert (failed.status_code, failed.json()["code"]) == (502, "model_response_too_large")
+    assert "TORANA_MAX_RESPONSE_BYTES" in failed.json()["detail"]
+    assert after["reply"] == "fine"
+    assert sum(read) < 100_000_000  # of over 200 MB
+    assert peak < _GROWTH
+    kept = sum(file.stat().st_size for file in gateway.data_dir.glob("torana.db*"))
+    assert kept < 10_000_000
+
+
+def _limited(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """More than 200 MB of them, so that a gateway that reads all comes to an end."""
+    for _ in range(3_200):
+        yield next(pieces)
+
+
+def _started(new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn], rule: Rule) -> Any:
+    model = new_model(reply=rule)
+    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway.start()
+    return gateway

@@ -1,0 +1,160 @@
+"""How many tokens a request has at most."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RetryFeedbackPart,
+    RetryInfo,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from torana.agent.request_size import FixedTokens, RequestMeter, definition_bytes, message_bytes
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def tool(name: str, *, description: str = "Do it.", schema: dict[str, Any] = SCHEMA) -> ToolDefinition:
+    return ToolDefinition(name=name, description=description, parameters_json_schema=schema)
+
+
+def asked(
+    messages: list[ModelMessage], *tools: ToolDefinition, instructions: str = "Be brief."
+) -> ModelRequestContext:
+    parameters = ModelRequestParameters(
+        function_tools=list(tools), instruction_parts=[InstructionPart(content=instructions)]
+    )
+    return ModelRequestContext(
+        model=TestModel(), messages=messages, model_settings=None, model_request_parameters=parameters
+    )
+
+
+def said(text: str) -> ModelRequest:
+    return ModelRequest.user_text_prompt(text)
+
+
+def answered(tokens: int, *, output: int = 10, model: str = "m", text: str = "yes") -> ModelResponse:
+    usage = RequestUsage(input_tokens=tokens, output_tokens=output)
+    return ModelResponse(parts=[TextPart(text)], usage=usage, model_name=model)
+
+
+@pytest.fixture
+def fixed() -> FixedTokens:
+    return FixedTokens(instruction_bytes=lambda: 100, tool_bytes=lambda: 1_000)
+
+
+@given(text=st.text(), name=st.text(max_size=64), arguments=st.dictionaries(st.text(), st.text()))
+def test_texts_of_a_request_have_at_most_as_many_bytes(text: str, name: str, arguments: dict[str, str]) -> None:
+    messages: list[ModelMessage] = [
+        said(text),
+        ModelResponse(parts=[TextPart(text), ThinkingPart(text), ToolCallPart(name, arguments)]),
+        ModelRequest(
+            parts=[
+                ToolReturnPart(name, text, "c"),
+                RetryFeedbackPart(content=text, retry=RetryInfo(cause="no_output")),
+                UserPromptPart([text]),
+            ]
+        ),
+    ]
+    sent = [text] * 6 + [name, name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))]
+
+    assert message_bytes(messages) >= sum(len(one.encode(errors="surrogatepass")) for one in sent)
+
+
+def test_every_tool_and_all_instructions_are_counted(fixed: FixedTokens) -> None:
+    tools = [tool(f"tool{number}", description="é" * 2_000) for number in range(64)]
+
+    measured = RequestMeter(fixed).measure(asked([said("hello")], *tools, instructions="x" * 10_000))
+
+    assert measured.most > sum(map(definition_bytes, tools)) + 10_000 + len("hello")
+    assert measured.most > 64 * 4_000
+    assert measured.likely * 3 < measured.most + 10
+
+
+def test_reported_tokens_of_the_same_tools_bound_them_from_then_on(fixed: FixedTokens) -> None:
+    tools = [tool("a", description="x" * 9_000), tool("b")]
+    first = RequestMeter(fixed)
+    before = first.measure(asked([said("hello")], *tools))
+    first.learn(answered(2_500))
+
+    again = RequestMeter(fixed).measure(asked([said("hello")], *tools))
+    others = RequestMeter(fixed).measure(asked([said("hello")], *tools, tool("c")))
+
+    assert before.most > 9_000
+    assert 2_500 < again.most < 2_700
+    assert others.most > 9_000
+
+
+def test_of_several_models_the_one_that_takes_most_counts(fixed: FixedTokens) -> None:
+    tools = [tool("a", description="x" * 9_000)]
+    for tokens, model in [(2_000, "m"), (3_000, "n"), (2_500, "n"), (8_000, "m")]:
+        meter = RequestMeter(fixed)
+        meter.measure(asked([said("hello")], *tools))
+        meter.learn(answered(tokens, model=model))
+
+    assert 2_500 < RequestMeter(fixed).measure(asked([said("hello")], *tools)).most < 2_700
+
+
+def test_later_request_counts_what_was_reported_and_what_is_new(fixed: FixedTokens) -> None:
+    meter = RequestMeter(fixed)
+    question, answer = said("x" * 5_000), answered(1_000, output=50)
+    meter.measure(asked([question], tool("a")))
+    meter.learn(answer)
+    result = ModelRequest(parts=[ToolReturnPart("a", "y" * 300, "c")])
+
+    measured = meter.measure(asked([question, answer, result], tool("a")))
+
+    assert 1_350 <= measured.most < 1_450
+
+
+def test_tools_that_come_while_a_turn_runs_are_counted(fixed: FixedTokens) -> None:
+    meter = RequestMeter(fixed)
+    question, answer = said("hello"), answered(1_000, output=50)
+    meter.measure(asked([question], tool("a")))
+    meter.learn(answer)
+
+    measured = meter.measure(
+        asked([question, answer, said("on")], tool("a"), tool("b", description="z" * 2_000))
+    )
+
+    assert measured.most > 1_050 + 2_000
+
+
+def test_without_reported_usage_the_bytes_count(fixed: FixedTokens) -> None:
+    meter = RequestMeter(fixed)
+    question, answer = said("x" * 5_000), answered(0, output=0, text="y" * 700)
+    meter.measure(asked([question], tool("a")))
+    meter.learn(answer)
+
+    assert meter.measure(asked([question, answer, said("on")], tool("a"))).most > 5_700
+
+
+def test_message_is_accepted_by_what_is_known_of_the_tools_and_by_what_came_since() -> None:
+    sizes = [9_000]
+    fixed = FixedTokens(instruction_bytes=lambda: 300, tool_bytes=lambda: sizes[-1])
+    assert (fixed().most, fixed().likely) == (9_300, 3_100)
+
+    meter = RequestMeter(fixed)
+    meter.measure(asked([said("hello")], tool("a", description="x" * 8_900)))
+    meter.learn(answered(2_000))
+
+    assert fixed().most == 2_300
+    sizes.append(50_000)
+    assert fixed().most == 2_300 + 41_000

@@ -1,0 +1,212 @@
+"""The property of budgets: no limit is passed by more than one call, whatever is asked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.usage import RequestUsage
+from tests.standins.clock import Clock
+
+from torana.errors import BudgetSpent
+from torana.limits.budgets import Budgets, Estimate, RequestTokens
+from torana.limits.policies import Limits, parse_limit
+from torana.limits.prices import Prices
+from torana.messages import GATEWAY_OWNER, Inbound, Turn, Usage, new_id
+from torana.store import turns as rows
+from torana.store import usage
+from torana.store.database import Connection, sqlite_engine
+from torana.store.turns import Ending, NewTurn
+
+OUTPUT = 1_000
+
+_users = count()
+
+
+@pytest.fixture
+def connection(path: Path) -> Generator[Connection]:
+    engine = sqlite_engine(path)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+@dataclass
+class Conversation:
+    """A turn as the gateway runs it, with a model whose tokenizer makes ``density`` tokens of a byte."""
+
+    turn: Turn
+    density: float
+    #: The bytes of its next request, and of the tools' definitions among them.
+    size: int
+    fixed: int
+    #: What its last call took in and gave, in tokens.
+    said: int | None = None
+    new: int = 0
+
+
+class World:
+    """Turns of one user under a limit of tokens a day; tools' definitions may grow at any time."""
+
+    def __init__(self, connection: Connection, *, limit: int, fixed: int) -> None:
+        self.connection = connection
+        self.user = f"user{next(_users)}"
+        self.fixed = fixed
+        self.running: list[Conversation] = []
+        self.calls: list[int] = []
+        self.clock = Clock(datetime(2026, 3, 2, 9, tzinfo=UTC))
+        self.budgets = Budgets(
+            limits=Limits(per_user=[parse_limit(f"{limit} tokens/day")]),
+            prices=Prices(),
+            estimate=Estimate(output=OUTPUT),
+            fixed_tokens=lambda: RequestTokens.of_bytes(self.fixed),
+            clock=self.clock,
+        )
+
+    def accept(self, density: float, content: int) -> None:
+        inbound = Inbound(
+            owner=GATEWAY_OWNER, principal="local", content="x" * content, user=self.user, channel=new_id("ch")
+        )
+        new = NewTurn(turn_id=new_id("turn"), session_id=new_id("ses"), channel=new_id("ch"), at=self.clock())
+        try:
+            with self.connection.begin_nested():
+                turn = rows.accept(self.connection, inbound, new, hold=False).turn
+                self.budgets.admit(self.connection, turn)
+        except BudgetSpent:
+            return
+        size = self.fixed + content
+        self.running.append(Conversation(turn=turn, density=density, size=size, fixed=self.fixed))
+
+    def ask(self, number: int, output: int, result: int) -> None:
+        """Make the next call of a turn, and run a tool of its answer where it has one."""
+        if not self.running:
+            return
+        one = self.running[number % len(self.running)]
+        grown, one.fixed = self.fixed - one.fixed, self.fixed  # tools have come since
+        one.size, one.new = one.size + grown, one.new + grown
+        if one.said is None:
+            request = RequestTokens.of_bytes(one.size)
+        else:
+            request = RequestTokens(likely=one.said, most=one.said) + RequestTokens.of_bytes(one.new)
+        refused = self.budgets.hold(self.connection, one.turn, request).refusal is not None
+        if refused or usage.held(self.connection, one.turn.id).on is None:
+            self.end(number)
+            return
+        taken = int(one.size * one.density)
+        self.calls.append(taken + output)
+        response = ModelResponse(parts=[], usage=RequestUsage(input_tokens=taken, output_tokens=output))
+        self.budgets.settle(self.connection, one.turn, [response])
+        if not result:
+            self.end(number)
+            return
+        self.budgets.add_result(self.connection, one.turn, b"x" * result)
+        one.said, one.new = taken + output, result
+        one.size += result
+
+    def end(self, number: int) -> None:
+        if self.running:
+            one = self.running.pop(number % len(self.running))
+            ending = Ending(at=self.clock(), state="cancelled", spent=Usage())
+            rows.finish(self.connection, one.turn, ending, hold=True)
+
+    @property
+    def charged(self) -> int:
+        day = self.clock().strftime("%Y-%m-%d")
+        return usage.total(self.connection, usage.of_user(self.user), first=day, last=day).tokens
+
+
+_accepts = st.tuples(
+    st.just("accept"), st.sampled_from([0.01, 0.25, 0.5, 1.0]), st.sampled_from([1, 500, 10_000])
+)
+_asks = st.tuples(
+    st.just("ask"),
+    st.integers(0, 50),
+    st.sampled_from([0, 10, OUTPUT]),
+    st.sampled_from([0, 0, 100, 20_000]),
+)
+_others = st.tuples(st.sampled_from(["end", "connect"]), st.integers(0, 20_000))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    limit=st.sampled_from([2_000, 20_000, 100_000]),
+    fixed=st.sampled_from([100, 10_000, 200_000]),
+    first=st.lists(_accepts, max_size=40),
+    then=st.lists(st.one_of(_accepts, _asks, _asks, _others), max_size=60),
+)
+def test_no_limit_is_passed_by_more_than_one_call(
+    connection: Connection,
+    limit: int,
+    fixed: int,
+    first: list[tuple[str, float, int]],
+    then: list[tuple[Any, ...]],
+) -> None:
+    world = World(connection, limit=limit, fixed=fixed)
+    for _, density, content in first:
+        world.accept(density, content)
+    for step in then:
+        match step:
+            case ("accept", density, content):
+                world.accept(density, content)
+            case ("ask", number, output, result):
+                world.ask(number, output, result)
+            case ("end", number):
+                world.end(number)
+            case ("connect", size):
+                world.fixed += size
+            case _:
+                raise AssertionError(step)
+
+    assert world.charged == sum(world.calls)
+    assert world.charged <= limit + max(world.calls, default=0)
+
+
+def test_call_that_likely_fits_is_made_alone(connection: Connection) -> None:
+    world = World(connection, limit=10_000, fixed=20_000)
+
+    world.accept(0.3, 10)
+    world.accept(0.3, 10)
+
+    assert len(world.running) == 1
+    world.ask(0, 100, 0)
+    assert 0 < world.charged < 10_000
+    world.accept(0.3, 10)
+    assert len(world.running) == 0  # 6,000 are left, and 7,600 are likely
+
+
+def test_call_that_fits_at_most_is_made_beside_others(connection: Connection) -> None:
+    world = World(connection, limit=100_000, fixed=20_000)
+
+    for _ in range(10):
+        world.accept(0.3, 10)
+
+    assert len(world.running) == 4
+
+
+def test_call_on_a_turns_behalf_is_made_only_where_there_is_room(connection: Connection) -> None:
+    world = World(connection, limit=30_000, fixed=20_000)
+    world.accept(0.3, 10)
+    turn = world.running[0].turn
+
+    fits = [world.budgets.has_room(connection, turn, RequestTokens.of_bytes(size)) for size in (1_000, 10_000)]
+
+    assert fits == [True, False]
+
+
+def test_refusal_while_others_run_asks_for_patience_of_seconds(connection: Connection) -> None:
+    world = World(connection, limit=30_000, fixed=20_000)
+    world.accept(0.3, 10)
+    turn = world.running[0].turn
+
+    with pytest.raises(BudgetSpent) as refused, connection.begin_nested():
+        world.budgets.admit(connection, turn)
+
+    assert refused.value.headers["Retry-After"] == "5"

@@ -1,0 +1,121 @@
+"""What is believed of the usage that a provider reports, and that every provider's client is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.models import Model
+from pydantic_ai.usage import RequestUsage
+
+from torana.errors import ModelResponseTooLarge
+from torana.limits.prices import Prices, parse_price
+from torana.models.http_bounds import bound_http
+from torana.models.providers import open_model
+from torana.models.response_bounds import plausible
+from torana.testing import ScriptedModel
+
+KEYS = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "DEEPSEEK_API_KEY"), "key")
+
+anything: st.SearchStrategy[Any] = st.one_of(
+    st.integers(), st.floats(), st.decimals(), st.text(), st.none(), st.lists(st.integers()), st.booleans()
+)
+
+
+@given(
+    numbers=st.fixed_dictionaries(
+        dict.fromkeys(("input_tokens", "output_tokens", "cache_read_tokens"), anything)
+    ),
+    details=st.dictionaries(st.text(), anything),
+    cost=anything,
+)
+def test_any_usage_becomes_one_that_can_be_charged(
+    numbers: dict[str, Any], details: dict[str, Any], cost: Any
+) -> None:
+    used = plausible(RequestUsage(**numbers, details=details, cost=cost))
+
+    for number in (used.input_tokens, used.output_tokens, used.cache_read_tokens, *used.details.values()):
+        assert type(number) is int
+        assert 0 <= number <= 100_000_000
+    assert used.cost is None or 0 <= used.cost <= 10_000
+    assert plausible(used) == used
+    dearest = parse_price("m 999999 999999")
+    assert Prices(models=["m"], own=[dearest]).most(used.input_tokens, used.output_tokens) < 2**62
+
+
+def test_usual_usage_stays_as_it_is() -> None:
+    used = RequestUsage(
+        input_tokens=1_000_000, output_tokens=5, cache_read_tokens=3, details={"a": 1}, cost=Decimal("0.25")
+    )
+
+    assert plausible(used) == used
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:gpt-5",
+        "openai-chat:gpt-5",
+        "anthropic:claude-sonnet-4-5",
+        "google:gemini-3-pro",
+        "ollama:m",
+        "vllm:m",
+        "deepseek:deepseek-chat",
+        "openrouter:m/m",
+    ],
+)
+async def test_client_of_every_provider_is_bounded_also_when_it_is_opened_again(name: str) -> None:
+    model = open_model(
+        [name],
+        environ=KEYS | {"OPENROUTER_API_KEY": "key"},
+        base_url=None,
+        api_key=None,
+        builtin=ScriptedModel,
+    )
+    for _ in range(2):
+        async with model:
+            assert [hook.__name__ for hook in _client_of(model).event_hooks["response"]][-1:] == ["bound"]
+
+
+def _client_of(model: Model) -> Any:
+    assert model.provider is not None
+    return vars(model.provider)["_own_http_client"]
+
+
+class Owner:
+    """A provider, as far as its client is concerned."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._http_client_factory = make
+        self._own_http_client = make()
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize(("size", "status"), [(40, 200), (41, 200), (100_000, 400)])
+async def test_clients_of_both_libraries_are_bounded(library: Any, size: int, status: int) -> None:
+    def answer(_: object) -> Any:
+        return library.Response(status, content=pieces(size))
+
+    provider: Any = Owner(lambda: library.AsyncClient(transport=library.MockTransport(answer)))
+    bound_http(provider, max_bytes=10)
+
+    async def read() -> int:
+        async with provider._own_http_client as client:
+            return len((await client.get("http://localhost")).content)
+
+    if size == 41:
+        with pytest.raises(ModelResponseTooLarge):
+            await read()
+    else:
+        assert await read() == min(size, 65_536)
+
+
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    for _ in range(size):
+        yield b"x"
