@@ -33,6 +33,10 @@ HEAD_SECONDS = 30.0
 #: Seconds after which an answer that is not read may make room for another connection.
 UNREAD_SECONDS = 30.0
 
+#: Seconds for which a head, and a body, is taken to be on its way before it counts as slow.
+YOUNG_HEAD = 1.0
+YOUNG_BODY = 10.0
+
 #: Files that the process lets itself open, half of them connections: each of those may hold a head in memory.
 _FILES = 4_096
 
@@ -169,29 +173,29 @@ class Protocol(H11Protocol):
             self.config.tell_full("callers are sent away", self.loop.time())
             transport.close()
 
-    def waiting_since(self) -> float | None:
-        """The time since which the client keeps the connection waiting; None while a request is answered.
+    def patience(self) -> tuple[int, float] | None:
+        """How soon the connection makes room for another: by a rank, then by the time since which it waits.
 
-        That is for a request, for the rest of one, or for an answer to be read.
+        Connections come first that have waited for a head for a while, then for the rest of a body or for an
+        answer to be read, then those that have just begun to. None while a request is being answered.
         """
+        now = self.loop.time()
         if not getattr(self, "cycle", None) or self.cycle.response_complete:
-            return self._waiting_since
+            return (0 if now - self._waiting_since >= YOUNG_HEAD else 2), self._waiting_since
         if self.cycle.more_body and not self.cycle.response_started:
-            return self._waiting_since
-        unread = self._unread_since
-        return unread if unread is not None and self.loop.time() - unread > UNREAD_SECONDS else None
+            return (1 if now - self._waiting_since >= YOUNG_BODY else 3), self._waiting_since
+        if self._unread_since is not None and now - self._unread_since >= UNREAD_SECONDS:
+            return 1, self._unread_since
+        return None
 
     def _evict_another(self) -> bool:
-        """Close the connection that has waited for longest, of the network that has most of these.
+        """Close the connection with the least patience left, of the network that has most that can be closed.
 
         So a single machine with many connections takes its own away, and behind a proxy, where all come from
-        one address, only the time counts.
+        one address, only what they do counts.
         """
-        waiting = [
-            (other, since)
-            for other in self.connections
-            if other is not self and (since := other.waiting_since()) is not None
-        ]
+        others = ((other, other.patience()) for other in self.connections if other is not self)
+        waiting = [(other, patience) for other, patience in others if patience is not None]
         if not waiting:
             return False
         counts = Counter(other.network for other, _ in waiting)

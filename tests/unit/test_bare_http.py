@@ -126,7 +126,8 @@ async def test_a_newcomer_takes_the_place_of_the_slowest(room: Room) -> None:
 
 async def test_bytes_that_trickle_in_save_no_connection(room: Room) -> None:
     slow = [await room.enter() for _ in range(3)]
-    await slow[0].say(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1")
+    for client in slow:
+        await client.say(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1")
     await slow[0].say(b"2")
 
     newcomer = await room.enter()
@@ -134,6 +135,21 @@ async def test_bytes_that_trickle_in_save_no_connection(room: Room) -> None:
 
     assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
     assert await slow[0].hear() == CLOSED
+
+
+async def test_a_body_on_its_way_outlives_silence_until_it_is_slow(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending = await room.enter()
+    await sending.say(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1")
+    silent = [await room.enter() for _ in range(4)]
+    assert await silent[0].hear() == CLOSED
+    assert await silent[1].hear() == CLOSED
+
+    monkeypatch.setattr(bare_http, "YOUNG_BODY", 0)
+    await room.enter()
+
+    assert await sending.hear() == CLOSED
 
 
 async def test_idle_connections_go_and_those_that_are_answered_stay(room: Room) -> None:
