@@ -171,7 +171,8 @@ def _count(number: object) -> int:
 def _cost(cost: object) -> Decimal | None:
     if not isinstance(cost, int | float | Decimal):
         return None
-    return Decimal(0) if math.isnan(cost) else min(max(Decimal(cost), Decimal(0)), Decimal(_DOLLARS))
+    dollars = Decimal(cost)
+    return Decimal(0) if dollars.is_nan() else min(max(dollars, Decimal(0)), Decimal(_DOLLARS))
 
 
 def _size(value: object) -> int:
