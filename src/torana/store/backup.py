@@ -155,32 +155,41 @@ def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) 
     # What was seen of other servers stays: without it whatever they offer next would be believed.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
     with ExitStack() as undo:
-        were_there = [_set_aside(database, suffix, undo)]
+        were_there = [_set_aside(database, f"{DATABASE_NAME}{suffix}", undo)]
         for journal in ("-wal", "-shm"):
             # Named after the old database, so that it is found with its last writes when it is opened.
-            kept = database.with_name(f"{DATABASE_NAME}{suffix}{journal}")
-            _move(database.with_name(f"{DATABASE_NAME}{journal}"), kept, undo)
+            kept = f"{DATABASE_NAME}{suffix}{journal}"
+            _set_aside(database.with_name(f"{DATABASE_NAME}{journal}"), kept, undo)
         for new, old in places:
-            were_there.append(_set_aside(old, suffix, undo))
-            _move(new, old, undo)
-        _move(scratch / DATABASE_NAME, database, undo)
+            were_there.append(_set_aside(old, f"{old.name}{suffix}", undo))
+            _put(new, old, undo)
+        _put(scratch / DATABASE_NAME, database, undo)
         sync_directory(data_dir)
         undo.pop_all()
     return any(were_there)
 
 
-def _set_aside(old: Path, suffix: str, undo: ExitStack) -> bool:
-    return _move(old, old.with_name(old.name + suffix), undo)
-
-
-def _move(source: Path, target: Path, undo: ExitStack) -> bool:
-    """Return whether there was something to move."""
-    if not os.path.lexists(source):
+def _set_aside(old: Path, name: str, undo: ExitStack) -> bool:
+    """Return whether there was something to rename; nothing is copied, so it is in one of the two places."""
+    if not os.path.lexists(old):
         return False
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(source, target)
-    undo.callback(shutil.move, target, source)
+    undo.callback(old.rename(old.with_name(name)).rename, old)
     return True
+
+
+def _put(new: Path, place: Path, undo: ExitStack) -> None:
+    """Move something to a free place, which may be on another disk."""
+    if new.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        undo.callback(_delete, place)
+        shutil.move(new, place)
+
+
+def _delete(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _unpack(source: Path, scratch: Path, progress: Progress, max_size: int | None) -> Restored:

@@ -758,8 +758,8 @@ home, left = pathlib.Path(sys.argv[1]), 0
 
 def audit(event, arguments):
     global left
-    left -= event == "shutil.move"
-    if left == 0 and event == "shutil.move":
+    left -= event == "os.rename"
+    if left == 0 and event == "os.rename":
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(audit)
