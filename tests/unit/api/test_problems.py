@@ -72,6 +72,7 @@ PROMISED = {
     "queue_full": (429, "Rate limited"),
     "budget_spent": (429, "Rate limited"),
     "model_failed": (502, "Model failed"),
+    "model_response_too_large": (502, "Model failed"),
     "unavailable": (503, "Unavailable"),
     "starting": (503, "Unavailable"),
     "draining": (503, "Unavailable"),
