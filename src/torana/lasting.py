@@ -28,8 +28,12 @@ async def finished(work: asyncio.Future[T]) -> T:
 
 
 async def either(event: asyncio.Event, pause: Awaitable[object]) -> None:
-    """Wait until the event is set or the pause is over."""
+    """Wait until the event is set or the pause is over; both waits run under the name of the current task."""
+    current = asyncio.current_task()
     waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(pause)]
+    for wait in waits:
+        if current is not None:
+            wait.set_name(current.get_name())
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

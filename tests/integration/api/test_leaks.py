@@ -276,6 +276,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
     ids = {
         "turn_id": world.turns[-1][1],
         "call_id": "call_1",
+        "approval_id": "apr_0198",
         "session_id": world.sessions[-1][1],
         "memory_id": world.memories[-1][1],
         "schedule_id": world.schedules[-1][1],

@@ -110,7 +110,7 @@ def test_an_answer_cannot_steer_the_terminal(place: Place) -> None:
         model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
         code, out, err = place.run("chat", "hi", **model)
     assert (code, err) == (0, "")
-    assert out == "red \\x1b[31malert\\x9b, two\u2028lines\\x85 and\ttabs\n\n"
+    assert out == "red \\x1b[31malert\\x9b, two\\u2028lines\\x85 and\ttabs\n\n"
 
 
 def test_a_gateway_on_all_addresses_is_named_by_one_that_can_be_used(place: Place) -> None:

@@ -45,6 +45,7 @@ PROMISED = {
     "not_failed": (409, "Conflict"),
     "not_held": (409, "Conflict"),
     "already_decided": (409, "Conflict"),
+    "approval_changed": (409, "Conflict"),
     "not_waiting": (409, "Conflict"),
     "settings_faulty": (409, "Conflict"),
     "token_ended": (409, "Conflict"),
