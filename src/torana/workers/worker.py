@@ -8,11 +8,14 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 #: Bytes of a reply.
 _REPLY_LIMIT = 4 * 1024 * 1024
+#: Seconds for a process that ends by itself, before it is killed.
+_ENDING = 5.0
 _PROGRAM = Path(__file__).with_name("program.py")
 
 
@@ -118,11 +121,21 @@ class Worker:
             stdin.write(line + b"\n")
             await stdin.drain()
             return await stdout.readline()
-        except (ConnectionError, ValueError):  # it has ended, or the reply is longer than the limit
+        except ConnectionError:  # the process has ended
+            return b""
+        except ValueError:  # the reply is longer than the limit
+            self.kill()
             return b""
 
     async def _loss(self) -> WorkerError:
-        """Return the reason why there is no reply."""
+        """Return the reason why there is no reply.
+
+        The process is most likely ending by itself. Killing it at this moment can lose its exit status, because
+        ``Popen.kill`` collects the status that asyncio's watcher waits for.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING):
+                await self._process.wait()
         await self.end()
         by_limit = self._process.returncode == -signal.SIGXCPU
         return ProcessorTimeExceeded() if by_limit else WorkerLost()
