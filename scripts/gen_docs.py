@@ -5,9 +5,11 @@ A page is a function that returns its text, entered in ``PAGES``.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any, cast
 
 import typer
@@ -16,12 +18,17 @@ from typer.cli import get_docs_for_click
 
 from torana import errors
 from torana.api import openapi
+from torana.api.openapi import BODY_PROBLEMS, COMMON_PROBLEMS
 from torana.cli import app as cli
-from torana.config import FLAGS, SECRETS, Settings, allowed, flag, variable
+from torana.config import FLAGS, SECRETS, Settings, describe_allowed_values, flag, variable
 from torana.errors import GatewayError
+from torana.log_events import EVENTS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 NOTICE = "<!-- Made by scripts/gen_docs.py; change the code and run `make gen`. -->"
+
+#: Headings of the HTTP interface that are not the name of the resource in paths.
+_RESOURCES = {"mcp": "MCP servers", "message": "Messages", "pairing": "Senders", "users": "User data"}
 
 #: Defaults that differ from machine to machine.
 DEFAULTS_IN_WORDS = {
@@ -81,10 +88,14 @@ def cli_page() -> str:
 def http_page() -> str:
     """The HTTP interface: every endpoint, what it takes and what it answers."""
     document = openapi(guarded=True)
-    operations = [
-        _operation(f"{method.upper()} {path}", operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
+    examples = _Examples(document["components"]["schemas"])
+    resources: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            text = _operation(f"{method.upper()} {path}", operation, examples)
+            resources.setdefault(operation["tags"][0], []).append(text)
+    sections = [
+        f"## {_RESOURCES.get(name, name.capitalize())}\n\n{''.join(parts)}" for name, parts in resources.items()
     ]
     return f"""\
 # HTTP interface
@@ -95,7 +106,31 @@ def http_page() -> str:
 
 For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in [errors.md](errors.md).
 
-{"".join(operations).rstrip()}
+Every endpoint except `GET /health` can answer with these problems. The tables below repeat one only where its
+meaning is more specific.
+
+{_table(("Status", "Meaning"), _statuses(COMMON_PROBLEMS))}
+
+The same is true of these problems and every endpoint that reads a JSON body.
+
+{_table(("Status", "Meaning"), _statuses(BODY_PROBLEMS))}
+
+{"".join(sections).rstrip()}
+"""
+
+
+def log_events_page() -> str:
+    """The log events and their meaning."""
+    return f"""\
+# Log events
+
+{NOTICE}
+
+Each log line is an event with fields, such as `turn_id`, `account` or `reason`. The lines go to standard error,
+and as JSON to `logs/torana.log` in the data directory. `TORANA_LOG_LEVEL` sets the lowest level, and
+`TORANA_LOG_FORMAT` the format on standard error. Lines with other events come from libraries.
+
+{_table(("Event", "Meaning"), ((f"`{name}`", meaning) for name, meaning in EVENTS.items()))}
 """
 
 
@@ -103,6 +138,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "config.md": config_page,
     "errors.md": errors_page,
+    "log-events.md": log_events_page,
     "http-api.md": http_page,
 }
 
@@ -149,7 +185,7 @@ def _setting(name: str) -> tuple[str, ...]:
         f"`{name}`",
         f"`{variable(name)}`",
         f"`{flag(name)}`" if name in FLAGS else "",
-        f"{allowed(name)}; secret" if name in SECRETS else allowed(name),
+        f"{describe_allowed_values(name)}; secret" if name in SECRETS else describe_allowed_values(name),
         DEFAULTS_IN_WORDS.get(name) or _default(field),
         field.description or "",
     )
@@ -169,10 +205,51 @@ def _default(field: FieldInfo) -> str:
             return f"`{value}`"
 
 
-def _operation(title: str, operation: Mapping[str, Any]) -> str:
-    rows = [(status, answer["description"]) for status, answer in operation["responses"].items()]
-    table = _table(("Status", "Meaning"), rows)
-    return f"## `{title}`\n\n{operation['summary']}.\n\n{table}\n\n"
+class _Examples:
+    """The examples of bodies. Each is shown once, where its schema is first used."""
+
+    def __init__(self, schemas: Mapping[str, Any]) -> None:
+        self._left = {name: schema["examples"][0] for name, schema in schemas.items() if "examples" in schema}
+
+    def take(self, title: str, content: Mapping[str, Any]) -> str:
+        """Return the example of a body under its title, or nothing for a body without one."""
+        schema = content.get("application/json", {}).get("schema", {})
+        reference = schema.get("items", schema).get("$ref", "")
+        example = self._left.pop(reference.rpartition("/")[2], None)
+        if example is None:
+            return ""
+        shown = [example] if "items" in schema else example
+        return f"{title}:\n\n```json\n{_json(shown)}\n```\n\n"
+
+
+def _json(value: Any, width: int = 90) -> str:
+    """Return a value as JSON, on one line if it fits."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) <= width or not isinstance(value, dict | list):
+        return line
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        parts, (left, right) = [f"{json.dumps(name)}: {_json(item)}" for name, item in fields.items()], "{}"
+    else:
+        parts, (left, right) = [_json(item) for item in cast("list[Any]", value)], "[]"
+    inner = indent(",\n".join(parts), "  ")
+    return f"{left}\n{inner}\n{right}"
+
+
+def _operation(title: str, operation: Mapping[str, Any], examples: _Examples) -> str:
+    responses = operation["responses"]
+    known = {*_statuses(COMMON_PROBLEMS), *_statuses(BODY_PROBLEMS)}
+    rows = [(status, answer["description"]) for status, answer in responses.items()]
+    table = _table(("Status", "Meaning"), [row for row in rows if row not in known])
+    description = f"{operation['description']}\n\n" if "description" in operation else ""
+    request = examples.take("Request", operation.get("requestBody", {}).get("content", {}))
+    success = next(answer for status, answer in responses.items() if status.startswith("2"))
+    response = examples.take("Response", success.get("content", {}))
+    return f"### `{title}`\n\n{operation['summary']}.\n\n{description}{table}\n\n{request}{response}"
+
+
+def _statuses(problems: Mapping[int, str]) -> list[tuple[str, str]]:
+    return [(str(status), description) for status, description in sorted(problems.items())]
 
 
 def _error(error: type[GatewayError]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Turns put together as the gateway does it, with what a test leaves open at its simplest."""
+"""Turns assembled as the gateway does it, with simple defaults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits
 from torana.limits.prices import Prices
 from torana.messages import Turn, utc_now
-from torana.store.database import Database
-from torana.turns import Queue, Runner, Turns
+from torana.store.engine.database import Database
+from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.log.memory import MemoryEventLog
+from torana.turns.events.memory import MemoryEventLog
 from torana.turns.runner import RunsTurns
 
 
@@ -31,27 +31,23 @@ def turns_over(
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ended: Callable[[Turn], None] | None = None,
 ) -> Turns:
-    """Turns of an agent, in a database."""
-    log = MemoryEventLog()
+    """Return the turns of an agent in a database."""
     approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
     budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
     runner = Runner(
-        database=database,
+        live=LiveTurns(log=MemoryEventLog(), on_end=ended),
+        writer=TurnWriter(database=database, budgets=budgets, clock=clock, pause=pause),
         agent=agent,
         approvals=approvals,
-        log=log,
         budgets=budgets,
         turn_timeout=turn_timeout,
         concurrency=concurrency,
         clock=clock,
-        pause=pause,
-        ended=ended,
     )
     return Turns(
         database=database,
         runner=runner,
         approvals=approvals,
-        log=log,
         budgets=budgets,
         queue=queue or Queue(),
         max_crashes=max_crashes,

@@ -1,4 +1,4 @@
-"""What many tests stand on: a real database, a clock, turns over a scripted model."""
+"""Shared fixtures: a real database, a clock, and turns over a scripted model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from pydantic_ai.toolsets import AbstractToolset
 from tests.assembling import turns_over
 
 from torana.agent import Bounds, TurnAgent
+from torana.agent.capability import Safeguards
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
@@ -31,20 +33,20 @@ from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
-from torana.store.database import Database
-from torana.store.migrate import migrate
+from torana.store.engine.database import Database
+from torana.store.engine.migrate import migrate
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
+from torana.tools.builtin.conversation import ConversationTools
+from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.memory import MemoryTools
+from torana.tools.builtin.schedules import ScheduleTools
+from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
-from torana.tools.conversation import ConversationTools
-from torana.tools.files import FileTools
-from torana.tools.memory import MemoryTools
 from torana.tools.permission import Rules
-from torana.tools.schedules import ScheduleTools
-from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
-from torana.tools.web import WebTools
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
 from torana.web import Guard, GuardedClient
@@ -57,7 +59,7 @@ START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 @pytest.fixture
 def clock() -> Callable[[], datetime]:
-    """Monday the 2nd of March 2026, 9.30 UTC, and a second later at every look."""
+    """A clock that starts at 9.30 UTC on Monday 2 March 2026 and advances a second with each call."""
     seconds = count()
     return lambda: START + timedelta(seconds=next(seconds))
 
@@ -72,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_database(path: Path) -> Generator[Callable[[], Database]]:
-    """Opens the same file again, as a restart does; all are closed in the end."""
+    """Opens the same file again, as a restart does; all are closed at the end."""
     opened: list[Database] = []
 
     def open_again() -> Database:
@@ -98,19 +100,19 @@ def core_skills() -> Skills:
 
 @pytest.fixture
 def workspaces(tmp_path: Path) -> Workspaces:
-    """Small ones: 10,000 bytes in 5 files."""
+    """Workspaces with small limits: 10,000 bytes in 5 files."""
     return Workspaces(directory=tmp_path / "workspaces", max_bytes=10_000, max_files=5)
 
 
 @pytest.fixture
 def web_tools() -> WebTools:
-    """The real ones, which reach nothing in a test."""
+    """The real web tools, which reach nothing in a test."""
     return WebTools(client=GuardedClient(guard=Guard()), reader=Reader())
 
 
 @pytest.fixture
 async def computing() -> AsyncGenerator[Computing]:
-    """What runs tools in worker processes, which end with the test."""
+    """Worker processes for tools, which end with the test."""
     computing = Computing()
     yield computing
     await computing.close()
@@ -125,7 +127,7 @@ def open_agent(
     web_tools: WebTools,
     computing: Computing,
 ) -> Callable[..., TurnAgent]:
-    """``open_agent(model, toolset, database=…, history_messages=…)``: the real agent over a model."""
+    """``open_agent(model, toolset, database=…, history_messages=…)`` returns the real agent over a model."""
 
     def make(
         model: Model,
@@ -159,7 +161,7 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            toolset=toolset or core,
+            safeguards=Safeguards(permits=PermissionGate(rules=rules or Rules()), tools=toolset or core),
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,
@@ -172,7 +174,6 @@ def open_agent(
             bounds=bounds or Bounds(),
             clock=clock,
             prices=Prices(),
-            rules=rules or Rules(),
             fixed_tokens=fixed_tokens,
         )
 
@@ -183,7 +184,7 @@ def open_agent(
 async def open_turns(
     database: Database, clock: Callable[[], datetime], open_agent: Callable[..., TurnAgent]
 ) -> AsyncGenerator[Callable[..., Turns]]:
-    """``open_turns(model, database=…)``: turns over a model, or over any ``agent``; stopped in the end."""
+    """``open_turns(model, database=…)`` makes turns over a model, or over any ``agent``; stopped at the end."""
     opened: list[Turns] = []
 
     def make(
@@ -221,7 +222,7 @@ async def open_turns(
 
 @pytest.fixture
 def message() -> Callable[..., Inbound]:
-    """``message("hello", channel="c", user="ana")``: an inbound message of the gateway's own."""
+    """``message("hello", channel="c", user="ana")`` returns an inbound message of the gateway's owner."""
 
     def make(
         content: str = "hello",
@@ -251,20 +252,20 @@ def message() -> Callable[..., Inbound]:
 
 @pytest.fixture
 def say(message: Callable[..., Inbound]) -> Callable[..., Awaitable[Turn]]:
-    """``await say(turns, "hello", channel="c", user="ana")``: the turn, when it has ended."""
+    """``await say(turns, "hello", channel="c", user="ana")`` returns the ended turn."""
 
     async def accept_and_await(turns: Turns, content: str = "hello", **who: str | None) -> Turn:
-        return await turns.ended(await turns.accept(message(content, **who)))
+        return await turns.reader.wait_for_end(await turns.accept(message(content, **who)))
 
     return accept_and_await
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an environment's commands in which the wheel is installed, as a user installs it.
+    """The directory of commands of an environment in which the wheel is installed as by a user.
 
-    With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are installed from the lock file too, otherwise
-    they are those of the environment that runs the tests.
+    With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are also installed from the lock file; otherwise
+    they come from the environment that runs the tests.
     """
     base = tmp_path_factory.mktemp("installed")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)]
@@ -276,10 +277,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
     if os.environ.get("TORANA_FULL_INSTALL") == "1":
         _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")])
-        _run([*pip, "check"])  # what the wheel asks for is what the lock file brings
+        _run([*pip, "check"])  # the lock file satisfies the wheel's requirements
     else:
         (packages,) = (base / "venv" / "lib").glob("python*/site-packages")
-        # A directory named here is searched without its own .pth files: our editable source is not seen.
+        # A directory listed here is searched without its own .pth files, so the editable source is not found.
         (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return commands
 

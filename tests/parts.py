@@ -1,4 +1,4 @@
-"""Parts of the system that tests start."""
+"""Helpers for programs that tests start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def require(command: str, package: str, *, by: str = "apt install") -> str:
-    """The path of a system's command; without it the test is skipped, or fails where all tests must run."""
+    """Return the path of a system command; without it, skip the test, or fail where all tests must run."""
     path = shutil.which(command, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if path is None:
         reason = f"{command} is missing; install it with: {by} {package}"
@@ -23,9 +23,9 @@ def require(command: str, package: str, *, by: str = "apt install") -> str:
 
 
 def open_files_of(pid: int) -> int:
-    """Return how many files a process has open.
+    """Return the number of open files of a process.
 
-    The gateway's list of them is closed to its own user, but since Linux 6.2 the size of the list is not.
+    The gateway hides the list of them from its own user, but since Linux 6.2 the size of the list is visible.
     """
     with suppress(FileNotFoundError):
         if size := Path(f"/proc/{pid}/fd").stat().st_size:

@@ -1,4 +1,4 @@
-"""What the design promises of the code as a whole."""
+"""Properties that the design promises for the whole code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(SOURCE.parent))
 
 
-def test_arrows_point_down() -> None:
+def test_imports_follow_the_layers() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=SOURCE.parents[1],
@@ -50,7 +50,7 @@ def test_arrows_point_down() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_has_a_status_a_code_and_a_cure_in_its_own_words(kind: type[GatewayError]) -> None:
+def test_every_error_has_a_status_a_code_and_a_detail(kind: type[GatewayError]) -> None:
     error = kind()
     body = body_of(error, request_id="r")
 
@@ -58,25 +58,25 @@ def test_every_error_has_a_status_a_code_and_a_cure_in_its_own_words(kind: type[
     assert body["code"] == kind.code
     assert body["detail"] == " ".join((kind.__doc__ or "").split())
     assert "code" in vars(kind)
-    # What is wrong with the gateway itself, and not with the request, is an internal error.
+    # An error of the gateway itself, not of the request, is an internal error.
     internal = kind in (GatewayError, errors.CrashedRepeatedly) or issubclass(kind, errors.OperatorError)
     assert (body["status"] == 500) == internal
 
 
-def test_no_two_errors_share_a_code() -> None:
+def test_error_codes_are_unique() -> None:
     codes = [kind.code for kind in tree_of(GatewayError)]
 
     assert sorted(set(codes)) == sorted(codes)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_survives_its_row(kind: type[GatewayError]) -> None:
+def test_error_is_restored_from_a_stored_failure(kind: type[GatewayError]) -> None:
     again = error_from(Failure(code=kind.code, detail="as it was"))
 
     assert (type(again), again.detail) == (kind, "as it was")
 
 
-def test_the_tree_at_the_top_of_errors_is_the_tree() -> None:
+def test_docstring_of_errors_lists_every_error() -> None:
     drawn = inspect.getdoc(errors) or ""
 
     assert [kind.__name__ for kind in KINDS if kind.__name__ not in drawn] == []
@@ -92,7 +92,7 @@ def modules() -> list[ModuleType]:
     ]
 
 
-def test_what_is_exported_is_sorted_and_there() -> None:
+def test_exports_are_sorted_and_defined() -> None:
     for module in modules():
         names = getattr(module, "__all__", [])
         assert list(names) == sorted(names, key=export_order), module.__name__
@@ -100,7 +100,7 @@ def test_what_is_exported_is_sorted_and_there() -> None:
 
 
 def export_order(name: str) -> tuple[bool, bool, str]:
-    """Constants, then classes, then functions, as the linter sorts them."""
+    """Sort constants, then classes, then functions, as the linter does."""
     return not name.isupper(), not name[0].isupper(), name
 
 
@@ -111,7 +111,7 @@ def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Without the functions inside, which are measured by themselves."""
+    """Return the number of lines without inner functions, which are measured separately."""
     inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lines = {line for node in inner[1:] for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     return (function.end_lineno or 0) - function.lineno + 1 - len(lines)
@@ -119,7 +119,7 @@ def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_modules_and_functions_stay_within_their_size(path: Path) -> None:
-    # A migration is written once, and only read by a machine.
+    # A migration is written once, and only a machine reads it.
     if "migrations" in path.parts:
         return
 
@@ -128,7 +128,7 @@ def test_modules_and_functions_stay_within_their_size(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_everything_says_what_it_is_for(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
 
     assert ast.get_docstring(tree)

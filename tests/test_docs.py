@@ -1,4 +1,4 @@
-"""The documents say what is so: their commands are run, their code works, their names exist."""
+"""The documentation is correct: its commands run, its code works, and its names exist."""
 
 from __future__ import annotations
 
@@ -25,26 +25,30 @@ from torana.cli import COMMANDS
 from torana.config import Settings, load, variable
 from torana.errors import GatewayError
 from torana.messages import EventType
-from torana.turns.controls import WORDS
+from torana.turns.commands import WORDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
     for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 }
-#: Those that show how to do something, in words of our own.
-GUIDES = {name: text for name, text in PAGES.items() if name == "README.md" or "/howto/" in name}
+#: Pages with instructions, written by hand.
+GUIDES = {
+    name: text
+    for name, text in PAGES.items()
+    if name in ("README.md", "docs/quickstart.md") or "/howto/" in name
+}
 
 ADDRESS = "http://127.0.0.1:18789"
 PATIENCE = 30.0
 
-#: Variables that are no settings.
+#: Variables that are not settings.
 OTHER_VARIABLES = {"TORANA_CONFIG", "TORANA_CHAOS_SECONDS", "TORANA_FULL_INSTALL"}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block of a document."""
+    """A fenced block of a page."""
 
     page: str
     language: str
@@ -52,7 +56,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that the first line names in a comment; empty where it names none."""
+        """The file that a comment in the first line names, or an empty string."""
         found = re.match(r"# ([\w./-]+\.\w+)", self.text)
         return found[1] if found else ""
 
@@ -69,7 +73,7 @@ TOML = [block for block in BLOCKS if block.language == "toml" and block.file == 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A command of a document, and what it prints according to it."""
+    """A command of a page, and its documented output."""
 
     page: str
     command: str
@@ -91,13 +95,13 @@ CURLS = list(_curls())
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway in a place in which the guides were followed."""
+    """A gateway in a directory in which the guides were followed."""
 
     place: Path
     url: str
 
     def curl(self, command: str) -> tuple[int, str]:
-        """Run a curl command of the documents: the status of the answer, and what was printed before it."""
+        """Run a curl command of the documentation, and return the status and the printed text."""
         turn = self._answer()
         for name, value in ((ADDRESS, self.url), ("TURN", turn["id"]), ("SESSION", turn["sessionId"])):
             command = command.replace(name, value)
@@ -112,7 +116,7 @@ class Running:
         return int(status), text
 
     def say(self, content: str) -> str:
-        """The reply to a message."""
+        """Return the reply to a message."""
         return self._answer(content)["reply"]
 
     def _answer(self, content: str = "hello") -> dict[str, Any]:
@@ -122,7 +126,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home directory in which the guides for tools and skills were followed to the letter."""
+    """A home directory in which the guides for tools and skills were followed literally."""
     place = tmp_path_factory.mktemp("followed")
     for block in _blocks("docs/howto/write-a-tool.md"):
         if block.file:
@@ -135,10 +139,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _environ(home: Path) -> dict[str, str]:
-    """The environment of somebody who has set nothing yet."""
+    """Return the environment of a user who has set nothing yet."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "COVERAGE"))}
     data_dir = home / ".local/share/torana"  # as on Linux, wherever the tests run
-    path = os.pathsep.join([".", str(Path(errors.__file__).parents[1])])  # the code that is tested, not another
+    path = os.pathsep.join(
+        [".", str(Path(errors.__file__).parents[1])]
+    )  # the tested code, not an installed version
     return kept | {"HOME": str(home), "PYTHONPATH": path, "TORANA_DATA_DIR": str(data_dir)}
 
 
@@ -175,10 +181,10 @@ def _need_curl() -> None:
 
 
 @pytest.mark.parametrize("shown", CURLS, ids=lambda shown: shown.command.removeprefix("curl "))
-def test_a_request_of_the_documents_is_answered(running: Running, shown: Shown) -> None:
+def test_documented_request_succeeds(running: Running, shown: Shown) -> None:
     _need_curl()
     status, text = running.curl(shown.command)
-    if "/retry" in shown.command:  # the turn that was sent did not fail
+    if "/retry" in shown.command:  # the sent turn did not fail
         assert (status, json.loads(text)["code"]) == (409, "not_failed")
     else:
         assert status in (200, 201, 202), text
@@ -186,19 +192,19 @@ def test_a_request_of_the_documents_is_answered(running: Running, shown: Shown) 
     assert re.fullmatch(pattern, text, re.DOTALL) if shown.printed else text
 
 
-def test_the_tools_of_the_guide_answer(running: Running) -> None:
+def test_tools_of_the_guide_work(running: Running) -> None:
     assert running.say('use order_status {"number": "1042"}') == "Order 1042 is packed."
     assert "no order 7" in running.say('use order_status {"number": "7"}')
     assert re.fullmatch(r"Good (morning|afternoon|evening), stranger\.", running.say("use greeting"))
 
 
-def test_the_test_of_the_guide_passes(place: Path) -> None:
+def test_example_of_the_guide_passes(place: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     done = subprocess.run(command, cwd=place, env=_environ(place), capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_skill_of_the_guide_is_listed_as_it_says(running: Running) -> None:
+def test_skill_of_the_guide_is_listed_as_documented(running: Running) -> None:
     (shown,) = (block.text for block in BLOCKS if block.language == "json")
     entry = json.loads(shown.replace(", …", ""))
     skills = httpx.get(f"{running.url}/skills", trust_env=False).json()
@@ -208,7 +214,7 @@ def test_the_skill_of_the_guide_is_listed_as_it_says(running: Running) -> None:
 
 
 @pytest.mark.parametrize("block", TOML, ids=lambda block: block.page)
-def test_a_settings_file_of_the_documents_is_understood(block: Block, tmp_path: Path) -> None:
+def test_documented_settings_file_is_valid(block: Block, tmp_path: Path) -> None:
     (tmp_path / "torana.toml").write_text(block.text, encoding="utf-8")
     loaded = load(flags={}, environ={}, cwd=tmp_path, user_dir=tmp_path)
     names = set(tomllib.loads(block.text))
@@ -217,7 +223,7 @@ def test_a_settings_file_of_the_documents_is_understood(block: Block, tmp_path: 
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_has_a_target(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)", PAGES[page])
     for path, heading in links:
         target = (ROOT / page).parent / path if path else ROOT / page
@@ -230,7 +236,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_name_of_the_code_is_in_the_documents() -> None:
+def test_names_of_the_code_are_documented() -> None:
     names = [
         *map(variable, Settings.model_fields),
         *(
@@ -246,7 +252,7 @@ def test_every_name_of_the_code_is_in_the_documents() -> None:
     assert [name for name in names if f"`{name}" not in text] == []
 
 
-def test_every_name_in_the_documents_is_in_the_code() -> None:
+def test_documented_names_exist_in_the_code() -> None:
     text = "\n".join(PAGES.values())
     known = {*map(variable, Settings.model_fields), *OTHER_VARIABLES}
     assert set(re.findall(r"\bTORANA_[A-Z_]+[A-Z]\b", text)) <= known
@@ -260,21 +266,50 @@ def test_every_name_in_the_documents_is_in_the_code() -> None:
     assert [file for file in files if not (ROOT / "src/torana" / file).exists()] == []
 
 
-def test_the_generated_pages_are_up_to_date() -> None:
+def test_generated_pages_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts/gen_docs.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_administrative_act_is_in_the_table_of_the_audit_record() -> None:
+def test_audited_actions_are_documented() -> None:
     table = set(re.findall(r"`([a-z]+\.[a-z]+)`", PAGES["docs/howto/let-others-in.md"]))
     recorded = {name for file in (ROOT / "src").rglob("*.py") for name in _acts(ast.parse(file.read_bytes()))}
     assert len(recorded) > 25
     assert recorded - table == set()
 
 
+def _quoted_messages() -> Iterator[tuple[str, str]]:
+    """Yield the messages in the first column of tables headed “message”, each with its page."""
+    pages = {name: text for name, text in PAGES.items() if name in GUIDES or "/connectors/" in name}
+    for page, text in pages.items():
+        for rows in re.findall(r"^\| message \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE):
+            for row in rows.splitlines():
+                yield from ((page, message) for message in re.findall(r"`([^`]+)`", row.split(" | ")[0]))
+
+
+def _texts_in_source() -> Iterator[str]:
+    """Yield the string constants of the code on one line, with … in place of inserted values."""
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            if isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+                yield " ".join(text.split())
+
+
+def test_quoted_messages_exist_in_the_code() -> None:
+    texts = "\n".join(_texts_in_source())
+    quoted = list(_quoted_messages())
+    assert len(quoted) > 20
+    patterns = {one: ".*".join(map(re.escape, one[1].split("…"))) for one in quoted}
+    assert [one for one, pattern in patterns.items() if not re.search(pattern, texts)] == []
+
+
 def _acts(module: ast.Module) -> Iterator[str]:
-    """The names of acts that the calls of a module hand over beside the act itself."""
+    """Yield the action names that a module passes together with an ``act``."""
     for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
         if any(isinstance(node, ast.Name) and node.id == "act" for node in ast.walk(call)):
             for argument in (*call.args, *(keyword.value for keyword in call.keywords)):

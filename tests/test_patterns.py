@@ -1,7 +1,7 @@
-"""No pattern of the package takes minutes over a short text.
+"""No regular expression of the package takes minutes for a short text.
 
-``re`` holds the interpreter while it looks, so one message could stop all. Where something is searched the time
-often grows with the square of the length, and a bound on the text is cure enough; with the cube it is not.
+``re`` holds the interpreter during a search, so one message could stop the gateway. Search time often grows
+with the square of the length, which a limit on the text makes harmless; growth with the cube does not.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import pytest
 
 import torana
 
-#: The parser of ``re`` itself: which texts lead to a repetition, only the pattern tells.
+#: The parser of ``re`` itself: only the pattern shows which texts lead to a repetition.
 PARSER = importlib.import_module("re._parser")
 COMPILER = importlib.import_module("re._compiler")
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
-#: What is repeated, besides what each repetition begins with; and what spoils the match at the end.
+#: Pieces to repeat, besides the text that each repetition accepts; and endings that prevent a match.
 PIECES = (*" a1.\n-_,/:\"'([<*#é\\", "a ", "1 ", "a\n", ", ", "1,", "a.")
 ENDS = ("\0", "b")
-#: Repetitions with which all is tried. What was slowest, if it took longer than so many seconds, is tried again
-#: with ten times as many: with the square it takes a hundred times as long, with the cube a thousand times.
+#: The number of repetitions for the first trial. The slowest text, if it takes longer than these seconds, is
+#: tried again with ten times as many: quadratic time grows a hundredfold, cubic time a thousandfold.
 FEW, SUSPECT, MANY = 150, 0.002, 1500
-#: Seconds of the process's own time, so that a busy machine changes nothing.
+#: Seconds of the process's own time, independent of the machine's load.
 LIMIT = 5.0
 
 
@@ -43,7 +43,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def patterns_in(value: object, seen: set[int]) -> Iterator[re.Pattern[Any]]:
-    """Those that a value holds, however deep; in containers, and in classes and objects of the package."""
+    """Yield the patterns in a value at any depth; in containers, and in classes and objects of the package."""
     if isinstance(value, re.Pattern):
         yield value
     elif id(value) not in seen:
@@ -66,7 +66,7 @@ def parts_of(value: Any) -> Iterable[object]:
 
 
 def all_patterns() -> dict[re.Pattern[Any], str]:
-    """Every pattern that stands in a module, and where."""
+    """Return every pattern in a module, with its place."""
     seen: set[int] = set()
     return {
         pattern: f"{module.__name__}.{name}"
@@ -77,7 +77,7 @@ def all_patterns() -> dict[re.Pattern[Any], str]:
 
 
 def repetitions(pattern: re.Pattern[Any]) -> set[tuple[str, str]]:
-    """For each repetition without a small bound: a text that leads to it, and one that it may repeat."""
+    """Return for each repetition without a small bound a text that leads to it, and one that it may repeat."""
     source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     found: set[tuple[str, str]] = set()
     _walk(PARSER.parse(source, pattern.flags), "", found)
@@ -85,7 +85,7 @@ def repetitions(pattern: re.Pattern[Any]) -> set[tuple[str, str]]:
 
 
 def _walk(items: Any, lead: str, found: set[tuple[str, str]]) -> str:
-    """``lead`` and behind it a short text that the items take."""
+    """Return ``lead`` followed by a short text that the items accept."""
     for sign, value in items:
         name = str(sign)
         if name == "LITERAL":
@@ -110,7 +110,7 @@ def _walk(items: Any, lead: str, found: set[tuple[str, str]]) -> str:
 
 
 def _character(sign: Any, value: Any) -> str:
-    """One that a set takes, a plain one if there is any."""
+    """Return a character that a set accepts, a plain one if possible."""
     tree = PARSER.parse("")
     tree.append((sign, value))
     one = COMPILER.compile(tree)
@@ -119,7 +119,7 @@ def _character(sign: Any, value: Any) -> str:
 
 @contextmanager
 def bounded(seconds: float) -> Generator[None]:
-    """Raises ``TimeoutError`` when the block has used so much of the processor; ``re`` listens to signals."""
+    """Raise ``TimeoutError`` after this processor time; ``re`` reacts to signals."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -135,7 +135,7 @@ def bounded(seconds: float) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A text that may send a pattern back and forth, and how it is looked through."""
+    """A text that may cause backtracking, and the method of the search."""
 
     how: str
     lead: str
@@ -143,7 +143,7 @@ class Probe:
     end: str
 
     def seconds(self, pattern: re.Pattern[Any], times: int) -> float:
-        """What it takes of the process's own time."""
+        """Return the processor time of the search."""
         text = self.lead + self.piece * times + self.end
         began = time.process_time()
         getattr(pattern, self.how)(
@@ -160,7 +160,7 @@ def probes(pattern: re.Pattern[Any]) -> Iterator[Probe]:
 
 
 def endless(pattern: re.Pattern[Any], *, limit: float = LIMIT) -> Probe | None:
-    """What the pattern does not come to an end with within ``limit``, if such a text is found."""
+    """Return a text for which the pattern exceeds ``limit``, if one is found."""
     slowest: dict[str, tuple[float, Probe]] = {}
     last = None
     try:
@@ -178,7 +178,7 @@ def endless(pattern: re.Pattern[Any], *, limit: float = LIMIT) -> Probe | None:
 
 
 @pytest.mark.timeout(600)
-def test_no_pattern_takes_minutes_over_a_short_text() -> None:
+def test_patterns_take_bounded_time_on_short_texts() -> None:
     found = all_patterns()
 
     assert len(found) > 200
@@ -194,5 +194,5 @@ def test_no_pattern_takes_minutes_over_a_short_text() -> None:
         rb"(\d+)*x",
     ],
 )
-def test_one_that_would_is_found(source: str | bytes) -> None:
+def test_slow_pattern_is_detected(source: str | bytes) -> None:
     assert endless(re.compile(source), limit=1.0)

@@ -1,4 +1,4 @@
-"""Waiting for what nobody tells."""
+"""Waiting for conditions that send no notification."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from torana.testing import Faults
 
-#: Seconds for anything that is waited for, and after which a life is stuck.
+#: Seconds to wait for anything.
 _PATIENCE = 60.0
 
 T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T | None]) -> T:
-    """What ``look`` gives as soon as it is true."""
+    """Return the result of ``look`` as soon as it is true."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         if found := look():
@@ -26,7 +26,7 @@ def eventually(look: Callable[[], T | None]) -> T:
 
 
 async def until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> None:
-    """Live until the end, or until the death that ``faults`` bring; raises what is raised before."""
+    """Run until the end, or until the crash that ``faults`` cause; raise earlier errors."""
     life, death = asyncio.ensure_future(lived()), asyncio.ensure_future(faults.death())
     ended, _ = await asyncio.wait({life, death}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     assert ended, "something is stuck"
@@ -37,10 +37,10 @@ async def until_death(lived: Callable[[], Awaitable[None]], faults: Faults) -> N
 
 
 async def _bury() -> None:
-    """End all tasks of the dead.
+    """End all tasks of the crashed run.
 
-    Cancelling once, as ``asyncio.run`` does, is not enough: a turn that is just being cut off takes it for what
-    cuts it off, and then waits for its end to be written.
+    Cancelling once, as ``asyncio.run`` does, is not enough: a turn that is being cut off takes it for that cut,
+    and then waits until its end is stored.
     """
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:

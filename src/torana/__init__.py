@@ -1,22 +1,22 @@
 """Torana: a self-hosted gateway in front of an LLM agent.
 
-People and programs reach one agent; every accepted message is answered, once, in order. The package is
-layered, and imports point down only (``make check`` holds it)::
+People and programs reach one agent. The gateway answers every accepted message once and in order. The package
+has layers, and imports point down only (``make check`` verifies this)::
 
-    cli · testing                 operator's commands · the fakes we publish
-    app                           builds the object graph, once
+    cli · testing                 the operator's commands · fakes for tests
+    app                           builds the object graph
     reload                        settings that change while the gateway runs
-    config                        file + environment -> frozen values
-    api · connectors              the edges: HTTP, chat platforms
-    people · schedules            tokens, audit, erasure · what is said or done at a time
-    turns                         accept · order · run · record
+    config                        file and environment -> frozen settings
+    api · connectors              the edges: HTTP · chat platforms
+    people · schedules            tokens, pairing, audit, export, erasure · scheduled messages
+    turns                         accept, order, run and record turns
     agent                         one turn: context -> model <-> tools -> events
-    tools                         what a turn may do
+    tools                         the functions that the agent can call
     skills · models · memory · sessions · limits
-    store · web                   tables, migrations, SQL · guarded fetching of pages
-    bare_http · paging            HTTP/1.1 as both listeners take it · lists in pages
-    health · telemetry · messages · errors · lasting     vocabulary: imports nothing above
-    workers                       processes that compute and can be killed: imports nothing either
+    store · web                   tables, migrations, SQL · guarded HTTP requests to the web
+    http11 · paging               HTTP/1.1 parsing for both listeners · cursor pagination
+    health · telemetry · messages · errors · aio     shared vocabulary
+    workers                       processes for computations that can be killed
 """
 
 __version__ = "0.1.0"

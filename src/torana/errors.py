@@ -44,10 +44,10 @@ class FieldFault:
 
 
 class GatewayError(Exception):
-    """Something went wrong inside the gateway; the log has the details under the request's id."""
+    """The gateway has an internal error; its log has the details under the request's id."""
 
     code: ClassVar[str] = "internal_error"
-    #: True when the same request may succeed later without being changed.
+    #: Whether the same request may succeed later without a change.
     retryable: ClassVar[bool] = False
 
     def __init__(
@@ -90,25 +90,25 @@ class InvalidField(BadRequest):
 
 
 class InvalidText(BadRequest):
-    """A text holds U+0000 or half of a surrogate pair; remove it."""
+    """A text contains U+0000 or half of a surrogate pair; remove it."""
 
     code = "invalid_text"
 
 
 class SkillRefused(BadRequest):
-    """What was to be installed or approved is no skill that can be; `detail` says what is wrong with it."""
+    """The skill cannot be installed or approved; `detail` says what is wrong with it."""
 
     code = "skill_refused"
 
 
 class ScheduleInvalid(BadRequest):
-    """A schedule needs a text, and a time to come or a rule."""
+    """The schedule is invalid; it needs a text, and a future time or a rule."""
 
     code = "schedule_invalid"
 
 
 class Unauthorized(GatewayError):
-    """Send the gateway's token, or one of `torana token create` that has not ended, as
+    """The request has no valid token. Send the gateway token, or a valid token from `torana token create`, as
     `Authorization: Bearer <token>`.
     """
 
@@ -116,21 +116,21 @@ class Unauthorized(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """This is not allowed."""
+    """The request is not allowed."""
 
     code = "forbidden"
 
 
 class HostNotAllowed(Forbidden):
-    """Without a token the gateway answers only to names of this machine; add the name to TORANA_ALLOWED_HOSTS
-    or set TORANA_GATEWAY_TOKEN.
+    """The gateway has no token, so it accepts only requests whose `Host` names this machine. Add the name to
+    TORANA_ALLOWED_HOSTS, or set TORANA_GATEWAY_TOKEN.
     """
 
     code = "host_not_allowed"
 
 
 class CrossSite(Forbidden):
-    """Without a token the gateway refuses requests that a browser sends for another site; set
+    """The gateway has no token, so it refuses requests that a browser sends for another site. Set
     TORANA_GATEWAY_TOKEN, and list the site's origin in TORANA_CORS_ORIGINS.
     """
 
@@ -138,31 +138,31 @@ class CrossSite(Forbidden):
 
 
 class ScopeMissing(Forbidden):
-    """The token lacks the scope for this; ask the operator for one that has it."""
+    """The token lacks the required scope; ask the operator for a token that has it."""
 
     code = "scope_missing"
 
 
 class WrongUser(Forbidden):
-    """The token speaks for another user; leave `userId` out, or use a token of that user."""
+    """The token is bound to another user; omit `userId`, or use a token of that user."""
 
     code = "wrong_user"
 
 
 class NotFound(GatewayError):
-    """There is nothing here; `GET /openapi.json` lists every path."""
+    """The path or the resource does not exist; `GET /openapi.json` lists every path."""
 
     code = "not_found"
 
 
 class MethodNotAllowed(GatewayError):
-    """This path does not take that method; the `Allow` header lists those it takes."""
+    """The path does not support this method; the `Allow` header lists the supported methods."""
 
     code = "method_not_allowed"
 
 
 class NotAcceptable(GatewayError):
-    """None of the types in `Accept` can be sent; ask for application/json or text/event-stream."""
+    """The gateway cannot send any of the types in `Accept`; accept application/json or text/event-stream."""
 
     code = "not_acceptable"
 
@@ -182,19 +182,19 @@ class PayloadTooLarge(GatewayError):
 
 
 class ContentTooLong(PayloadTooLarge):
-    """`content` may hold at most 10,000 characters; split the message."""
+    """`content` is longer than 10,000 characters; split the message."""
 
     code = "content_too_long"
 
 
 class BodyTooLarge(PayloadTooLarge):
-    """The body may hold at most 262,144 bytes."""
+    """The body is larger than 262,144 bytes; send a smaller one."""
 
     code = "body_too_large"
 
 
 class MemoryTooLong(PayloadTooLarge):
-    """A memory may hold at most 2,000 characters; say it in fewer, or remember several."""
+    """The memory is longer than 2,000 characters; shorten it, or store several memories."""
 
     code = "memory_too_long"
 
@@ -207,74 +207,78 @@ class RequestTimeout(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many messages; wait as long as `Retry-After` says."""
+    """Too many messages were sent; wait for the seconds in `Retry-After`."""
 
     code = "rate_limited"
     retryable = True
 
 
 class QueueFull(RateLimited):
-    """Too many messages wait for an answer (TORANA_QUEUE_PER_SESSION, TORANA_QUEUE_PER_USER); wait for some."""
+    """Too many messages wait for an answer (TORANA_QUEUE_PER_SESSION, TORANA_QUEUE_PER_USER); send this one
+    again after some of them are answered.
+    """
 
     code = "queue_full"
 
 
 class BudgetSpent(RateLimited):
-    """A limit of messages, tokens, money or turns is reached (TORANA_LIMITS_PER_USER, TORANA_LIMITS_PER_TOKEN,
-    TORANA_LIMITS_GLOBAL); wait as long as `Retry-After` says.
+    """A limit on messages, tokens, money or turns is reached (TORANA_LIMITS_PER_USER, TORANA_LIMITS_PER_TOKEN,
+    TORANA_LIMITS_GLOBAL); wait for the seconds in `Retry-After`.
     """
 
     code = "budget_spent"
 
 
 class Conflict(GatewayError):
-    """This does not go together with how things stand."""
+    """The request conflicts with the current state of the resource."""
 
     code = "conflict"
 
 
 class SessionBusy(Conflict):
-    """The session is busy, and the message asked to be rejected then; send it later, or without `onBusy`."""
+    """The session is busy, and `onBusy` is `reject`; send the message later, or without `onBusy`."""
 
     code = "session_busy"
     retryable = True
 
 
 class TurnCancelled(Conflict):
-    """The turn was cancelled before it was answered; send the message again if it is still wanted."""
+    """The turn was cancelled before it was answered; send the message again if you still need an answer."""
 
     code = "turn_cancelled"
 
 
 class NotFailed(Conflict):
-    """Only a turn that failed can be run again."""
+    """The turn did not fail; only a failed turn can be retried."""
 
     code = "not_failed"
 
 
 class NotHeld(Conflict):
-    """Only a delivery that was refused, is stale, or may have arrived can be tried again."""
+    """The delivery is not held; only a delivery that was refused, is stale, or may have arrived can be retried
+    or dropped.
+    """
 
     code = "not_held"
 
 
 class AlreadyDecided(Conflict):
-    """Somebody else has decided about the call, its time has run out, or its turn has ended."""
+    """The approval is no longer open: it was decided, it expired, or its turn has ended."""
 
     code = "already_decided"
 
 
 class ApprovalChanged(Conflict):
-    """The decision is about another call than the one that waits. List the approvals, and decide about a call
-    that stands there, by its `id` and `digest`.
+    """The decision does not match the call that waits. List the approvals, and decide by the `id` and `digest`
+    of a listed call.
     """
 
     code = "approval_changed"
 
 
 class NotWaiting(Conflict):
-    """The turn is only being taken up again, and other arguments cannot be checked yet; send it once more in a
-    moment.
+    """The turn resumes after a restart, so changed arguments cannot be checked yet; send the decision again in
+    a moment.
     """
 
     code = "not_waiting"
@@ -282,19 +286,19 @@ class NotWaiting(Conflict):
 
 
 class TokenEnded(Conflict):
-    """The token has expired, was revoked, or has a successor; create a new one."""
+    """The token has expired, was revoked, or was rotated; create a new one."""
 
     code = "token_ended"
 
 
 class MemoryFull(Conflict):
-    """There is no room for another memory of this user; forget some first."""
+    """The user has the maximum number of memories; forget some first."""
 
     code = "memory_full"
 
 
 class MemorySuperseded(Conflict):
-    """A newer memory stands in the place of this one; change that one."""
+    """A newer memory replaced this one; change the newer memory."""
 
     code = "memory_superseded"
 
@@ -306,37 +310,37 @@ class NotEnded(Conflict):
 
 
 class ChannelTaken(Conflict):
-    """The channel has a session already; name another one, or leave `channelId` out for a new one."""
+    """The channel already has a session; name another channel, or omit `channelId` to get a new one."""
 
     code = "channel_taken"
 
 
 class SettingsFaulty(Conflict):
-    """The settings have faults, and nothing of them was taken on; `torana config check` names them."""
+    """The settings are invalid, and none of them was applied; `torana config check` lists the errors."""
 
     code = "settings_faulty"
 
 
 class SkillConflict(Conflict):
-    """The skill is not in a state for this; `torana skills list` tells how it stands."""
+    """The skill's state does not allow this; `torana skills list` shows its state."""
 
     code = "skill_conflict"
 
 
 class SkillChanged(Conflict):
-    """The skill's files are not those of this digest; look at the skill again before approving it."""
+    """The skill's files do not match this digest; review the skill again before you approve it."""
 
     code = "skill_changed"
 
 
 class SchedulesFull(Conflict):
-    """There is no room for another schedule of this user (TORANA_SCHEDULES_PER_USER); remove some first."""
+    """The user has the maximum number of schedules (TORANA_SCHEDULES_PER_USER); remove some first."""
 
     code = "schedules_full"
 
 
 class ScheduleEnded(Conflict):
-    """The schedule has ended, and nothing comes of it any more; make a new one."""
+    """The schedule has ended and cannot be changed; create a new one."""
 
     code = "schedule_ended"
 
@@ -348,15 +352,15 @@ class KeyReused(GatewayError):
 
 
 class ModelFailed(GatewayError):
-    """The language model did not answer; `torana doctor` makes one real call and tells what is wrong."""
+    """The language model did not answer; `torana doctor` makes a test call and reports the cause."""
 
     code = "model_failed"
     retryable = True
 
 
 class ModelResponseTooLarge(ModelFailed):
-    """The language model's response is too large (TORANA_MAX_RESPONSE_BYTES) and was cut off; ask for less at
-    once, use another model, or raise the setting.
+    """The language model's response exceeds TORANA_MAX_RESPONSE_BYTES and was cut off; ask for a shorter
+    answer, use another model, or raise the setting.
     """
 
     code = "model_response_too_large"
@@ -364,7 +368,7 @@ class ModelResponseTooLarge(ModelFailed):
 
 
 class Unavailable(GatewayError):
-    """The gateway cannot take this now; try again as `Retry-After` says."""
+    """The gateway is temporarily unavailable; try again after the seconds in `Retry-After`."""
 
     code = "unavailable"
     retryable = True
@@ -377,45 +381,45 @@ class Starting(Unavailable):
 
 
 class Draining(Unavailable):
-    """The gateway is shutting down and takes no new messages; try again when it is back."""
+    """The gateway is shutting down and accepts no new messages; try again after its restart."""
 
     code = "draining"
 
 
 class StoreUnavailable(Unavailable):
-    """The database cannot be written; free disk space or repair the data directory. Nothing was accepted."""
+    """The database cannot be written and nothing was accepted; free disk space or repair the data directory."""
 
     code = "store_unavailable"
 
 
 class Overloaded(Unavailable):
-    """Too many messages wait for their answer (TORANA_QUEUE); try again as `Retry-After` says."""
+    """Too many messages wait for an answer (TORANA_QUEUE); try again after the seconds in `Retry-After`."""
 
     code = "overloaded"
 
 
 class TimedOut(GatewayError):
-    """It took too long."""
+    """The request took too long."""
 
     code = "timed_out"
     retryable = True
 
 
 class WaitExpired(TimedOut):
-    """The answer is not there yet. The turn goes on; `instance` names it."""
+    """The turn has not ended within the waiting time. It continues; `instance` is its path."""
 
     code = "wait_expired"
 
 
 class TurnTimeout(TimedOut):
-    """The turn reached its own time limit (TORANA_TURN_TIMEOUT) and was stopped."""
+    """The turn reached its time limit (TORANA_TURN_TIMEOUT) and was stopped."""
 
     code = "turn_timeout"
 
 
 class TurnLimit(TimedOut):
-    """The turn called the model or its tools more often, or took more tokens, than a turn may in all its
-    attempts, and was stopped. To run it again helps once the setting that its detail names was raised.
+    """The turn reached a limit on model calls, tool calls or tokens, and was stopped. Raise the setting that
+    `detail` names before you retry it.
     """
 
     code = "turn_limit"
@@ -423,45 +427,49 @@ class TurnLimit(TimedOut):
 
 
 class CrashedRepeatedly(GatewayError):
-    """The gateway died every time it worked on this message, and gave up; the log around those moments may say
-    why. `torana turns retry` runs it again.
+    """The gateway crashed repeatedly while processing this message, and marked it as failed. The log may show
+    the cause; `torana turns retry` runs it again.
     """
 
     code = "crashed_repeatedly"
 
 
 class Expired(GatewayError):
-    """The message had waited for over a day when the gateway started; it was not acted on. Send it again."""
+    """The message had waited for more than a day when the gateway started, so it was not processed. Send it
+    again.
+    """
 
     code = "expired"
 
 
 class Erased(GatewayError):
-    """It was here, and was erased."""
+    """The resource was erased."""
 
     code = "erased"
 
 
 class OperatorError(GatewayError):
-    """The gateway cannot run as it is set up."""
+    """The gateway cannot run with its current configuration."""
 
     code = "operator_error"
 
 
 class ConfigInvalid(OperatorError):
-    """A setting is wrong; `torana config check` names it."""
+    """A setting is invalid; `torana config check` names it."""
 
     code = "config_invalid"
 
 
 class DataDirBusy(OperatorError):
-    """Another gateway or command uses this data directory; end it, or choose another with --data-dir."""
+    """Another gateway or command uses this data directory; stop it, or choose another directory with
+    --data-dir.
+    """
 
     code = "data_dir_busy"
 
 
 class DataDirUnusable(OperatorError):
-    """The data directory cannot be written; choose another with --data-dir or mend its permissions."""
+    """The data directory cannot be written; choose another with --data-dir, or fix its permissions."""
 
     code = "data_dir_unusable"
 
@@ -473,13 +481,13 @@ class DatabaseTooNew(OperatorError):
 
 
 class BackupInvalid(OperatorError):
-    """The file is not a whole backup of Torana; choose another."""
+    """The file is not a complete backup of Torana; choose another."""
 
     code = "backup_invalid"
 
 
 def by_code(code: str) -> type[GatewayError]:
-    """The class of an error by its stable code; an unknown code is an internal error."""
+    """Return the class of an error by its stable code; an unknown code is an internal error."""
     waiting: list[type[GatewayError]] = [GatewayError]
     for kind in waiting:
         if kind.code == code:

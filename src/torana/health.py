@@ -1,4 +1,4 @@
-"""The six fields of ``GET /health``, for whichever part answers it: the starting shell or the whole gateway."""
+"""The body of ``GET /health``, for the gateway and for the small server that answers while it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Status = Literal["ok", "starting", "degraded", "draining"]
 def health_body(
     status: Status, *, started: float, skills: Mapping[str, int], connectors: Sequence[str]
 ) -> dict[str, Any]:
-    """The contract's fields; ``started`` is the monotonic time of the start."""
+    """Return the contract's fields. ``started`` is the monotonic time of the start."""
     return {
         "status": status,
         "version": __version__,

@@ -9,32 +9,32 @@ from typing import Any, Literal, get_args
 
 from uuid_utils import uuid7
 
-#: Who owns what comes without a token of somebody's own: the gateway itself.
+#: The owner of data that no bound token created: the gateway itself.
 GATEWAY_OWNER = "gateway"
-#: In place of an owner, where rows are read: whoever owns them. The operator's view.
+#: Selects the rows of all owners, for a principal with the scope ``admin``.
 EVERYONE = "*"
 
-#: What a principal's name begins with that is a schedule.
+#: The prefix of the name of a schedule's principal.
 SCHEDULE_PRINCIPAL = "schedule:"
 
-#: The contract's bounds, in Unicode code points.
+#: The contract's limits, in Unicode code points.
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256
 
-#: Characters that a model is shown of the text files that came with one message.
+#: The number of characters of text files that a model receives with one message.
 FILE_TEXT_LIMIT = 20_000
 
-#: Money is counted in micro-dollars: so many are a dollar.
+#: Micro-dollars in a dollar; amounts of money are stored in micro-dollars.
 MICRO = 1_000_000
 
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
-#: What becomes of a message whose session is busy: see ``turns``.
+#: The treatment of a message whose session is busy; see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]
-#: What a token may do: send messages and follow their turns; read sessions; install and remove skills; keep a
-#: user's memory; everything, for everyone; name the user it speaks for.
+#: The scopes: send messages and follow their turns; read sessions; install and remove skills; change a user's
+#: memory; everything, for all users; name the user of a message.
 Scope = Literal["message", "read", "skills", "memory", "admin", "impersonate"]
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
-#: What a file is to a model: read as text, looked at, or read page by page.
+#: The form in which a model receives a file.
 FileKind = Literal["text", "image", "pdf"]
 EventType = Literal[
     "turn.accepted",
@@ -47,7 +47,7 @@ EventType = Literal[
     "turn.completed",
     "turn.failed",
 ]
-#: After one of these an event stream ends.
+#: An event stream ends after one of these events.
 TERMINAL_EVENTS: frozenset[EventType] = frozenset({"turn.completed", "turn.failed"})
 
 
@@ -65,7 +65,7 @@ def utc_now() -> datetime:
 
 
 def owner_of(user: str) -> str:
-    """Who owns what a token bound to the user makes, and all that is remembered about the user."""
+    """Return the owner of the data that a token bound to the user creates."""
     return f"user:{user}"
 
 
@@ -80,23 +80,22 @@ def file_kind(media_type: str) -> FileKind | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who holds the credential, and what it lets them do.
+    """The identity of a credential, and its scopes.
 
     ``operator`` (the gateway token), ``local`` (no token is set), or ``token:<id>``.
     """
 
     name: str
     owner: str = GATEWAY_OWNER
-    #: Whom the credential is bound to: it speaks for this user and for nobody else.
+    #: The user that the credential is bound to; the credential acts for this user only.
     user: str | None = None
     scopes: frozenset[Scope] = SCOPES
-    #: The token's id, or where it was rotated the first one's: rules and limits go by it. None is for the
-    #: gateway's own.
+    #: The token's id, or the first id of a rotated token: rules and limits use it. None for the gateway token.
     token: str | None = None
 
     @property
     def view(self) -> str:
-        """Whose rows are shown to it: its owner's, or ``EVERYONE``'s."""
+        """Return the owner whose rows the principal may read: its own, or ``EVERYONE``."""
         return EVERYONE if "admin" in self.scopes else self.owner
 
 
@@ -116,28 +115,28 @@ class Inbound:
     owner: str
     principal: str
     content: str
-    #: None stands for a session of its own.
+    #: The caller's name for the conversation. None creates a separate session.
     channel: str | None = None
-    #: Whose memory and limits; None is nobody.
+    #: The user whose memory and limits apply, or None.
     user: str | None = None
     on_busy: OnBusy = "queue"
-    #: The caller's name for this message: sent again under it, it is the same turn.
+    #: The caller's idempotency key: a repeated message with this key is the same turn.
     key: str | None = None
-    #: The token it came with, as in ``Principal``; None for the gateway's own.
+    #: The token of the request, as in ``Principal``; None for the gateway token.
     token: str | None = None
-    #: The connector account that heard it, the platform's id of it there, and where it is answered (JSON).
+    #: The connector's account, the platform's id of the message, and the place of the reply (JSON).
     account: str | None = None
     message: str | None = None
     place: str | None = None
-    #: When it was said, as far as the connector knows: it may have waited since, here or there.
+    #: The time at which the message was written, if the connector knows it.
     said_at: datetime | None = None
-    #: What came with it and a model may be handed.
+    #: The files that a model may receive.
     files: tuple[File, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a turn consumed. ``cost_usd`` is 0 for a model whose price is not known."""
+    """The usage of a turn. ``cost_usd`` is 0 for a model without a known price."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -150,9 +149,9 @@ class Failure:
 
     code: str
     detail: str
-    #: Seconds after which to try again, where somebody named a time.
+    #: Seconds after which a retry may succeed, if the source of the failure named a time.
     retry_after: int | None = None
-    #: The names of the limits that stood in the way.
+    #: The names of the limits that refused the turn.
     policies: tuple[str, ...] = ()
 
 
@@ -171,38 +170,39 @@ class Turn:
     state: TurnState
     attempt: int
     created_at: datetime
-    #: The token its message came with, as in ``Principal``.
+    #: The token of the message, as in ``Principal``.
     token: str | None = None
-    #: How often the process died while the turn ran and had settled nothing.
+    #: The number of crashes while the turn ran without a newly settled step.
     crashes: int = 0
     reply: str | None = None
     failure: Failure | None = None
     model: str | None = None
     usage: Usage = field(default_factory=Usage)
     on_busy: OnBusy = "queue"
-    #: The turn that took this message as a further input while it ran.
+    #: The running turn that took this message as additional input.
     merged_into: str | None = None
     ended_at: datetime | None = None
-    #: As in ``Inbound``; None for what no connector heard.
+    #: As in ``Inbound``; None for messages that no connector received.
     account: str | None = None
     message: str | None = None
     place: str | None = None
-    #: How many files came with it that a model may be handed; they are kept until it has ended and not failed.
+    #: The number of files that a model may receive. They are stored until the turn ends; a failed turn keeps
+    #: them.
     files: int = 0
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True when nothing more will happen to it."""
         return self.state in ("completed", "failed", "cancelled")
 
     @property
-    def scheduled(self) -> bool:
-        """Whether a schedule said it, and no person."""
+    def is_scheduled(self) -> bool:
+        """Return whether a schedule created the turn."""
         return self.principal.startswith(SCHEDULE_PRINCIPAL)
 
     @property
     def last_event(self) -> Literal["turn.completed", "turn.failed"]:
-        """What is told of it when it has ended."""
+        """Return the type of the terminal event of an ended turn."""
         return "turn.completed" if self.state == "completed" else "turn.failed"
 
 

@@ -1,4 +1,4 @@
-"""Lists in pages: so many items, and where the next page begins."""
+"""Pages of a list, with cursors."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 _DAWN, _DUSK = (datetime(year, 1, 1, tzinfo=UTC) for year in (1900, 9000))
-#: Between bounds that every time zone can be reckoned in.
+#: Times that can be converted to every time zone without overflow.
 _Time = Annotated[AwareDatetime, Field(gt=_DAWN, lt=_DUSK)]
-#: One that SQLite can hold.
+#: Numbers that SQLite can store.
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
 
-#: Where a page ends that goes by time: the time of its last item, and its id.
+#: The cursor of a list by time: the time and id of the page's last item.
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
-#: Where a page of messages ends: the last one's turn, and its side of it.
+#: The cursor of a list of messages: the sequence number and role of the page's last message.
 MESSAGE_KEY = TypeAdapter[tuple[int, str]](tuple[_Number, str])
-#: Where a page ends that goes by number: that of its last item.
+#: The cursor of a list by number: the number of the page's last item.
 NUMBER_KEY = TypeAdapter[int](_Number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """Some items, and where the next page begins; None behind the last."""
+    """A page of items. ``next`` is the cursor of the next page, or None on the last page."""
 
     items: Sequence[T]
     next: str | None
 
 
 def cut(items: Sequence[T], limit: int, key: Callable[[T], K], kind: TypeAdapter[K]) -> Page[T]:
-    """A page of the first ``limit`` items; more than these stand for a next page, behind the last one's key."""
+    """Return the page of the first ``limit`` items. More items than that mean that there is a next page."""
     shown = items[:limit]
-    return Page(items=shown, next=_written(key(shown[-1]), kind) if len(items) > limit else None)
+    return Page(items=shown, next=_encode_cursor(key(shown[-1]), kind) if len(items) > limit else None)
 
 
 def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
-    """The key behind which a page begins. Raises ``InvalidField`` for what no page gave."""
+    """Decode a cursor. Raises ``InvalidField`` for a text that is not a cursor of this kind."""
     if cursor is None:
         return None
     try:
@@ -55,5 +55,5 @@ def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
         raise InvalidField("`after` must be the `next` of an earlier page, as it was sent.") from None
 
 
-def _written(key: K, kind: TypeAdapter[K]) -> str:
+def _encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
     return base64.urlsafe_b64encode(kind.dump_json(key)).decode().rstrip("=")

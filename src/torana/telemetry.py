@@ -1,8 +1,8 @@
-"""Logs: one event name and its fields a line, from our own loggers and from every library's alike.
+"""Logs: each line has one event name and fields, from this package's loggers and from libraries.
 
 A module takes its logger by ``logging.getLogger(__name__)`` and logs events with fields, such as
-``log.info("turn_completed", extra={"ms": 12})``; ``bind`` adds fields to all that is logged inside it. Every
-line is written in the same way: times are RFC 3339 in UTC, secrets are masked, long values are cut.
+``log.info("turn_completed", extra={"ms": 12})``. ``bind`` adds fields to all events inside its block. Times are
+RFC 3339 in UTC, secrets are masked, and long values are cut.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TextIO, cast
 
-#: Bytes at which the log file is set aside, and how many of those are kept.
+from torana.characters import HIDDEN, char_class, escape
+
+#: The size in bytes at which the log file is rotated, and the number of rotated files.
 FILE_BYTES = 10 * 1024 * 1024
 FILES_KEPT = 5
 
-#: Characters of a text, items of a collection and levels of nesting that a line may have.
+#: The maximum length of a text, number of items in a collection, and depth of nesting in a line.
 TEXT_LIMIT = 10_000
 ITEM_LIMIT = 100
 DEPTH_LIMIT = 6
@@ -35,28 +37,24 @@ DEPTH_LIMIT = 6
 MASK = "********"
 
 _SECRET_NAME = re.compile(r"(authorization|token|api[-_]?key|password|passwd|secret|cookie)$", re.IGNORECASE)
-#: How the keys of model providers begin; ``sk`` are those of OpenAI, Anthropic, OpenRouter and others.
+#: Prefixes of model providers' keys. ``sk`` is used by OpenAI, Anthropic, OpenRouter and others.
 _KEY_PREFIX = "sk|pk|rk|gsk|xai|csk|fw|hf|pplx|nvapi|r8|tgp|vck|ghp|gho|ghu|github_pat"
 _SECRET_TEXT = re.compile(
     r"(?i:(?P<kept>\bBearer\s+)[\w.~+/=-]+)"  # RFC 6750
-    # With a digit, or the stars of a provider that hides it half: words with hyphens seldom have either.
+    # Requires a digit, or the asterisks of a provider that masks keys: hyphenated words seldom have either.
     rf"|\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"
     r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
-    r"|\btorana_[\w-]{32,}"  # our own tokens, also one that was cut
-    r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # a Telegram bot's, which stands in the path of each of its addresses
+    r"|\btorana_[\w-]{32,}"  # Torana's tokens, also truncated ones
+    r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # Telegram bot tokens, which are in the path of each request
     r"|\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"  # a JSON Web Token (RFC 7519)
     r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
-    r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # a credential in its query
+    r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # credentials in a query
 )
-#: What could steer a terminal, is not shown, turns the direction of writing or cannot be written as UTF-8;
-#: tabs and line ends stay.
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
-    "\U000e0000-\U000e007f]"
-)
-#: Libraries that tell of each of their steps at INFO.
+#: Control and invisible characters, except tabs and line feeds.
+_CONTROL = char_class("\r", HIDDEN)
+#: Libraries that log each of their steps at INFO.
 _TALKATIVE = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
-#: Libraries of chat platforms log what people say and how we log in: at no level of ours is that told.
+#: Libraries of chat platforms log messages and credentials below WARNING, so these levels are disabled.
 _INDISCREET = (
     "aioimaplib",
     "aiosmtplib",
@@ -68,28 +66,28 @@ _INDISCREET = (
     "telegram",
     "websockets",
 )
-#: Libraries that log what strangers send them, a line for each; what counts of it is told by us.
+#: Libraries that log a line for each message from outside. The gateway logs the relevant ones itself.
 _ECHOING = ("client", "mcp")
-#: Which turn a line of the log file belongs to; in a text the quotation marks would be escaped.
+#: The turn of a line in the log file. The quotation marks of the same text inside a value are escaped.
 _TURN = re.compile(rb'"turn_id": "(\w+)"')
-#: What a record has of itself, whoever logs; anything else is a field. uvicorn adds its message in colours.
+#: The attributes of every record; all others are fields. uvicorn adds its message in colours.
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _TRACEBACK = "exception"
-#: What stands at the beginning of a line for people, without its name.
+#: Fields that a readable line shows first, without their names.
 _HEAD = frozenset({"timestamp", "level", "logger", "event"})
 _UNQUOTED = re.compile(r"[^\s=\"'\\]+")
-#: Of the terminal (ECMA-48, SGR).
+#: Codes of the terminal (ECMA-48, SGR).
 _BOLD, _DIM = 1, 2
 _COLOURS = {"debug": 32, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 _bound: ContextVar[Mapping[str, object]] = ContextVar("torana_bound", default=MappingProxyType({}))
 
-#: By this our handlers are known again when logging is configured once more.
+#: Identifies this module's handlers when logging is configured again.
 _HANDLER_NAME = "torana"
 
 
 class _Discreet(logging.Handler):
-    """Tells that a line could not be written; logging itself would print the line, unmasked."""
+    """Reports a line that could not be written. The base class would print the line with its secrets."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         with suppress(OSError, ValueError):
@@ -101,20 +99,20 @@ class _Stream(_Discreet, logging.StreamHandler[TextIO]):
 
 
 class _File(_Discreet, logging.handlers.RotatingFileHandler):
-    def written(self) -> list[Path]:
-        """The file and those that were set aside."""
+    def files(self) -> list[Path]:
+        """Return the log file and the rotated files that exist."""
         files = [Path(self.baseFilename + suffix) for suffix in ("", *(f".{n + 1}" for n in range(FILES_KEPT)))]
         return [file for file in files if file.exists()]
 
     def drop(self, turn_ids: Set[str]) -> None:
-        """Write anew those files that have lines of these turns; what is logged meanwhile waits."""
+        """Rewrite the files without the lines of these turns. Events that are logged meanwhile wait."""
         self.acquire()
         try:
-            for file in self.written():
-                _partial(file).unlink(missing_ok=True)  # of a call that was cut off
+            for file in self.files():
+                _partial(file).unlink(missing_ok=True)  # left by a call that was interrupted
                 _drop_lines(file, turn_ids)
         finally:
-            if self.stream is not None:  # it may stand in a file that is no more; the next line opens it anew
+            if self.stream is not None:  # the open file may have been replaced; the next line opens the new one
                 self.stream.close()
                 self.stream = None
             self.release()
@@ -127,11 +125,11 @@ def configure_logging(
     file: Path | None,
     stream: TextIO,
 ) -> None:
-    """Write the logs of the whole process to ``stream``, and as JSON lines to ``file`` where one is given.
+    """Write the logs of the whole process to ``stream``, and as JSON lines to ``file`` if there is one.
 
-    ``auto`` is readable on a terminal and JSON lines elsewhere; colours appear on a terminal only. Called
-    again, it replaces what it set up before. uvicorn's loggers take part, without its access log. Raises
-    ``OSError`` where ``file`` cannot be opened.
+    ``auto`` is readable on a terminal and JSON lines elsewhere; only a terminal gets colours. A second call
+    replaces the handlers of the first. uvicorn's loggers are included, except its access log. Raises
+    ``OSError`` if ``file`` cannot be opened.
     """
     terminal = stream.isatty()
     readable = format == "console" or (format == "auto" and terminal)
@@ -153,7 +151,7 @@ def configure_logging(
 
 @contextmanager
 def bind(**fields: object) -> Generator[None]:
-    """Add fields such as ``request_id`` to all that this task, and those it starts, log inside the block."""
+    """Add fields such as ``request_id`` to all events of this task and its subtasks inside the block."""
     before = _bound.set({**_bound.get(), **fields})
     try:
         yield
@@ -161,32 +159,32 @@ def bind(**fields: object) -> Generator[None]:
         _bound.reset(before)
 
 
-def bound() -> Mapping[str, object]:
-    """The fields that are added to all that is logged at this place."""
+def bound_fields() -> Mapping[str, object]:
+    """Return the fields that ``bind`` adds to an event at this point."""
     return _bound.get()
 
 
 def logged_turns() -> set[str]:
-    """The ids of all turns of which the log files tell."""
-    return {turn_id for handler in _files() for file in handler.written() for turn_id in _turns_in(file)}
+    """Return the ids of all turns with lines in the log files."""
+    return {turn_id for handler in _files() for file in handler.files() for turn_id in _turns_in(file)}
 
 
 def drop_turns(turn_ids: Set[str]) -> None:
-    """Take all that was logged in these turns out of the log files. Raises ``OSError``."""
+    """Remove all lines of these turns from the log files. Raises ``OSError``."""
     for handler in _files():
         handler.drop(turn_ids)
 
 
 def mask_secrets(event: Mapping[str, object]) -> dict[str, object]:
-    """Hide what stands under a telling name, and credentials inside any text; cut what is too long.
+    """Mask credentials in names and texts, and cut long values.
 
-    Control characters, but for tabs and line ends, become escapes.
+    Control characters, except tabs and line ends, are escaped.
     """
     return {name: _clean(name, value, depth=0) for name, value in event.items()}
 
 
 def mask_text(text: str) -> str:
-    """Hide what looks like a credential: bearer tokens, keys by their prefixes, those in an address."""
+    """Mask texts that look like credentials: bearer tokens, keys with known prefixes, credentials in URLs."""
     return _SECRET_TEXT.sub(lambda found: f"{found['kept'] or ''}{MASK}", text)
 
 
@@ -213,16 +211,16 @@ def _clean_items(name: str, items: Iterable[object], *, depth: int) -> object:
 
 def _clean_text(text: str) -> str:
     cut = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}…"
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], mask_text(cut))
+    return _CONTROL.sub(lambda found: escape(found[0]), mask_text(cut))
 
 
 class _Formatter(logging.Formatter):
-    """Writes each line once, for all who ask: a rotating file asks twice, and the other handler too."""
+    """Formats each record once, although the handlers ask for the same line several times."""
 
     def __init__(self, render: Callable[[dict[str, object]], str]) -> None:
         super().__init__()
         self._render = render
-        #: The last line, and whose it was; that one is not kept alive, for it may hold what a traceback holds.
+        #: The last line and a weak reference to its record, which may hold large objects of a traceback.
         self._last: tuple[Callable[[], logging.LogRecord | None], str] = (lambda: None, "")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -233,7 +231,7 @@ class _Formatter(logging.Formatter):
         return line
 
     def _event(self, record: logging.LogRecord) -> dict[str, object]:
-        # From the record, so that the terminal and the file tell the same time.
+        # The record's time, so that the terminal and the file show the same time.
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         event: dict[str, object] = {
             "timestamp": time.replace("+00:00", "Z"),
@@ -242,25 +240,23 @@ class _Formatter(logging.Formatter):
             "event": record.getMessage(),
         }
         own = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
-        # Before masking, because a traceback may quote a secret.
+        # Before masking: a traceback may contain a secret.
         if record.exc_info and record.exc_info[0] is not None:
             own[_TRACEBACK] = self.formatException(record.exc_info)
-        return event | {name: value for name, value in {**bound(), **own}.items() if name not in event}
+        return event | {name: value for name, value in {**bound_fields(), **own}.items() if name not in event}
 
 
 def _readable(event: dict[str, object], *, colours: bool) -> str:
-    """A line for people, with a traceback below it."""
-
-    def coloured(text: str, colour: int) -> str:
+    def colour_text(text: str, colour: int) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if colours else text
 
     level, traceback = str(event["level"]), event.pop(_TRACEBACK, None)
     fields = [f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in _HEAD]
     line = " ".join(
         [
-            coloured(str(event["timestamp"]), _DIM),
-            f"[{coloured(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
-            coloured(_on_one_line(str(event["event"])), _BOLD),
+            colour_text(str(event["timestamp"]), _DIM),
+            f"[{colour_text(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
+            colour_text(_on_one_line(str(event["event"])), _BOLD),
             f"[{event['logger']}]",
             *fields,
         ]
@@ -273,7 +269,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """The value as it is where that cannot be misread."""
+    """Return a text unquoted if it cannot be misread, any other value as its ``repr``."""
     return value if isinstance(value, str) and _UNQUOTED.fullmatch(value) else repr(value)
 
 
@@ -292,7 +288,7 @@ def _turns_in(file: Path) -> set[str]:
     try:
         with file.open("rb") as lines:
             return {found[1].decode() for line in lines if (found := _TURN.search(line))}
-    except FileNotFoundError:  # set aside meanwhile, under a name that is looked at next
+    except FileNotFoundError:  # rotated meanwhile: it has the name of the next file
         return set()
 
 
@@ -324,7 +320,7 @@ def _install(handlers: Iterable[logging.Handler], level: int) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not that an answer was broken off: whoever did so has said why."""
+    """Return whether a record is not uvicorn's report of an aborted response, which is logged elsewhere."""
     return record.msg != "ASGI callable returned without completing response."
 
 

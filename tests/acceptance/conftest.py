@@ -1,4 +1,4 @@
-"""What runs the installed gateway as a user does, far from the source tree."""
+"""Fixtures that run the installed gateway as a user does, outside the source tree."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds for anything that is waited for.
+#: Seconds to wait for anything.
 PATIENCE = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         return listener.getsockname()[1]
 
 
 class Gateway:
-    """``torana serve`` in an empty home directory, as often as it is started."""
+    """``torana serve`` in an empty home directory, which can be started several times."""
 
     def __init__(self, *, commands: Path, home: Path, settings: Mapping[str, str]) -> None:
         self.home = home
@@ -45,7 +45,7 @@ class Gateway:
         self._environ = {
             "PATH": f"{commands}:/usr/bin:/bin",
             "HOME": str(home),
-            "PYTHONWARNINGS": "default",  # what is warned of stands in the way of a clean standard error
+            "PYTHONWARNINGS": "default",  # warnings would appear on standard error
             "TORANA_DATA_DIR": str(self.data_dir),
             "TORANA_TIMEZONE": "UTC",
             "TORANA_RATE_PER_USER": "0",
@@ -54,7 +54,7 @@ class Gateway:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it says where it listens."""
+        """Start the gateway, and wait until it prints its address."""
         assert self._process is None
         with self.stderr.open("ab") as stderr:
             self._process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Gateway:
                 env=self._environ,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                bufsize=0,  # what is not read here is read by whoever stops it
+                bufsize=0,  # the process that stops it reads the rest
             )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
@@ -71,7 +71,7 @@ class Gateway:
         assert b"listens on" in said, self.stderr.read_text()
 
     def stop(self, signal_: int = signal.SIGTERM) -> int:
-        """Send a signal and give the exit code."""
+        """Send a signal and return the exit code."""
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal_)
@@ -83,12 +83,12 @@ class Gateway:
             return process.wait()
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Stop the gateway if it runs."""
         if self._process is not None:
             self.stop(signal.SIGKILL)
 
     def told(self) -> str:
-        """All that it wrote anywhere."""
+        """Return everything that the gateway has written."""
         files = (self.stderr, self.home / "stdout", self.log_file)
         return "\n".join(file.read_text() for file in files if file.exists())
 
@@ -98,7 +98,7 @@ class Gateway:
 
 
 def answers_ok(url: str) -> bool:
-    """Whether a gateway says there that all is well."""
+    """Return whether a gateway at this URL reports that it is healthy."""
     try:
         return httpx.get(url, trust_env=False).json()["status"] == "ok"
     except (httpx.TransportError, ValueError):
@@ -107,7 +107,7 @@ def answers_ok(url: str) -> bool:
 
 @pytest.fixture
 def new_gateway(installed: Path, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
-    """Makes gateways, not yet started, with settings of their own; each in a home of its own."""
+    """Makes gateways, not yet started, with their own settings and home directories."""
     with ExitStack() as made:
 
         def make(**settings: str) -> Gateway:
@@ -122,7 +122,7 @@ def new_gateway(installed: Path, tmp_path: Path) -> Iterator[Callable[..., Gatew
 
 @pytest.fixture
 def publish(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Publishes a gateway under ``/api/`` by a real nginx, and gives the new address."""
+    """Publishes a gateway under ``/api/`` with a real nginx, and returns the new URL."""
     with ExitStack() as running:
 
         def start(gateway: Gateway, *, strips_prefix: bool) -> str:
@@ -145,7 +145,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[..., str]]:
 def _nginx(place: Path, *, port: int, target: str) -> str:
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"{kind}_temp_path {place}/{kind};" for kind in kinds)
-    user = "user root;" if os.geteuid() == 0 else ""  # a worker of another user could not enter the place
+    user = "user root;" if os.geteuid() == 0 else ""  # a worker of another user could not enter the directory
     return f"""
         daemon off;
         pid {place}/nginx.pid;
@@ -168,27 +168,27 @@ def _nginx(place: Path, *, port: int, target: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """Someone who talks with the gateway at an address."""
+    """A user who talks with the gateway at a URL."""
 
     url: str
     token: str | None = None
-    #: Whether the answer is watched as it comes.
+    #: Whether the answer is read as an event stream.
     streams: bool = False
     user: str = "ana"
     channel: str = "kitchen"
 
     def client(self) -> httpx.Client:
-        """An HTTP client that authenticates."""
+        """Return an HTTP client that authenticates."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
 
     def get(self, path: str) -> Any:
-        """The JSON at a path."""
+        """Return the JSON at a path."""
         with self.client() as client:
             return client.get(path).raise_for_status().json()
 
     def say(self, content: str) -> str:
-        """Send a message, and give the answer."""
+        """Send a message, and return the answer."""
         if self.streams:
             return self._streamed(content)
         with self.client() as client:
@@ -198,11 +198,11 @@ class Person:
         return answer["reply"]
 
     def body(self, content: str) -> dict[str, str]:
-        """What is posted for a message."""
+        """Return the request body of a message."""
         return {"content": content, "channelId": self.channel, "userId": self.user}
 
     def events(self, content: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Send a message, and give the events of its turn as they come."""
+        """Send a message, and yield the events of its turn."""
         headers = {"Accept": "text/event-stream"}
         with (
             self.client() as client,
@@ -227,7 +227,7 @@ class Person:
 
 @pytest.fixture
 def person() -> type[Person]:
-    """For the tests, which cannot import from here."""
+    """The class, for tests that cannot import from here."""
     return Person
 
 

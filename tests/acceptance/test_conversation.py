@@ -1,4 +1,4 @@
-"""One conversation whose answers are known, over every set-up in which people run the gateway."""
+"""One conversation with known answers, in every supported setup of the gateway."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _days_until_christmas_eve() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A message, and what a true answer to it holds."""
+    """A message, and the content of a correct answer."""
 
     message: str
     truth: str | Callable[[], str]
 
     def expected(self) -> str:
-        """What is true at this moment."""
+        """Return the correct content at this moment."""
         return self.truth if isinstance(self.truth, str) else self.truth()
 
 
@@ -83,11 +83,11 @@ AFTER_THE_RESTART = (
 
 
 def _hold(person: Person, lines: tuple[Line, ...]) -> None:
-    """Say every line; each answer must hold, in their order, the lines of the truth."""
+    """Send every line; each answer must contain the expected lines in order."""
     for line in lines:
         truths = [line.expected()]
         reply = person.say(line.message)
-        truths.append(line.expected())  # the minute or the day may have ended meanwhile
+        truths.append(line.expected())  # the minute or the day may have changed meanwhile
         assert any(_holds(reply, truth) for truth in truths), f"{line.message!r} was answered {reply!r}"
 
 
@@ -96,7 +96,7 @@ def _holds(reply: str, truth: str) -> bool:
 
 
 def _rule(request: ChatRequest) -> Answer:
-    """The stand-in's phrases, and one that it does not know."""
+    """Answer the phrases of the fake server, and one more."""
     explained = re.fullmatch(r"explain the (\S+) skill", request.text)
     if explained and not request.results:
         return [Call("load_skill", {"slug": explained[1]})]
@@ -110,20 +110,20 @@ def stand_in() -> Iterator[OpenAIStandIn]:
 
 
 def _with(server: OpenAIStandIn) -> dict[str, str]:
-    # Without summaries, which would be requests of their own, every request belongs to a message.
+    # Without summaries, which are separate requests, every request belongs to a message.
     settings = {"TORANA_MODEL": "openai-chat:stand-in", "TORANA_MODEL_BASE_URL": server.url}
     return settings | {"TORANA_COMPACT": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """One way in which people run the gateway."""
+    """One setup of the gateway."""
 
-    #: Whether a language model answers, instead of the builtin one.
+    #: Whether a language model answers instead of the builtin model.
     language_model: bool = False
-    #: Whether the answers are watched as they come.
+    #: Whether the answers are read as event streams.
     streams: bool = False
-    #: Whether a proxy strips ``/api``; None where there is no proxy.
+    #: Whether a proxy strips ``/api``; None without a proxy.
     proxy_strips: bool | None = None
     token: str | None = None
 
@@ -139,7 +139,7 @@ SET_UPS = {
 
 
 @pytest.mark.parametrize("set_up", SET_UPS.values(), ids=SET_UPS)
-def test_a_conversation_goes_on_after_a_restart(
+def test_conversation_continues_after_a_restart(
     new_gateway: Callable[..., Gateway],
     publish: Callable[..., str],
     person: type[Person],
@@ -162,13 +162,13 @@ def test_a_conversation_goes_on_after_a_restart(
     assert "Ondine" not in replace(ana, user="bo", channel="cellar").say(ABOUT_MY_SISTER)
 
     asked = len(BEFORE_THE_RESTART + AFTER_THE_RESTART) + 2
-    # For each message the model was asked twice, the second time with what the tool had returned.
+    # The model was asked twice for each message, the second time with the tool's result.
     assert len(stand_in.requests) == (2 * asked if set_up.language_model else 0)
     assert sum(bool(request.results) for request in stand_in.requests) == len(stand_in.requests) // 2
 
 
 def _look_around(ana: Person, stranger: Person) -> None:
-    """Health is for everybody, skills are for those with the token."""
+    """Health is public; skills need the token."""
     assert stranger.get("health")["status"] == "ok"
     assert [skill["slug"] for skill in ana.get("skills")] == list(CORE_SKILLS)
     with stranger.client() as client:

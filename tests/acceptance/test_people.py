@@ -1,4 +1,4 @@
-"""Many people on one gateway, as its operator sets it up: with the installed commands, over real sockets."""
+"""Several users of one gateway, set up by its operator with the installed commands over real sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
 
 OPERATOR = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
-#: A word that stands nowhere else.
+#: A word that occurs nowhere else.
 MARK = "zanzibarisch"
 
 Command = Callable[..., str]
@@ -33,7 +33,7 @@ def gateway(new_gateway: Callable[..., Gateway]) -> Gateway:
 
 @pytest.fixture
 def torana(installed: Path, gateway: Gateway) -> Command:
-    """``torana("token", "list")``: what the installed command prints, beside the gateway."""
+    """``torana("token", "list")`` returns the output of the installed command beside the gateway."""
 
     def run(*arguments: str) -> str:
         environ = {
@@ -53,18 +53,18 @@ def torana(installed: Path, gateway: Gateway) -> Command:
 
 
 def client(gateway: Gateway, token: str) -> httpx.Client:
-    """A client that holds a token."""
+    """Return a client with a token."""
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False)
 
 
 def say(person: httpx.Client, content: str) -> dict[str, Any]:
-    """The answer to a message in the channel that everybody calls home."""
+    """Return the answer to a message in the channel that all users call home."""
     answer = person.post("message", json={"content": content, "channelId": "home"})
     return answer.raise_for_status().json()
 
 
-def test_two_who_do_not_trust_each_other_share_a_gateway(gateway: Gateway, torana: Command) -> None:
+def test_two_users_share_a_gateway_without_access_to_each_other(gateway: Gateway, torana: Command) -> None:
     tokens = {user: torana("token", "create", "--user", user).strip() for user in ("alice", "bob")}
     with client(gateway, tokens["alice"]) as alice, client(gateway, tokens["bob"]) as bob:
         hers = say(alice, f"remember that my cat is called {MARK}")
@@ -87,7 +87,7 @@ def test_two_who_do_not_trust_each_other_share_a_gateway(gateway: Gateway, toran
     assert done == ["token.revoke", "token.create", "token.create"]
 
 
-def test_what_a_user_may_spend_is_remembered_over_a_restart(gateway: Gateway, torana: Command) -> None:
+def test_budget_of_a_user_survives_a_restart(gateway: Gateway, torana: Command) -> None:
     token = torana("token", "create", "--user", "alice").strip()
     with client(gateway, token) as alice:
         for _ in range(5):
@@ -107,7 +107,7 @@ def test_what_a_user_may_spend_is_remembered_over_a_restart(gateway: Gateway, to
     )
 
 
-def test_a_user_is_exported_and_erased_to_the_last_byte(gateway: Gateway, torana: Command) -> None:
+def test_user_is_exported_and_erased_completely(gateway: Gateway, torana: Command) -> None:
     token = torana("token", "create", "--user", "alice", "--label", f"her {MARK}").strip()
     with client(gateway, token) as alice, client(gateway, OPERATOR) as operator:
         turn = say(alice, f"remember that my cat is called {MARK}")["id"]
@@ -129,6 +129,6 @@ def test_a_user_is_exported_and_erased_to_the_last_byte(gateway: Gateway, torana
 
 
 def holding(gateway: Gateway, text: str) -> list[str]:
-    """The files of the data directory that hold a text."""
+    """Return the files of the data directory that contain a text."""
     files = [file for file in gateway.data_dir.rglob("*") if file.is_file()]
     return [file.name for file in files if text.encode() in file.read_bytes()]

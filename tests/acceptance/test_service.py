@@ -1,4 +1,4 @@
-"""The gateway as a service: where it runs from, how it ends, what it leaves behind."""
+"""The gateway as a service: installation, shutdown, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Boil water first.
 """
 
 
-def test_it_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+def test_gateway_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
     command = [str(installed / "python"), "-c", "import torana; print(torana.__file__)"]
     found = subprocess.run(
         command, cwd=tmp_path, env={}, capture_output=True, text=True, timeout=30, check=True
@@ -35,7 +35,7 @@ def test_it_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
     assert Path(found.stdout.strip()).is_relative_to(installed.parent)
 
 
-def test_health_and_skills_agree_also_when_a_skill_comes(
+def test_health_and_skills_agree_after_a_skill_is_added(
     new_gateway: Callable[..., Gateway],
     person: type[Person],
     eventually: Callable[[Callable[[], Any]], Any],
@@ -57,7 +57,7 @@ def _counted(skills: list[dict[str, Any]]) -> dict[str, int]:
     return {source: sources.count(source) for source in ("core", "user")}
 
 
-def test_a_turn_that_was_killed_is_answered_without_asking_again(
+def test_killed_turn_is_answered_after_the_restart(
     new_gateway: Callable[..., Gateway],
     person: type[Person],
     eventually: Callable[[Callable[[], Any]], Any],
@@ -86,7 +86,7 @@ def _if_completed(turn: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly_and_says_nothing_but_log_lines(
+def test_gateway_exits_cleanly_and_writes_only_log_lines(
     new_gateway: Callable[..., Gateway], person: type[Person], signal_: int
 ) -> None:
     gateway = new_gateway()
@@ -98,7 +98,7 @@ def test_it_ends_cleanly_and_says_nothing_but_log_lines(
     assert {"timestamp", "logger", "event"} <= lines[0].keys()
 
 
-def test_no_message_is_written_to_a_log(new_gateway: Callable[..., Gateway], person: type[Person]) -> None:
+def test_logs_contain_no_message_text(new_gateway: Callable[..., Gateway], person: type[Person]) -> None:
     gateway = new_gateway(TORANA_GATEWAY_TOKEN=TOKEN)
     gateway.start()
     ana = person(url=gateway.url, token=TOKEN)
@@ -107,12 +107,12 @@ def test_no_message_is_written_to_a_log(new_gateway: Callable[..., Gateway], per
     assert gateway.stop() == 0
     written = gateway.told()
     assert gateway.log_file.parent.stat().st_mode & 0o077 == 0
-    assert "turn ended" in gateway.log_file.read_text()
+    assert "turn_ended" in gateway.log_file.read_text()
     for secret in ("Zephyrine", "Quisquilia", "boat", TOKEN):
         assert secret not in written
 
 
-def test_a_second_gateway_on_the_same_data_is_refused(
+def test_second_gateway_on_the_same_data_is_refused(
     new_gateway: Callable[..., Gateway], installed: Path
 ) -> None:
     gateway = new_gateway()

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ class GatewayProcess:
         if self._process is None or self._process.poll() is not None:
             return
         for child in self.process.children(recursive=True):
-            child.kill()
+            with suppress(psutil.NoSuchProcess):  # the end of a namespace's first process ends the others
+                child.kill()
         self._process.kill()
         self._process.wait()
 

@@ -1,4 +1,4 @@
-"""Scripts of skills on a gateway under attack."""
+"""Skill scripts on a gateway under attack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FRONT = "---\nname: attack\ndescription: Attacks.\n---\n# Attack\n"
 
 
 def install_script(client: httpx.Client, script: str) -> None:
-    """Install and approve a skill with this Python script, as an operator does who was deceived."""
+    """Install and approve a skill with this Python script, as a deceived operator would."""
     archive = tarred({"attack/SKILL.md": _FRONT, "attack/scripts/attack.py": textwrap.dedent(script)})
     headers = {"Content-Type": "application/octet-stream"}
     client.post("/v1/skills", content=archive, headers=headers).raise_for_status()

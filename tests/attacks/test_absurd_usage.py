@@ -1,4 +1,4 @@
-"""Attacks by a model's server: usage that cannot be true."""
+"""Attacks by a model's server: impossible usage values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USAGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("usage", _USAGES)
-def test_session_and_other_sessions_go_on_after_absurd_usage(
+def test_sessions_continue_after_absurd_usage(
     new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn], usage: str
 ) -> None:
     def rule(request: ChatRequest) -> Reply | str:

@@ -1,4 +1,4 @@
-"""A yes reaches the call that was shown, and no other, whatever the model and its provider do."""
+"""An approval applies only to the call that was shown, whatever the model and its provider do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Make = Callable[..., Any]
 
 
 class CallsInTurn:
-    """A rule that answers each request of a turn with the next call, then with the results of all of them."""
+    """A rule that answers each request of a turn with the next call, and then with all results."""
 
     def __init__(self, *calls: Call) -> None:
         self._calls = calls
@@ -48,13 +48,13 @@ def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[
 
 
 def send(client: httpx.Client, content: str = "pay") -> str:
-    """The id of the turn of a message that is not waited for."""
+    """Send a message without waiting, and return the id of its turn."""
     message = {"content": content, "channelId": "desk", "userId": "ana"}
     return client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
 
 
 def asked(client: httpx.Client, turn: str, expression: str) -> dict[str, Any]:
-    """The turn's one open approval, once it is the one of the call with this expression."""
+    """Wait until the turn's only open approval is for this expression, and return it."""
 
     def look() -> dict[str, Any] | None:
         found = client.get(f"/v1/turns/{turn}").json()["approvals"]
@@ -64,7 +64,7 @@ def asked(client: httpx.Client, turn: str, expression: str) -> dict[str, Any]:
 
 
 def ended(client: httpx.Client, turn: str) -> dict[str, Any]:
-    """The turn as it is after its end."""
+    """Wait for the end of the turn, and return it."""
     client.get(f"/v1/turns/{turn}/events")
     return client.get(f"/v1/turns/{turn}").json()
 
@@ -73,12 +73,12 @@ def path_of(approval: dict[str, Any]) -> str:
     return f"/v1/turns/{approval['turnId']}/approvals/{quote(approval['callId'], safe='')}"
 
 
-def test_command_approves_no_call_that_replaced_the_listed_one(new_gateway: Make, new_model: Make) -> None:
+def test_command_does_not_approve_a_call_that_was_not_listed(new_gateway: Make, new_model: Make) -> None:
     with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (gateway, client):
         turn = send(client)
         asked(client, turn, "1+1")
         listed = client.get("/v1/approvals").json()["items"]
-        client.post(path_of(listed[0]), json=YES)  # the owner is quicker
+        client.post(path_of(listed[0]), json=YES)  # the owner is faster
         unseen = asked(client, turn, "6*7")
 
         by_turn = [gateway.run_command("approvals", "approve", turn, *more) for more in ((), ("--yes",))]
@@ -95,7 +95,7 @@ def test_command_approves_no_call_that_replaced_the_listed_one(new_gateway: Make
         assert ended(client, turn)["status"] == "completed"
 
 
-def test_one_decision_sent_twice_approves_one_call_of_a_provider_that_repeats_ids(
+def test_repeated_decision_approves_only_one_of_two_calls_with_equal_ids(
     new_gateway: Make, new_model: Make
 ) -> None:
     with gateway_over(new_gateway, new_model, call("1+1", "call_0"), call("6*7", "call_0")) as (_, client):
@@ -112,7 +112,7 @@ def test_one_decision_sent_twice_approves_one_call_of_a_provider_that_repeats_id
         assert "42" in ended(client, turn)["reply"]
 
 
-def test_call_whose_id_holds_a_newline_is_decided_over_http(new_gateway: Make, new_model: Make) -> None:
+def test_call_id_with_a_newline_is_decided_over_http(new_gateway: Make, new_model: Make) -> None:
     with gateway_over(new_gateway, new_model, call("6*7", "call\n1/..")) as (_, client):
         turn = send(client)
         approval = asked(client, turn, "6*7")
@@ -123,9 +123,7 @@ def test_call_whose_id_holds_a_newline_is_decided_over_http(new_gateway: Make, n
         assert "42" in ended(client, turn)["reply"]
 
 
-def test_word_over_http_approves_no_call_that_replaced_the_shown_one(
-    new_gateway: Make, new_model: Make
-) -> None:
+def test_http_yes_does_not_approve_a_call_that_was_not_shown(new_gateway: Make, new_model: Make) -> None:
     """The program shows the first question to the user; meanwhile the operator approves it."""
     with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (_, client):
         turn = send(client)

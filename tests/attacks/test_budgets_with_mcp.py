@@ -1,4 +1,4 @@
-"""Attacks on budgets: many messages at once, with the tools of several MCP servers."""
+"""Attacks on budgets: many concurrent messages, with the tools of several MCP servers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("bytes_per_token", [1, 4])
-def test_messages_at_once_with_many_tools_spend_no_more_than_the_limit_and_one_call(
+def test_concurrent_messages_exceed_the_budget_by_at_most_one_call(
     new_gateway: Callable[..., Any],
     new_model: Callable[..., OpenAIStandIn],
     tmp_path: Path,
@@ -89,4 +89,4 @@ def test_messages_at_once_with_many_tools_spend_no_more_than_the_limit_and_one_c
     assert spent["reserved"] == 0
     assert spent["used"] == sum(calls)
     assert spent["used"] <= _LIMIT + max(calls, default=0)
-    assert (200 in statuses) == (bytes_per_token == 4)  # else the two calls of a turn take 400,000
+    assert (200 in statuses) == (bytes_per_token == 4)  # otherwise the two calls of a turn take 400,000

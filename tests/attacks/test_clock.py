@@ -1,4 +1,4 @@
-"""The machine's clock is set back while a gateway runs, after it was years ahead."""
+"""The machine's clock was years ahead and is set back while a gateway runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MachineClock:
         (gateway.home / "sitecustomize.py").write_text(_SITE)
 
     def set_ahead(self, by: timedelta) -> None:
-        """Set the clock so far ahead of the right time."""
+        """Set the clock ahead of the right time by this much."""
         new = self._ahead.with_suffix(".new")
         new.write_text(str(int(by.total_seconds())))
         new.replace(self._ahead)
@@ -54,7 +54,7 @@ def _due(client: httpx.Client, schedule: str) -> datetime:
     return datetime.fromisoformat(found["dueAt"])
 
 
-def test_a_user_at_the_limit_waits_a_minute_after_the_clock_was_set_back(
+def test_rate_limited_user_waits_a_minute_after_the_clock_is_set_back(
     new_gateway: Callable[..., GatewayProcess],
 ) -> None:
     gateway = new_gateway(rate_per_user="2")
@@ -70,7 +70,7 @@ def test_a_user_at_the_limit_waits_a_minute_after_the_clock_was_set_back(
     assert refused.status_code != 429 or 0 < int(refused.headers["Retry-After"]) <= 60
 
 
-def test_a_daily_schedule_comes_back_after_the_clock_was_set_back(
+def test_daily_schedule_recovers_after_the_clock_is_set_back(
     new_gateway: Callable[..., GatewayProcess],
 ) -> None:
     gateway = new_gateway()
@@ -81,7 +81,7 @@ def test_a_daily_schedule_comes_back_after_the_clock_was_set_back(
         active, paused = (client.post("/v1/schedules", json=daily).json()["id"] for _ in range(2))
         client.post(f"/v1/schedules/{paused}/pause")
         clock.set_ahead(_YEARS)
-        # A new schedule wakes the ticker, which then deals with all that is due by the wrong clock.
+        # A new schedule wakes the ticker, which then handles all that is due by the wrong clock.
         client.post("/v1/schedules", json=daily)
         client.post(f"/v1/schedules/{paused}/resume")
         wrong = datetime.now(UTC) + _YEARS / 2

@@ -17,7 +17,7 @@ NewGateway = Callable[..., GatewayProcess]
 
 @pytest.fixture
 def gateway(new_gateway: NewGateway) -> GatewayProcess:
-    """A gateway that has answered a message, and is stopped."""
+    """A stopped gateway that has answered a message."""
     gateway = new_gateway()
     gateway.start()
     with gateway.client() as client:
@@ -26,7 +26,7 @@ def gateway(new_gateway: NewGateway) -> GatewayProcess:
     return gateway
 
 
-def test_a_database_cut_to_nothing_is_refused_until_it_is_cured(gateway: GatewayProcess) -> None:
+def test_truncated_database_is_refused_until_it_is_restored(gateway: GatewayProcess) -> None:
     database = gateway.data_dir / "torana.db"
     assert gateway.run_command("backup", "good.zip").returncode == 0
     os.truncate(database, 0)
@@ -35,14 +35,14 @@ def test_a_database_cut_to_nothing_is_refused_until_it_is_cured(gateway: Gateway
         done = gateway.run_command(*arguments, stdin="hello\n")
         assert done.returncode == 1, done
         assert f"{database} is empty although it exists" in done.stderr
-        assert "`torana restore`, or delete the file to begin anew" in done.stderr
+        assert "`torana restore`, or delete the file to start with an empty database" in done.stderr
         assert database.stat().st_size == 0
 
     assert gateway.run_command("restore", "good.zip").returncode == 0
     assert "kept" in gateway.run_command("sessions", "list").stdout
 
 
-def test_a_first_start_that_is_killed_is_followed_by_one_that_works(new_gateway: NewGateway) -> None:
+def test_start_succeeds_after_a_killed_first_start(new_gateway: NewGateway) -> None:
     gateway = new_gateway()
     for number in range(3):
         _serve_until(gateway, changes=number)
@@ -54,7 +54,7 @@ def test_a_first_start_that_is_killed_is_followed_by_one_that_works(new_gateway:
 
 
 def _serve_until(gateway: GatewayProcess, *, changes: int) -> None:
-    """Serve, and kill once the database's files have changed so many times since the first one appeared."""
+    """Serve, and kill the process after this number of changes to the database's files."""
     process = subprocess.Popen(
         [sys.executable, "-m", "torana", "serve", "--port", gateway.url.rpartition(":")[2]],
         cwd=gateway.home,

@@ -1,4 +1,4 @@
-"""A disk without room, and a bound on the size of files."""
+"""A full disk, and a limit on file sizes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tests.waiting import eventually
 
 NewGateway = Callable[..., GatewayProcess]
 
-#: Bytes above the size of the log at which writing ends: in the accepting transaction, in the one that ends the
-#: turn, and behind both.
+#: Bytes above the size of the log at which writing fails: in the accepting transaction, in the transaction that
+#: ends the turn, and after both.
 ROOMS = range(4_000, 100_000, 16_000)
 
 
 def post(client: httpx.Client, channel: str) -> httpx.Response:
-    """A message that needs some room."""
+    """Send a message that needs some disk space."""
     return client.post("/message", json={"content": "what is 2+2 " + "x" * 3000, "channelId": channel})
 
 
 def reply_of(client: httpx.Client, place: str) -> str | None:
-    """What a turn was answered, as soon as it was."""
+    """Return the reply of a turn once it has completed."""
     turn: dict[str, Any] = client.get(f"/{place}").json()
     return turn["reply"] if turn["status"] == "completed" else None
 
 
 def check_answer(client: httpx.Client, answer: httpx.Response) -> str | None:
-    """The place of a message that is answered later; None for one that is answered or refused."""
+    """Return the path of a turn that is answered later; None for a message that was answered or refused."""
     if answer.status_code == 200:
         return None
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
@@ -43,7 +43,7 @@ def check_answer(client: httpx.Client, answer: httpx.Response) -> str | None:
     return instance if instance.startswith("v1/turns/") else None
 
 
-def test_a_bound_on_files_hangs_no_message_and_loses_none(new_gateway: NewGateway) -> None:
+def test_file_size_limit_neither_blocks_nor_loses_messages(new_gateway: NewGateway) -> None:
     gateway = new_gateway()
     gateway.start()
     log = gateway.data_dir / "torana.db-wal"
@@ -82,7 +82,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_hangs_no_message_and_heals(new_gateway: NewGateway, small_disk: Path) -> None:
+def test_full_disk_blocks_no_message_and_recovers(new_gateway: NewGateway, small_disk: Path) -> None:
     gateway = new_gateway(data_dir=str(small_disk / "data"), log_level="debug")
     gateway.start()
     ballast = small_disk / "ballast"
@@ -94,14 +94,14 @@ def test_a_full_disk_hangs_no_message_and_heals(new_gateway: NewGateway, small_d
         answers = [post(client, f"full {number}") for number in range(5)]
         assert 503 in [answer.status_code for answer in answers]
         later = [place for answer in answers if (place := check_answer(client, answer))]
-        assert client.get("/v1/sessions").status_code == 200  # what is there can be read
+        assert client.get("/v1/sessions").status_code == 200  # existing data can be read
         ballast.unlink()
         eventually(lambda: client.get("/health").json()["status"] == "ok")
         assert post(client, "after").status_code == 200
         assert all("4" in eventually(lambda place=place: reply_of(client, place)) for place in later)
 
 
-def test_a_start_on_a_full_disk_says_so_and_the_next_one_works(
+def test_start_on_a_full_disk_fails_clearly_and_can_be_repeated(
     new_gateway: NewGateway, small_disk: Path
 ) -> None:
     gateway = new_gateway(data_dir=str(small_disk / "data"))

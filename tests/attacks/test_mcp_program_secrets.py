@@ -1,4 +1,4 @@
-"""A program of an MCP server looks for the gateway's secrets in the processes above it."""
+"""A program of an MCP server searches its parent processes for the gateway's secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "token-of-the-gateway-0123456789"
 MODEL_KEY = "sk-key-of-the-model-0123456789"
 PLATFORM_KEY = "whsec_bWluZSBpcyBtYWRlIGJ5IG9wZW5zc2wgcmFuZA=="
 
-#: Writes what it can read of the process above it into its home, as the MCP server that it is taken for.
+#: Writes what it can read of its parent process into its home, and otherwise acts as an MCP server.
 PROGRAM = """
 import json, os, sys
 
@@ -56,7 +56,7 @@ allow = ["*"]
 
 @pytest.fixture
 def gateway(new_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> GatewayProcess:
-    """A gateway whose secrets are in its environment, without the capabilities that open processes to root."""
+    """A gateway with secrets in its environment, without the capabilities that let root inspect processes."""
     program = tmp_path / "spy.py"
     program.write_text(PROGRAM)
     gateway = new_gateway(
@@ -78,7 +78,7 @@ def find(gateway: GatewayProcess) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_program_reads_no_secret_of_the_gateway(gateway: GatewayProcess) -> None:
+def test_mcp_program_cannot_read_secrets_of_the_gateway(gateway: GatewayProcess) -> None:
     found = find(gateway)
 
     assert [found[name] for name in ("environ", "maps", "auxv", "fd/0")] == ["Permission denied"] * 4
@@ -87,7 +87,7 @@ def test_program_reads_no_secret_of_the_gateway(gateway: GatewayProcess) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_no_secret_is_left_in_the_environment_of_the_process(gateway: GatewayProcess) -> None:
+def test_secrets_are_erased_from_the_process_environment(gateway: GatewayProcess) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may read it")
 
@@ -98,10 +98,10 @@ def test_no_secret_is_left_in_the_environment_of_the_process(gateway: GatewayPro
         assert secret not in environ
 
 
-def test_no_started_program_inherits_a_secret(gateway: GatewayProcess) -> None:
+def test_started_programs_inherit_no_secret(gateway: GatewayProcess) -> None:
     find(gateway)
     with gateway.client(token=TOKEN) as client:
-        # Starts the worker of snippets.
+        # Starts the worker process for snippets.
         client.post("/message", json={"content": 'use run_python {"code": "6 * 7"}'}).raise_for_status()
 
     environs = [child.environ() for child in gateway.process.children(recursive=True)]
@@ -111,7 +111,7 @@ def test_no_started_program_inherits_a_secret(gateway: GatewayProcess) -> None:
     assert not values & {TOKEN, MODEL_KEY, PLATFORM_KEY}
 
 
-def test_settings_are_read_again_with_variables_that_were_removed(gateway: GatewayProcess) -> None:
+def test_settings_are_reloaded_with_erased_variables(gateway: GatewayProcess) -> None:
     reloaded = gateway.run_command("connectors", "reload")
 
     assert (reloaded.returncode, reloaded.stdout) == (0, "No connector changed.\n"), reloaded.stderr

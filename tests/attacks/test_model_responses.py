@@ -1,4 +1,4 @@
-"""Attacks by a model's server: responses that never end."""
+"""Attacks by a model's server: endless responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from torana.testing.openai_server import ChatRequest, OpenAIStandIn, RawReply, Reply, Rule
 
-#: Bytes by which the gateway's memory may grow while it reads a response without an end.
+#: Bytes by which the gateway's memory may grow while it reads an endless response.
 _GROWTH = 64_000_000
 
 _PIECE = "x" * 65_536
@@ -19,7 +19,7 @@ _PIECE = "x" * 65_536
 
 @pytest.fixture
 def read() -> list[int]:
-    """The sizes of what the gateway has read of the attacker's response."""
+    """The sizes of the pieces that the gateway has read of the attacker's response."""
     return []
 
 
@@ -46,7 +46,7 @@ _ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 @pytest.mark.parametrize("attack", ["text", *_ATTACKS])
-def test_response_without_end_fails_its_turn_and_memory_stays_flat(
+def test_endless_response_fails_its_turn_in_bounded_memory(
     new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn], read: list[int], attack: str
 ) -> None:
     def endless(request: ChatRequest) -> Reply | RawReply | str:
@@ -76,7 +76,7 @@ def test_response_without_end_fails_its_turn_and_memory_stays_flat(
 
 
 def _limited(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """More than 200 MB of them, so that a gateway that reads all comes to an end."""
+    """Yield more than 200 MB, so that a gateway that reads everything also ends."""
     for _ in range(3_200):
         yield next(pieces)
 

@@ -1,4 +1,4 @@
-"""A gateway that is the first process of a container adopts orphans: none of them stays as a zombie."""
+"""A gateway that is the first process of a container reaps the orphans that it adopts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 
-#: A script that is killed, with processes whose parents have ended.
+#: A script that is killed and leaves processes without living parents.
 SCRIPT = """
 import os, time
 for _ in range(3):
@@ -28,7 +28,7 @@ for _ in range(3):
 while True:
     os.write(1, b"flood " * 10_000)
 """
-#: An MCP server that leaves a process behind in a session of its own, which writes a file and ends.
+#: An MCP server that leaves a process in its own session, which writes a file and ends.
 PROGRAM = """
 import subprocess, sys
 subprocess.run(["sh", "-c", "setsid sh -c 'sleep 0.2; touch ended' >/dev/null 2>&1 &"])

@@ -26,7 +26,7 @@ async def platform() -> AsyncGenerator[TelegramStandIn]:
         yield platform
 
 
-async def test_costly_replies_delay_nobody_else_and_cost_little(
+async def test_costly_replies_do_not_delay_other_users(
     platform: TelegramStandIn,
     new_gateway: Callable[..., GatewayProcess],
     new_model: Callable[..., OpenAIStandIn],
@@ -87,7 +87,7 @@ def _is_delivered(platform: TelegramStandIn, name: str, wanted: int) -> bool:
 
 
 def _delivered(platform: TelegramStandIn, name: str) -> int:
-    """How many letters of the reply the platform shows."""
+    """Return the number of letters of the reply that the platform shows."""
     chat = platform.person(name)["id"]
     return sum(
         _letters(one["text"])

@@ -1,4 +1,4 @@
-"""Backups that an attacker has prepared."""
+"""Backups prepared by an attacker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.attacks.conftest import GatewayProcess
 
 NewGateway = Callable[..., GatewayProcess]
 
-#: Makes the audit record forget what is done, and hands out every message.
+#: Makes the audit record lose every entry.
 TRIGGER = "CREATE TRIGGER forget AFTER INSERT ON audit BEGIN DELETE FROM audit; END"
 
 
 @pytest.fixture
 def gateway(new_gateway: NewGateway) -> GatewayProcess:
-    """A gateway that has answered a message, is stopped, and has a backup ``good.zip`` in its home."""
+    """A stopped gateway that has answered a message and has a backup ``good.zip`` in its home."""
     gateway = new_gateway()
     gateway.start()
     with gateway.client() as client:
@@ -35,7 +35,7 @@ def gateway(new_gateway: NewGateway) -> GatewayProcess:
 def prepared(
     gateway: GatewayProcess, sql: str = "", add: Callable[[zipfile.ZipFile], None] | None = None
 ) -> Path:
-    """A copy of the backup whose database has executed ``sql``, with a digest that fits it again."""
+    """Return a copy of the backup whose database has executed ``sql``, with a matching digest."""
     database = gateway.home / "prepared.db"
     with zipfile.ZipFile(gateway.home / "good.zip") as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
@@ -57,12 +57,12 @@ def prepared(
 
 
 def files(gateway: GatewayProcess) -> dict[Path, bytes]:
-    """Every file of the data directory, but for the lock."""
+    """Return every file of the data directory except the lock."""
     found = (file for file in gateway.data_dir.rglob("*") if file.is_file() and file.name != "torana.lock")
     return {file: file.read_bytes() for file in found}
 
 
-def test_prepared_backups_are_refused_and_the_present_data_stays(gateway: GatewayProcess) -> None:
+def test_prepared_backups_are_refused_without_changes(gateway: GatewayProcess) -> None:
     def bomb(archive: zipfile.ZipFile) -> None:
         with archive.open("workspaces/" + "0" * 32 + "/bomb", "w", force_zip64=True) as out:
             for _ in range(1500):
@@ -75,7 +75,7 @@ def test_prepared_backups_are_refused_and_the_present_data_stays(gateway: Gatewa
     for sql, add, fault in [
         (TRIGGER, None, "the trigger 'forget' is added"),
         ("", bomb, "has 1,572,864,000 bytes, more than 536,870,912"),
-        ("", escape, "'../escaped' is no file of a backup"),
+        ("", escape, "'../escaped' is not a file of a backup"),
     ]:
         done = gateway.run_command("restore", str(prepared(gateway, sql, add)))
 

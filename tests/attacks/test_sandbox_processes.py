@@ -1,4 +1,4 @@
-"""A script writes machine code into the first process of its sandbox, to have it fork without end."""
+"""A script writes machine code into the first process of its sandbox to make it fork without end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.attacks.conftest import GatewayProcess
 from tests.attacks.scripts import install_script, run_script
 from tests.parts import require
 
-#: Writes a loop of forks to where the first process goes on once a child of its ends, and has one end.
+#: Writes a loop of forks to the address where the first process continues after a child ends, and ends a child.
 ATTACK = """
 import os, struct, sys, time
 
@@ -36,7 +36,7 @@ print(len([name for name in os.listdir("/proc") if name.isdigit()]), "processes"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the machine code is for x86-64")
-def test_script_cannot_have_its_first_process_fork(new_gateway: Callable[..., GatewayProcess]) -> None:
+def test_script_cannot_make_the_first_process_fork(new_gateway: Callable[..., GatewayProcess]) -> None:
     require("bwrap", "bubblewrap")
     gateway = new_gateway()
     gateway.start()

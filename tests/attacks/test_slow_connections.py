@@ -1,4 +1,4 @@
-"""Callers who connect and then send almost nothing."""
+"""Clients that connect and then send almost nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADS = {
     "body": b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1",
 }
 
-#: Files that the gateway may open; half of them are the listener's, an eighth the hooks'.
+#: The number of files that the gateway may open; half of them are for the listener, an eighth for the hooks.
 FILES = 400
 
 
@@ -32,18 +32,18 @@ def hooks_port() -> int:
 
 
 def hold(stack: ExitStack, port: int, raw: bytes, count: int) -> None:
-    """Connect so many times, and say the same each time."""
+    """Open this number of connections, and send the same bytes on each."""
     for _ in range(count):
         connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        with suppress(OSError):  # sent away
+        with suppress(OSError):  # closed by the server
             connection.sendall(raw)
 
 
-def test_slow_connections_keep_nobody_out(new_gateway: NewGateway, hooks_port: int) -> None:
+def test_slow_connections_do_not_block_other_clients(new_gateway: NewGateway, hooks_port: int) -> None:
     gateway = new_gateway(hooks_port=str(hooks_port), gateway_token=TOKEN)
     gateway.start(prefix=("prlimit", f"--nofile={FILES}"))
     main_port = int(gateway.url.rpartition(":")[2])
-    # An event stream that was there before keeps its place.
+    # An event stream that existed before keeps its connection.
     with gateway.client(token=TOKEN) as client, ExitStack() as stack:
         stream = stack.enter_context(
             client.stream(
@@ -56,7 +56,7 @@ def test_slow_connections_keep_nobody_out(new_gateway: NewGateway, hooks_port: i
         for raw in HEADS.values():
             hold(stack, hooks_port, raw, FILES // 4)
             answer = httpx.post(f"http://127.0.0.1:{hooks_port}/hooks/a", trust_env=False)
-            assert answer.status_code == 404  # there is no such account, but the call was heard
+            assert answer.status_code == 404  # there is no such account, but the call was processed
             hold(stack, main_port, raw.replace(b"/hooks/a", b"/message"), FILES // 2)
             assert httpx.get(f"{gateway.url}/health", trust_env=False).json()["status"] == "ok"
             with gateway.client(token=TOKEN) as another:

@@ -1,4 +1,4 @@
-"""Users whose names, channels, messages and calls are meant to forge lines of the operator's command line."""
+"""Names, channels, messages and calls that try to forge lines of the operator's command output."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.waiting import eventually
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
 
-#: Each character that may begin another line for a reader, with a row of the attacker's behind it.
+#: Each character that may start a new line for a reader, followed by a forged row.
 _HOSTILE = (
     "eve\nFORGED one\rFORGED two\x0bFORGED three\x85FORGED four\u2028FORGED five\x1b[2K\x1b[1A\u202eevil\u2066"
 )
-#: What must not reach a terminal besides line feeds.
+#: Characters that must not reach a terminal, besides line feeds.
 _STEERING = {"\r", "\x0b", "\x0c", "\x1b", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\u200b"}
-#: The commands whose list has one row: the attacker's.
+#: The commands whose list has one row, which is the attacker's.
 _ONE_ROW = ("sessions", "turns", "approvals", "schedules", "token")
 _SKILL = "---\nname: sly\ndescription: {description}\n---\nDo nothing.\n"
 
@@ -27,14 +27,14 @@ def _remember(request: ChatRequest) -> Answer:
 
 
 def _rows(printed: str) -> list[str]:
-    """The lines of a table behind its heads."""
+    """Return the lines of a table below its heading."""
     assert not _STEERING & set(printed)
     lines = printed.split("\n")
     assert not [line for line in lines if line.startswith("FORGED")]
     return [line for line in lines[1:] if line]
 
 
-def test_no_name_starts_a_line_of_a_table(
+def test_hostile_names_do_not_start_new_table_rows(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
     model = new_model(reply=_remember)
@@ -66,5 +66,5 @@ def test_no_name_starts_a_line_of_a_table(
         printed = pool.map(listed, _ONE_ROW)
         for command, table in zip(_ONE_ROW, printed, strict=True):
             assert len(_rows(table)) == 1, command
-    # The core skills come before the attacker's.
+    # The core skills are listed before the attacker's.
     assert len([row for row in _rows(listed("skills")) if "FORGED" in row]) == 1

@@ -1,4 +1,4 @@
-"""A user makes the model call tools that compute for as long as they can."""
+"""A user makes the model call tools with the most expensive arguments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.waiting import eventually
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
 
-#: The filter follows its path of 60 names once for each of 36,000 values.
+#: The filter follows its path of 60 names for each of 36,000 values.
 _COSTLY = {
     "text": "[[" + ",".join("0" * 1_200) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
     "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",
 }
 
 
-def test_costly_calls_delay_nobody_else_and_end(
+def test_costly_calls_end_without_delaying_other_users(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
     results: list[str] = []
@@ -66,7 +66,7 @@ def _workers(gateway: GatewayProcess) -> list[psutil.Process]:
 
 
 def _is_idle(gateway: GatewayProcess) -> bool:
-    """Whether the gateway and its processes use less than a tenth of a processor."""
+    """Return whether the gateway and its processes use less than a tenth of a processor."""
     before = gateway.cpu_seconds()
     time.sleep(1)
     return gateway.cpu_seconds() - before < 0.1

@@ -1,4 +1,4 @@
-"""A gateway is asked to fetch from its own public addresses and from its neighbours on the link."""
+"""A gateway is asked to fetch from its own public addresses and from neighbours on its network."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ALLOW_FETCH = '[[permissions]]\ntool = "web_fetch"\npermission = "allow"\n'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network namespace with public addresses of its own, and a second one on the same link.
+    """A network namespace with its own public addresses, and a second one on the same link.
 
-    All that this thread starts is in the first namespace. A web server listens on each machine.
+    Everything that this thread starts is in the first namespace. A web server listens on each machine.
     """
 
     own: tuple[str, ...]
@@ -108,7 +108,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_neither_the_machine_itself_nor_its_neighbours_are_fetched(
+def test_own_addresses_and_neighbours_are_not_fetched(
     network: Network, new_gateway: Callable[..., GatewayProcess]
 ) -> None:
     gateway = new_gateway(toml=_ALLOW_FETCH, web_allow="2a00:1450::5")

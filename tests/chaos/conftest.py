@@ -1,4 +1,4 @@
-"""The installed program in a process of its own, killed and started as often as a test likes."""
+"""The installed program in a separate process, which a test kills and starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 
-#: An operator's tools. One that must not run twice writes a line; two others look for what the test left them.
+#: Tools of an operator. A tool that must not run twice writes a line; two others wait for files of the test.
 TOOLS = '''
 import os
 import time
@@ -73,18 +73,18 @@ def _eventually() -> Callable[[Callable[[], Any]], Any]:
 
 @pytest.fixture(scope="session")
 def command(installed: Path) -> Path:
-    """The installed command ``torana``."""
+    """The installed ``torana`` command."""
     return installed / "torana"
 
 
 class Program:
-    """``torana serve`` with the builtin model and the tools above; it is given a home, and dies in it."""
+    """``torana serve`` with the builtin model and the tools above, in a home directory."""
 
     def __init__(self, *, command: Path, home: Path, settings: dict[str, str]) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port: int = listener.getsockname()[1]
         self.home = home
-        #: How often it was started.
+        #: The number of starts.
         self.starts = 0
         self.database = home / "data" / "torana.db"
         self.url = f"http://127.0.0.1:{port}/"
@@ -104,7 +104,7 @@ class Program:
         (home / "chaos_tools.py").write_text(TOOLS)
 
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start the process without waiting."""
         self.starts += 1
         with (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
@@ -117,7 +117,7 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def wait_until_up(self) -> None:
-        """Wait until it takes messages. Fails where the process ended by itself."""
+        """Wait until the gateway accepts messages. Fail if the process ended by itself."""
         eventually(self._is_up)
 
     def _is_up(self) -> bool:
@@ -129,18 +129,18 @@ class Program:
             return False
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the process, as a power failure would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def lines(self, file: str) -> list[str]:
-        """What a tool wrote."""
+        """Return the lines that a tool wrote."""
         path = self.home / file
         return path.read_text().splitlines() if path.exists() else []
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
-        """What the database holds, read from outside."""
+        """Return rows of the database, read from outside."""
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(statement)]
@@ -148,7 +148,7 @@ class Program:
 
 @pytest.fixture
 def new_program(command: Path, tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Makes the program, not yet started, with settings of its own."""
+    """Makes the program, not yet started, with its own settings."""
     with ExitStack() as made:
 
         def make(**settings: str) -> Program:

@@ -1,8 +1,8 @@
-"""``kill -9``, cuts and limits, again and again, while people talk with the gateway on three platforms.
+"""Kills, cut connections and rate limits while users talk with the gateway on three platforms.
 
-One platform can be asked what it shows, one knows a key, and one neither: there alone a part may be shown a
-second time, and then it is marked. ``TORANA_SOAK_SECONDS`` says for how long (``make soak-connectors`` sets
-it), ``TORANA_CHAOS_SEED`` what is drawn.
+The first platform can list its messages, the second knows idempotency keys, and the third has neither: only
+there may a part be shown twice, and then it is marked. ``TORANA_SOAK_SECONDS`` sets the duration (``make
+soak-connectors``), ``TORANA_CHAOS_SEED`` the seed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tests.standins.feishu import FeishuStandIn
 from tests.standins.slack import SlackStandIn
 from tests.standins.telegram import TelegramStandIn
 
-from torana.connectors.outbox import REPEATED
+from torana.connectors.runtime.outbox import REPEATED
 from torana.testing.connectors import Platform
 
 SECONDS = float(os.environ.get("TORANA_SOAK_SECONDS", "12"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
 PEOPLE = 5
 
-#: So many messages are sent at least, and so many processes killed, however short the time.
+#: The minimum of messages and of kills, however short the duration.
 MESSAGES = 120
 KILLS = 4
 
-#: So many wait for their answer on each platform at most: Slack takes three a second, and Feishu five.
+#: The maximum of unanswered messages on each platform: Slack takes three a second, and Feishu five.
 UNDER_WAY = 40
 
-#: Seconds for everything to be answered when nothing more goes wrong.
+#: Seconds for all replies once nothing more fails.
 PATIENCE = 120.0
 
 _NUMBER = re.compile(r"[\d,]+(?!.*\d)", re.DOTALL)
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"[\d,]+(?!.*\d)", re.DOTALL)
 
 @dataclass(kw_only=True)
 class Person:
-    """Somebody on a platform, what they asked, and the answers that belong to it."""
+    """A user of a platform with the expected answers."""
 
     platform: Platform
     name: str
@@ -59,18 +59,18 @@ class Person:
 
     async def ask(self) -> None:
         """Ask the next question."""
-        # Each sum is another, so that no answer can be taken for one to another question.
+        # Each sum is different, so that an answer belongs to exactly one question.
         a, b = self.draw.randrange(100, 999), 1_000 * next(self.numbers)
         self.expected.append(str(a + b))
         await self.platform.say(f"{a} + {b}", sender=self.name)
 
     async def answers(self) -> list[str]:
-        """What was answered so far: the last number of each message, and those marked as repeated alone."""
+        """Return the last number of each message so far, except those marked as repeated."""
         shown = [one.text for one in await self.platform.shown(0, to=self.name)]
         return [_number(text) for text in shown if not text.startswith(REPEATED)]
 
     async def repeated(self) -> list[str]:
-        """What was shown with the mark that it may have been there before."""
+        """Return the messages that are marked as possibly repeated."""
         shown = [one.text for one in await self.platform.shown(0, to=self.name)]
         return [_number(text) for text in shown if text.startswith(REPEATED)]
 
@@ -82,10 +82,10 @@ def _number(text: str) -> str:
 
 @pytest.fixture
 async def platforms() -> AsyncGenerator[Mapping[str, Platform]]:
-    """The three platforms, by the kind of their connector."""
+    """The three platforms, by connector kind."""
     async with AsyncExitStack() as stack:
         slack = await stack.enter_async_context(SlackStandIn())
-        slack.repeats = 10_000  # Slack itself gives up after three, which no gateway can mend
+        slack.repeats = 10_000  # Slack itself gives up after three, which a gateway cannot change
         yield {
             "slack": slack,
             "feishu": await stack.enter_async_context(FeishuStandIn()),
@@ -100,7 +100,7 @@ def command() -> Path:
 
 
 async def _trouble(program: Program, platforms: Mapping[str, Platform], draw: random.Random) -> None:
-    """Something that goes wrong."""
+    """Cause a random fault."""
     kind = draw.choice([*platforms])
     match draw.choice(["kill", "kill", "cut", "limit", "fail"]):
         case "kill":
@@ -110,14 +110,14 @@ async def _trouble(program: Program, platforms: Mapping[str, Platform], draw: ra
             await platforms[kind].cut()
         case "limit":
             await platforms[kind].limit(1.0)
-        case _ if kind != "telegram":  # there the part would be held when it meets a second fault
+        case _ if kind != "telegram":  # there, a part that meets a second fault would be held
             await platforms[kind].fail()
         case _:
             await platforms[kind].cut()
 
 
 def _ready(program: Program, people: Mapping[str, list[Person]]) -> list[Person]:
-    """Those whose platform has not too much to answer."""
+    """Return the users whose platform has few unanswered messages."""
     ended = "SELECT account, count(*) AS parts FROM deliveries WHERE ended_at IS NOT NULL GROUP BY account"
     answered = {row["account"]: row["parts"] for row in program.rows(ended)}
     return [
@@ -136,7 +136,7 @@ async def _until(look: Callable[[], object], *, within: float) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 3 * PATIENCE)
-async def test_every_message_is_answered_once_and_in_order_whatever_happens(
+async def test_every_message_is_answered_once_and_in_order_despite_faults(
     new_program: Callable[..., Program], platforms: Mapping[str, Platform]
 ) -> None:
     draw, numbers = random.Random(SEED), count(1_000)
@@ -148,7 +148,7 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         TORANA_CONNECTORS=json.dumps(accounts),
         TORANA_QUEUE_PER_SESSION="10000",
         TORANA_QUEUE_PER_USER="10000",
-        # A message that meets a death again and again by chance is no poisonous one.
+        # A message that meets several crashes by chance does not count as crashing the gateway.
         TORANA_MAX_CRASHES="1000",
     )
     those = {
@@ -193,7 +193,7 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
         for person in some:
             answers, repeated = await person.answers(), await person.repeated()
             where = f"{kind} {person.name}"
-            # A platform that tells a message again may tell it after a later one: the order is that of taking.
+            # A platform may repeat a message after a later one: the order is that of acceptance.
             order = [
                 _number(row["reply"])
                 for row in taken
@@ -217,6 +217,6 @@ async def test_every_message_is_answered_once_and_in_order_whatever_happens(
     )
 
 
-def test_the_last_number_is_the_answer() -> None:
+def test_last_number_is_the_answer() -> None:
     assert _number("2 + 1,000 = 1,002.") == "1002"
     assert _number("none") == "none"

@@ -1,8 +1,8 @@
-"""The process dies at every place, one after the other: before and after each commit, around each step.
+"""The process crashes at each point in turn: before and after each commit, and around each step.
 
-A scenario is lived once without a death, which tells all places it comes past. Then for each of them it is
-lived again, with a death there, and what is left of it is finished by another life from the same file. What
-everybody sees afterwards must be what they saw without the death.
+A scenario runs once without a crash and records all points that it passes. Then, for each point, it runs again
+with a crash there, and a new process finishes it from the same file. Users must see the same as without the
+crash.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from tests.assembling import turns_over
 from tests.waiting import until_death
 
 from torana.agent import TurnAgent
-from torana.agent.journaled import UNKNOWN_OUTCOME
+from torana.agent.journal_hooks import UNKNOWN_OUTCOME
 from torana.errors import AlreadyDecided
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import GATEWAY_OWNER, Inbound, OnBusy, Turn
-from torana.store.audit import Act
+from torana.store.rows.audit import Act
 from torana.testing import Faults, MortalDatabase
 from torana.tools import ToolContext
 from torana.turns import Turns
 from torana.turns.approvals import Choice
 
-#: How many pairs of deaths are tried: every single one is, but all pairs take an hour.
+#: The number of tested pairs of crashes: every single crash is tested, but all pairs would take an hour.
 PAIRS = 300 if os.environ.get("TORANA_CHAOS_SECONDS") else 12
 
-#: So that something is held back for every call, and nothing is refused.
+#: Large enough to refuse nothing, so that every call makes a reservation.
 AMPLE = Limits(overall=[parse_limit("1000000000 tokens/minute"), parse_limit("1000 turns")])
 
 Step = tuple[str, Sequence[str]]
 Row = dict[str, Any]
 
-#: What the model does with a message, request by request: it says a text and calls tools.
+#: The model's behaviour for a message, request by request: it sends a text and calls tools.
 PLANS: dict[str, list[Step]] = {
     "write it down": [("First.", ["append"]), ("Then.", ["look"]), ("Written.", [])],
     "and then?": [("Nothing more.", [])],
@@ -64,27 +64,27 @@ PLANS: dict[str, list[Step]] = {
 
 @dataclass
 class World:
-    """What outlives a process: what was written, what was asked and what the client knows."""
+    """State outside the process: the written lines, the model requests, and the client's knowledge."""
 
     lines: list[str] = field(default_factory=list[str])
-    #: How often the model was asked for a step of a message.
+    #: The number of model requests for a step of a message.
     asked: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    #: By what was said, in the order of the acknowledgements.
+    #: Turns by content, in the order of acknowledgement.
     acknowledged: dict[str, Turn] = field(default_factory=dict[str, Turn])
-    #: What the client will not send again, for it cannot know whether it arrived.
+    #: Messages that the client does not send again, because it cannot know whether they arrived.
     lost: set[str] = field(default_factory=set[str])
 
 
 @dataclass
 class Hold:
-    """A tool that does not return before it is let go."""
+    """A tool that does not return before the test releases it."""
 
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Client:
-    """Sends messages in one life after the other until it knows what became of them."""
+    """Sends messages in one process after another until it knows their outcome."""
 
     def __init__(self, *, world: World, turns: Turns, hold: Hold) -> None:
         self.world = world
@@ -92,7 +92,7 @@ class Client:
         self.hold = hold
 
     async def send(self, content: str, *, channel: str, keyed: bool = True, on_busy: OnBusy = "queue") -> None:
-        """Send a message unless it was acknowledged; without a key once at most."""
+        """Send a message unless it was acknowledged; without a key at most once."""
         if content in self.world.acknowledged or content in self.world.lost:
             return
         if not keyed:
@@ -110,14 +110,14 @@ class Client:
         self.world.lost.discard(content)
 
     async def answers(self) -> None:
-        """Wait for the end of all that was acknowledged."""
+        """Wait for the end of all acknowledged turns."""
         for turn in self.world.acknowledged.values():
-            await self.turns.ended(turn)
+            await self.turns.reader.wait_for_end(turn)
 
     async def decide(self, content: str, *, approve: bool) -> None:
-        """Answer what the message's turn asks, as soon as it asks; another life may have done so."""
+        """Decide the approval of the message's turn; an earlier process may have done so."""
         turn = self.world.acknowledged[content]
-        async for event in self.turns.events(turn):
+        async for event in self.turns.reader.events(turn):
             if event.type == "approval.required":
                 choice = Choice(approve=approve)
                 act = Act(principal="operator", source="test", at=turn.created_at)
@@ -126,8 +126,8 @@ class Client:
                 return
 
     async def held(self, content: str) -> None:
-        """Wait until the message's turn is in the midst of its last tool, or has ended."""
-        ended = asyncio.ensure_future(self.turns.ended(self.world.acknowledged[content]))
+        """Wait until the message's turn runs its last tool, or has ended."""
+        ended = asyncio.ensure_future(self.turns.reader.wait_for_end(self.world.acknowledged[content]))
         begun = asyncio.ensure_future(self.hold.begun.wait())
         await asyncio.wait({ended, begun}, return_when=asyncio.FIRST_COMPLETED)
 
@@ -136,7 +136,7 @@ Scenario = Callable[[Client], Awaitable[None]]
 
 
 async def answered(client: Client) -> None:
-    """Two sessions, one with a follow-up that waits, tools one by one and two at a time."""
+    """Two sessions, one with a queued message; tools one by one and two at a time."""
     await client.send("write it down", channel="kitchen")
     await client.send("and then?", channel="kitchen")
     await client.send("do both", channel="garage", keyed=False)
@@ -146,7 +146,7 @@ async def answered(client: Client) -> None:
 
 
 async def steered(client: Client) -> None:
-    """A message that joins the running turn, and one that waits behind both."""
+    """A message that steers the running turn, and one that is queued behind both."""
     await client.send("work", channel="kitchen")
     await client.held("work")
     await client.send("faster", channel="kitchen", on_busy="steer")
@@ -165,7 +165,7 @@ async def cancelled(client: Client) -> None:
 
 
 async def interrupted(client: Client) -> None:
-    """A turn that another one interrupts, which runs before what waited already."""
+    """A turn that is interrupted by another one, which runs before the queued one."""
     await client.send("work", channel="kitchen")
     await client.send("and then?", channel="kitchen")
     await client.held("work")
@@ -174,18 +174,18 @@ async def interrupted(client: Client) -> None:
 
 
 async def asked(client: Client) -> None:
-    """Two turns that wait for somebody, one for a yes and one for a no, and one behind."""
+    """Two turns that wait for approvals, one approved and one denied, and one behind them."""
     await client.send("pay", channel="kitchen")
     await client.send("and then?", channel="kitchen")
     await client.decide("pay", approve=True)
-    await client.turns.ended(client.world.acknowledged["and then?"])
+    await client.turns.reader.wait_for_end(client.world.acknowledged["and then?"])
     await client.send("pay more", channel="kitchen")
     await client.decide("pay more", approve=False)
     await client.answers()
 
 
 class PlannedModel(FunctionModel):
-    """Follows ``PLANS`` by what it is shown, and may die before, while and after it speaks."""
+    """Follows ``PLANS`` by the messages that it receives, and may crash before, during and after a response."""
 
     def __init__(self, *, world: World, faults: Faults) -> None:
         super().__init__(stream_function=self._stream, model_name="planned")
@@ -200,14 +200,14 @@ class PlannedModel(FunctionModel):
         yield text
         await self._faults.at("the model speaks")
         for place, name in enumerate(tools):
-            # Another answer to the same request has other ids.
+            # Another response to the same request has other ids.
             call_id = f"{content}-{number}-{place}-{self._world.asked[content, number]}"
             yield {place: DeltaToolCall(name, f'{{"line": "{content}"}}', tool_call_id=call_id)}
         await self._faults.at("the model has spoken")
 
 
 def _stands(messages: Sequence[ModelMessage]) -> tuple[str, int]:
-    """The message that the model is answering, and how many answers it has given to it."""
+    """Return the message that the model is answering, and the number of its responses to it."""
     starts = [
         (place, part.content)
         for place, message in enumerate(messages)
@@ -220,7 +220,7 @@ def _stands(messages: Sequence[ModelMessage]) -> tuple[str, int]:
 
 
 def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[ToolContext]:
-    """One tool that must not run twice, and two that may."""
+    """Return one tool that must not run twice, and two that may."""
 
     async def append(line: str) -> str:
         """Write a line."""
@@ -230,7 +230,7 @@ def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[Tool
         return "appended"
 
     async def pay(line: str) -> str:
-        """Pay, if somebody says yes."""
+        """Pay, after an approval."""
         await faults.at("pay begins")
         world.lines.append(f"paid for {line}")
         await faults.at("pay has paid")
@@ -256,13 +256,13 @@ def toolset(world: World, faults: Faults, holding: Hold) -> FunctionToolset[Tool
     return tools
 
 
-#: ``live(world, scenario, path, die_at=…)``: one life of the process, to its end or its death.
+#: ``live(world, scenario, path, die_at=…)`` runs one process to its end or its crash.
 Live = Callable[..., Faults]
 
 
 @pytest.fixture
 def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) -> Live:
-    """Lives of a process, from a file."""
+    """Runs of a process on a file."""
 
     def one_life(world: World, scenario: Scenario, path: Path, *, die_at: str | None = None) -> Faults:
         faults = Faults(die_at=die_at)
@@ -292,7 +292,7 @@ def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) ->
 
 @pytest.fixture
 def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
-    """Copies of the empty database, which is made once."""
+    """Copies of the empty database, which is created once."""
     made: list[Path] = []
 
     def copy() -> Path:
@@ -308,7 +308,7 @@ SCENARIOS: list[Scenario] = [answered, steered, cancelled, interrupted, asked]
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_death_at_any_place_changes_nothing(
+def test_crash_at_any_point_changes_nothing(
     live: Live, new_file: Callable[[], Path], scenario: Scenario, subtests: pytest.Subtests
 ) -> None:
     world, path = World(), new_file()
@@ -323,7 +323,7 @@ def test_a_death_at_any_place_changes_nothing(
             world, path = World(), new_file()
             died = live(world, scenario, path, die_at=place)
             if died.reached[-1] != place:
-                missed.append(place)  # the store's thread was faster or slower: not every life passes there
+                missed.append(place)  # the store's thread was faster or slower: not every run passes there
             settled = settled_steps(path)
             before = Counter(world.asked)
             live(world, scenario, path)
@@ -338,7 +338,7 @@ def test_a_death_at_any_place_changes_nothing(
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_death_on_the_way_back_changes_nothing_either(
+def test_second_crash_during_recovery_changes_nothing(
     live: Live, new_file: Callable[[], Path], scenario: Scenario, subtests: pytest.Subtests
 ) -> None:
     world, path = World(), new_file()
@@ -356,10 +356,10 @@ def test_a_death_on_the_way_back_changes_nothing_either(
             assert seen.replies(world) == expected.replies(world)
 
 
-def test_what_joined_a_turn_that_is_given_up_ends_with_it(live: Live, new_file: Callable[[], Path]) -> None:
+def test_steering_message_fails_with_its_abandoned_turn(live: Live, new_file: Callable[[], Path]) -> None:
     world, path = World(), new_file()
     live(world, steered, path, die_at="the model was asked 3")
-    for _ in range(5):  # two deaths make it a suspect, three alone are enough
+    for _ in range(5):  # two crashes make the turn suspect, and three while it runs alone are enough
         live(world, steered, path, die_at="the model was asked 1")
     live(world, steered, path)
 
@@ -373,27 +373,27 @@ def test_what_joined_a_turn_that_is_given_up_ends_with_it(live: Live, new_file: 
 
 
 def _pairs(places: Sequence[str]) -> list[tuple[str, str]]:
-    """Two deaths; places that only a second life comes past are among the names of the first as well."""
+    """Return pairs of crashes; points that only a second process passes are included by name."""
     recovery = [f"{name} 1 {when} its commit" for name in ("recover", "load") for when in ("before", "after")]
     pairs = [(first, second) for first in places for second in dict.fromkeys([*recovery, *places])]
     return random.Random(1).sample(pairs, min(PAIRS, len(pairs)))
 
 
 def rows(path: Path, statement: str) -> list[Row]:
-    """What a file holds, read from outside."""
+    """Return rows of a database file, read from outside."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         connection.row_factory = sqlite3.Row
         return [dict(row) for row in connection.execute(statement)]
 
 
 def settled_steps(path: Path) -> list[tuple[str, int]]:
-    """The answers of the model that are in the journal, by message and place."""
+    """Return the model responses in the journal, by message and step."""
     found = rows(path, "SELECT content, number FROM steps JOIN turns ON turns.id = steps.turn_id")
     return [(row["content"], row["number"]) for row in found]
 
 
 class Seen:
-    """What stands in a file when everything has ended."""
+    """The contents of a database file after everything has ended."""
 
     def __init__(self, path: Path) -> None:
         self.turns = rows(path, "SELECT * FROM turns ORDER BY session_id, seq")
@@ -412,7 +412,7 @@ class Seen:
         self.usage = rows(path, "SELECT * FROM usage WHERE account = 'gateway' AND length(period) = 10")
 
     def check(self, world: World) -> None:
-        """What holds whatever died."""
+        """Check what holds after any crash."""
         by_content = Counter(row["content"] for row in self.turns)
         assert by_content.keys() >= world.acknowledged.keys()
         assert set(by_content.values()) == {1}
@@ -424,13 +424,13 @@ class Seen:
             order = [row["seq"] for row in acknowledged if row["channel"] == channel]
             assert order == sorted(order)
         assert self.journal == []
-        # Nothing that was used is forgotten, and nothing is held back for ever.
+        # All usage is charged, and no reservation remains.
         assert {row["reserved_tokens"] for row in [*self.turns, *self.usage]} == {0}
         assert sum(row["messages"] for row in self.usage) == len(self.turns)
         for tokens in ("input_tokens", "output_tokens"):
             assert sum(row[tokens] for row in self.usage) == sum(row[tokens] for row in self.turns)
         assert len(world.lines) == len(set(world.lines))
-        # Each was asked about once, one decision counted, and what was denied was not done.
+        # One approval for each call, one decision for each approval, and no denied call ran.
         assert len(self.approvals) == len({row["turn_id"] for row in self.approvals})
         assert {row["state"] for row in self.approvals} <= {"approved", "denied"}
         assert sorted(row["target"] for row in self.audit) == sorted(row["turn_id"] for row in self.approvals)
@@ -439,7 +439,7 @@ class Seen:
         assert set(said) <= set(world.lines)
 
     def replies(self, world: World) -> list[tuple[Any, ...]]:
-        """What became of the acknowledged messages."""
+        """Return the outcomes of the acknowledged messages."""
         merged = {row["id"]: row["content"] for row in self.turns}
         return sorted(
             (row["content"], row["state"], row["reply"], row["failure_code"], merged.get(row["merged_into"]))
@@ -448,7 +448,7 @@ class Seen:
         )
 
     def told(self, world: World) -> list[Any]:
-        """The history of the acknowledged messages, with every outcome known."""
+        """Return the history of the acknowledged messages, with every outcome known."""
         return [
             (row["channel"], row["content"], [_same(part) for part in _told(row)])
             for row in self.history
@@ -457,7 +457,7 @@ class Seen:
 
 
 def _told(row: Row) -> list[tuple[str, Any, Any]]:
-    """The parts of a turn's messages: what they are, of which tool, and what they say."""
+    """Return the parts of a turn's messages: kind, tool and content."""
     return [
         (
             part.part_kind,
@@ -473,5 +473,5 @@ _MAY_BE_UNKNOWN = [("append", UNKNOWN_OUTCOME), ("pay", UNKNOWN_OUTCOME)]
 
 
 def _same(part: tuple[str, Any, Any]) -> tuple[str, Any, Any]:
-    """Without the one thing that a death may change."""
+    """Return the part without the one value that a crash may change."""
     return (*part[:2], "appended") if part[1:] in _MAY_BE_UNKNOWN else part

@@ -1,6 +1,6 @@
-"""``kill -9``, again and again, while many clients talk with the installed program.
+"""Repeated ``kill -9`` while many clients talk with the installed program.
 
-``TORANA_CHAOS_SECONDS`` says for how long (``make chaos`` sets it), ``TORANA_CHAOS_SEED`` what is drawn.
+``TORANA_CHAOS_SECONDS`` sets the duration (``make chaos``), ``TORANA_CHAOS_SEED`` the seed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "16"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
 SESSIONS = 30
 
-#: The time is not over before so many messages were acknowledged and so many processes were killed.
+#: The minimum of acknowledged messages and of kills.
 MESSAGES = 200
 KILLS = 5
 
-#: How many messages of a session may be without their answer: fewer than the gateway refuses.
+#: The maximum of unanswered messages of a session: fewer than the gateway refuses.
 IN_FLIGHT = 4
 
-UNKNOWN = "its outcome is unknown"
+UNKNOWN = "Its outcome is unknown"
 
 Way = Literal["wait", "watch", "fetch"]
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 
 class Program(Protocol):
-    """See conftest."""
+    """The program of conftest."""
 
     url: str
     home: Any
@@ -59,20 +59,20 @@ NewProgram = Callable[..., Program]
 
 @dataclass(kw_only=True)
 class Message:
-    """What a client said, and what it knows of it."""
+    """A message of a client, and what the client knows of it."""
 
     channel: str
     content: str
-    #: What the answer says, unless its tool's outcome is unknown.
+    #: The content of the answer, unless its tool's outcome is unknown.
     answer: str
     way: Way
     key: str | None
-    #: Known from the acknowledgement on.
+    #: Set with the acknowledgement.
     turn_id: str | None = None
     reply: str | None = None
-    #: Sent without a key, and the connection broke: nobody can know whether it arrived.
+    #: Sent without a key before the connection broke: it is unknown whether it arrived.
     lost: bool = False
-    #: For a watcher: the last event seen, and the text so far.
+    #: For a watcher: the last event, and the text so far.
     last_event: str = ""
     text: str = ""
 
@@ -93,23 +93,23 @@ class Message:
 
 
 class Client:
-    """Talks in one session: a message is sent when the one before was acknowledged, answered or not."""
+    """Talks in one session: it sends a message when the previous one was acknowledged, answered or not."""
 
     def __init__(
         self, *, http: httpx.AsyncClient, channel: str, draw: random.Random, progress: asyncio.Semaphore
     ) -> None:
-        """``progress`` counts the acknowledgements of all clients."""
+        """Count the acknowledgements of all clients with ``progress``."""
         self._http = http
         self._progress = progress
         self._channel = channel
         self._draw = draw
         self.counts: Counter[str] = Counter()
         self.sent: list[Message] = []
-        #: In the order of their acknowledgement.
+        #: In the order of acknowledgement.
         self.acknowledged: list[Message] = []
 
     async def talk(self, over: asyncio.Event) -> None:
-        """Send until it is over, and then wait for all answers."""
+        """Send messages until the end, and then wait for all answers."""
         room = asyncio.Semaphore(IN_FLIGHT)
         async with asyncio.TaskGroup() as learning:
             while not over.is_set():
@@ -123,7 +123,7 @@ class Client:
                 await asyncio.sleep(self._draw.uniform(0, 0.5))
 
     async def ask_again(self) -> None:
-        """Send every message that has a key once more, to get the same answer."""
+        """Repeat every message that has a key, and expect the same answer."""
         for message in self.acknowledged:
             if message.key is None:
                 continue
@@ -153,7 +153,7 @@ class Client:
         )
 
     async def _settle(self, message: Message, acknowledged: asyncio.Event) -> None:
-        """See to it that a message arrives, and learn its answer."""
+        """Deliver a message, and wait for its answer."""
         try:
             while message.turn_id is None and not message.lost:
                 await self._tried(message, self._post, acknowledged)
@@ -178,7 +178,7 @@ class Client:
     async def _post(self, message: Message, acknowledged: asyncio.Event) -> None:
         self.counts["requests"] += 1
         async with self._http.stream("POST", "message", json=message.body, headers=message.headers) as response:
-            if response.status_code in (429, 503):  # it says that it did not take it
+            if response.status_code in (429, 503):  # the gateway refused the message
                 self.counts["refusals"] += 1
                 await asyncio.sleep(0.2)
                 return
@@ -219,7 +219,7 @@ class Client:
                     self.counts[name] += 1
                     message.text = data["text"]
                 case "turn.completed":
-                    # Of a turn that was resumed, to which a repeated key attached, only its end tells the id.
+                    # If a repeated key attached to a resumed turn, only the end of its events has the id.
                     self._acknowledge(message, data["id"], acknowledged)
                     message.reply = data["reply"]
                     assert message.text == message.reply
@@ -252,7 +252,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str, dic
 
 @dataclass
 class Killer:
-    """Starts the program and kills it, at any moment of its life, until it is enough."""
+    """Starts the program and kills it at random moments until it is enough."""
 
     program: Program
     draw: random.Random
@@ -260,7 +260,7 @@ class Killer:
     kills: Counter[str] = field(default_factory=Counter[str])
 
     async def until(self, is_enough: Callable[[], bool]) -> None:
-        """Leave it up in the end."""
+        """Kill repeatedly, and leave the program running at the end."""
         while not is_enough():
             self.program.start()
             if self.draw.random() < 0.25:
@@ -273,7 +273,7 @@ class Killer:
         await asyncio.to_thread(self.program.wait_until_up)
 
     async def _wait_for_acknowledgements(self, number: int) -> None:
-        """A moment that comes whether the machine is fast or slow."""
+        """Wait for a moment that depends on progress, not on the speed of the machine."""
         while not self.progress.locked():
             await self.progress.acquire()
         with suppress(TimeoutError):
@@ -288,7 +288,7 @@ class Killer:
 
 
 @pytest.mark.timeout(SECONDS + 300)
-async def test_every_acknowledged_message_has_one_answer_in_order_whatever_is_killed(
+async def test_acknowledged_messages_have_one_answer_in_order_despite_kills(
     new_program: NewProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(SEED)
@@ -324,7 +324,7 @@ async def test_every_acknowledged_message_has_one_answer_in_order_whatever_is_ki
 
 
 class Found:
-    """What is in the database and in the tool's file at the end."""
+    """The contents of the database and of the tool's file at the end."""
 
     def __init__(self, program: Program) -> None:
         self.turns = program.rows("SELECT * FROM turns ORDER BY session_id, seq")
@@ -333,11 +333,11 @@ class Found:
         self.notes = Counter(program.lines("notes"))
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Every promise, for all clients together."""
+        """Check every promise for all clients."""
         assert [row["id"] for row in self.turns if row["state"] != "completed"] == []
         assert self.journal == []
         assert [line for line, times in self.notes.items() if times > 1] == []
-        # The history has every turn once, each session's in the order in which they were accepted.
+        # The history has every turn once, in the order of acceptance within each session.
         assert [row["turn_id"] for row in self.history] == [row["id"] for row in self.turns]
         for client in clients:
             self._check_client(client)
@@ -366,7 +366,7 @@ class Found:
 
 
 def counted(killer: Killer, clients: Sequence[Client], found: Found) -> str:
-    """A line for whoever watches."""
+    """Return a summary line for a person who watches the test."""
     sent = [message for client in clients for message in client.sent]
     known = [message for client in clients for message in client.acknowledged]
     counts = sum((client.counts for client in clients), Counter[str]())
@@ -389,7 +389,7 @@ def counted(killer: Killer, clients: Sequence[Client], found: Found) -> str:
 
 
 @pytest.mark.timeout(180)
-async def test_a_message_that_kills_the_process_fails_alone(
+async def test_only_the_message_that_kills_the_process_fails(
     new_program: NewProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = new_program(TORANA_MAX_CRASHES="1")
@@ -414,7 +414,7 @@ async def test_a_message_that_kills_the_process_fails_alone(
 
     assert (poison["status"], poison["error"]["code"]) == ("failed", "crashed_repeatedly")
     assert [turn["status"] for turn in others] == ["completed"] * len(others)
-    # Two deaths that made it a suspect, and one alone.
+    # Two crashes that made it suspect, and one alone.
     assert len(program.lines("poisoned")) == starts - 1 == 3
     notes = Counter(program.lines("notes"))
     assert set(notes.values()) == {1}
@@ -424,7 +424,7 @@ async def test_a_message_that_kills_the_process_fails_alone(
 
 
 async def _end_of(http: httpx.AsyncClient, message: Message) -> Any:
-    """What became of a message that is sent until it is acknowledged."""
+    """Send a message until it is acknowledged, and return its ended turn."""
     while True:
         try:
             if message.turn_id is None:
@@ -447,7 +447,7 @@ async def _end_of(http: httpx.AsyncClient, message: Message) -> Any:
     ],
     ids=["before-its-effect", "after-its-effect", "in-an-idempotent-one"],
 )
-async def test_a_kill_in_the_midst_of_a_tool(
+async def test_kill_during_a_tool_call_repeats_only_idempotent_calls(
     new_program: NewProgram,
     eventually: Eventually,
     place: str,

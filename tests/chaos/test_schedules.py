@@ -1,4 +1,4 @@
-"""The process dies at every commit while schedules are fired: each due time is fired once."""
+"""The process crashes at every commit while schedules run: each due time runs once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.messages import GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.testing import Faults, MortalDatabase
 
-#: Half past nine; what is due every ten minutes is due at these times, once of them late.
+#: Half past nine; schedules for every ten minutes are due at these times, once of them late.
 BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TIMES = [BEGIN + timedelta(minutes=minutes) for minutes in (10, 20, 37)]
 
@@ -39,7 +39,7 @@ class Agent:
 
 @pytest.fixture
 def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
-    """Copies of a database with a reminder and a task by a rule, and one of each that is due once."""
+    """Copies of a database with a repeating and a one-off schedule, each as reminder and as task."""
 
     async def schedule() -> None:
         database = Database(path=path)
@@ -72,7 +72,7 @@ def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
 
 
 def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
-    """One life of a gateway, from the time that it is to the end of the times."""
+    """Run a gateway from the current time of the clock to the last time."""
     faults = Faults(die_at=die_at)
     database = MortalDatabase(path=path, faults=faults)
     turns = turns_over(database, Agent(), clock=clock)
@@ -85,7 +85,7 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
             while await ticker.look() == 0:
                 pass
             for turn in turns.live:
-                await turns.ended(turn)
+                await turns.reader.wait_for_end(turn)
         await turns.stop(grace=0)
 
     try:
@@ -96,12 +96,12 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
 
 
 def seen(path: Path) -> tuple[Counter[str], list[str], Counter[str]]:
-    """How often each thing was said, states that are no end, and what stands of the schedules."""
+    """Return the count of each message, the states that are no end, and the states of the schedules."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         said = connection.execute("SELECT content, state FROM turns").fetchall()
         stands = connection.execute("SELECT kind || ' ' || text || ' ' || state FROM schedules").fetchall()
         counted = connection.execute("SELECT messages FROM usage WHERE account LIKE 'schedules:%'").fetchall()
-    assert counted == [(len(said),)]  # a firing that was undone is not counted either
+    assert counted == [(len(said),)]  # a run that was rolled back is not counted
     return (
         Counter(content.partition("\n")[0] for content, _ in said),
         [state for _, state in said if state != "completed"],
@@ -117,7 +117,7 @@ EXPECTED = (
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
-def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
+def test_crash_at_any_commit_runs_each_due_time_once(
     new_file: Callable[[], Path], subtests: pytest.Subtests
 ) -> None:
     path = new_file()
@@ -131,7 +131,7 @@ def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
             path, clock = new_file(), Clock(BEGIN)
             died = live(path, clock, die_at=place)
             if died.reached[-1] != place:
-                missed.append(place)  # the store's thread was faster or slower: not every life passes there
+                missed.append(place)  # the store's thread was faster or slower: not every run passes there
             live(path, clock)
 
             assert seen(path) == EXPECTED
@@ -140,9 +140,9 @@ def test_a_death_at_any_commit_fires_nothing_twice_and_forgets_nothing(
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it had no time to
 @pytest.mark.parametrize("when", ["before its commit", "after its commit"])
-def test_deaths_one_after_the_other_change_nothing_either(new_file: Callable[[], Path], when: str) -> None:
+def test_consecutive_crashes_change_nothing(new_file: Callable[[], Path], when: str) -> None:
     path, clock = new_file(), Clock(BEGIN)
-    deaths = [f"said {number % 2 + 1} {when}" for number in range(8)]
+    deaths = [f"store_reply {number % 2 + 1} {when}" for number in range(8)]
     lives = [live(path, clock, die_at=place).reached[-1] for place in deaths]
     assert lives[:2] == deaths[:2]
     live(path, clock)

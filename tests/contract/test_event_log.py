@@ -1,4 +1,4 @@
-"""What every event log promises, whatever keeps the events."""
+"""The promises of every event log, independent of its storage."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torana.messages import TurnEvent
-from torana.turns.log.base import EventLog
-from torana.turns.log.memory import MemoryEventLog
+from torana.turns.events.base import EventLog
+from torana.turns.events.memory import MemoryEventLog
 
-#: Makes a log that keeps about so many bytes of a turn's events, and of all ended turns.
+#: Make a log that keeps about this many bytes of a turn's events, and of all ended turns.
 OpenLog = Callable[[int, int], EventLog]
 
 
@@ -48,7 +48,7 @@ def completed(number: int, attempt: int = 1) -> TurnEvent:
 
 
 def fill(log: EventLog, *events: TurnEvent, turn_id: str = "t") -> list[TurnEvent]:
-    """Append events, which get the ids that are expected of them; the first one's attempt is opened."""
+    """Append events, which get the expected ids; the attempt of the first one is opened."""
     if not log.knows(turn_id):
         log.open(turn_id, attempt=int(events[0].id.partition("-")[0]))
     for event in events:
@@ -60,14 +60,14 @@ async def told(log: EventLog, after: str | None = None, turn_id: str = "t") -> l
     return [event async for event in log.follow(turn_id, after=after)]
 
 
-async def test_what_was_appended_is_replayed(log: EventLog) -> None:
+async def test_appended_events_are_replayed(log: EventLog) -> None:
     events = fill(log, accepted(), delta(2, "a"), completed(3))
 
     assert await told(log) == events
     assert await told(log) == events
 
 
-async def test_a_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
+async def test_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
     fill(log, accepted())
     follower = log.follow("t")
     assert await anext(follower) == accepted()
@@ -91,7 +91,7 @@ async def test_followers_do_not_disturb_each_other(log: EventLog) -> None:
     assert await followers[1] == await followers[2] == [accepted(), delta(2, "a"), completed(3)]
 
 
-async def test_following_goes_on_behind_a_known_event(log: EventLog) -> None:
+async def test_following_resumes_after_a_known_event(log: EventLog) -> None:
     events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
 
     for number, event in enumerate(events, start=1):
@@ -118,20 +118,20 @@ async def test_following_goes_on_behind_a_known_event(log: EventLog) -> None:
     ],
     ids=lambda unknown: unknown[:8],
 )
-async def test_behind_an_unknown_event_everything_is_told(log: EventLog, unknown: str) -> None:
+async def test_unknown_event_id_replays_everything(log: EventLog, unknown: str) -> None:
     events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
 
     assert await told(log, after=unknown) == events
 
 
-async def test_the_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
+async def test_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
     events = fill(log, resumed(""), delta(2, "a", attempt=2), completed(3, attempt=2))
 
     assert await told(log, after="1-2") == events
     assert await told(log, after="2-2") == events[2:]
 
 
-async def test_a_new_attempt_begins_anew(log: EventLog) -> None:
+async def test_new_attempt_starts_a_new_log(log: EventLog) -> None:
     fill(log, accepted(), delta(2, "a"))
     log.open("t", attempt=2)
     again = fill(log, resumed(""), completed(2, attempt=2))
@@ -143,7 +143,7 @@ async def test_a_new_attempt_begins_anew(log: EventLog) -> None:
     assert await told(log, after="2-1") == third
 
 
-async def test_the_end_closes_the_log_of_its_turn_alone(log: EventLog) -> None:
+async def test_end_closes_only_the_log_of_its_turn(log: EventLog) -> None:
     fill(log, accepted(), completed(2))
     fill(log, accepted(), turn_id="other")
 
@@ -157,14 +157,14 @@ async def test_the_end_closes_the_log_of_its_turn_alone(log: EventLog) -> None:
     assert await waiting == completed(2)
 
 
-async def test_an_unknown_turn_has_no_events(log: EventLog) -> None:
+async def test_unknown_turn_has_no_events(log: EventLog) -> None:
     assert not log.knows("t")
     assert await told(log) == []
     fill(log, accepted())
     assert log.knows("t")
 
 
-async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog) -> None:
+async def test_snapshot_replaces_lost_events(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
     events = fill(log, accepted(), *(delta(number, f"{number} " * 50) for number in range(2, 12)))
     follower = log.follow("t")
@@ -177,7 +177,7 @@ async def test_where_the_head_is_lost_a_snapshot_stands_for_it(open_log: OpenLog
     assert [event async for event in follower] == [delta(12, "last"), completed(13)]
 
 
-async def test_the_snapshot_of_a_later_attempt_begins_with_what_was_settled(open_log: OpenLog) -> None:
+async def test_snapshot_of_a_later_attempt_begins_with_settled_text(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
     deltas = [delta(number, "b" * 300, attempt=2) for number in range(2, 12)]
     fill(log, resumed("settled. "), *deltas, completed(12, attempt=2))
@@ -188,7 +188,7 @@ async def test_the_snapshot_of_a_later_attempt_begins_with_what_was_settled(open
     assert end == completed(12, attempt=2)
 
 
-async def test_the_text_of_another_turn_outlives_its_event(open_log: OpenLog) -> None:
+async def test_snapshot_of_another_turns_text_is_kept(open_log: OpenLog) -> None:
     whole = TurnEvent("1-2", "message.snapshot", {"text": "of another turn " * 100})
     log = open_log(1000, 100_000)
     fill(log, accepted(), whole, completed(3))
@@ -196,7 +196,7 @@ async def test_the_text_of_another_turn_outlives_its_event(open_log: OpenLog) ->
     assert await told(log) == [whole, completed(3)]
 
 
-async def test_a_slow_follower_is_caught_up_by_a_snapshot(open_log: OpenLog) -> None:
+async def test_slow_follower_gets_a_snapshot(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
     fill(log, accepted(), delta(2, "a"))
     follower = log.follow("t")
@@ -230,7 +230,7 @@ async def test_closing_ends_every_follower(log: EventLog) -> None:
     assert await told(log) == [accepted()]
 
 
-async def test_a_turn_that_has_ended_can_be_forgotten(log: EventLog) -> None:
+async def test_ended_turn_can_be_removed(log: EventLog) -> None:
     fill(log, accepted(), completed(2))
     kept = fill(log, accepted(), completed(2), turn_id="other")
 
@@ -242,7 +242,7 @@ async def test_a_turn_that_has_ended_can_be_forgotten(log: EventLog) -> None:
     assert await told(log, turn_id="other") == kept
 
 
-async def test_a_turn_that_has_not_ended_is_not_forgotten(log: EventLog) -> None:
+async def test_running_turn_is_not_removed(log: EventLog) -> None:
     events = fill(log, accepted())
     log.forget("t")
     events += fill(log, completed(2))
@@ -254,8 +254,8 @@ async def test_a_turn_that_has_not_ended_is_not_forgotten(log: EventLog) -> None
     size=some.integers(1, 5000),
     cut=some.integers(0, 40),
 )
-def test_what_a_watcher_shows_in_the_end_is_the_whole_text(texts: list[str], size: int, cut: int) -> None:
-    """However much of the log was lost, and wherever the watcher was cut off."""
+def test_watcher_ends_with_the_complete_text(texts: list[str], size: int, cut: int) -> None:
+    """The test loses a part of the log and cuts the watcher off at any point."""
 
     async def check() -> None:
         log = open_memory_log(size, 100_000)
@@ -274,14 +274,14 @@ def test_what_a_watcher_shows_in_the_end_is_the_whole_text(texts: list[str], siz
 
 
 class Shown:
-    """What a watcher has on its screen."""
+    """The text that a watcher displays."""
 
     def __init__(self) -> None:
         self.text = ""
         self.last: str | None = None
 
     async def watch(self, events: AsyncGenerator[TurnEvent], *, limit: int = 1_000) -> None:
-        """Look at what is there already, at most ``limit`` events of it."""
+        """Read the available events, at most ``limit`` of them."""
         for _ in range(limit):
             upcoming = asyncio.ensure_future(anext(events, None))
             await asyncio.sleep(0)

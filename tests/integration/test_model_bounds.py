@@ -1,4 +1,4 @@
-"""What a provider's server may send, and what the models and embedders make of it."""
+"""Oversized and invalid responses of a provider's server, as models and embedders handle them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opened(server: OpenAIStandIn, *, limit: int = LIMIT) -> Model:
 
 
 async def streamed(rule: Rule, *, limit: int = LIMIT) -> ModelResponse:
-    """What a model makes of the first answer by the rule, as the agent asks for it. Raises ``ModelFailed``."""
+    """Return the model's response by the rule, streamed as for the agent. Raise ``ModelFailed`` on errors."""
     with OpenAIStandIn(reply=rule) as server:
         try:
             async with opened(server, limit=limit) as model, model_request_stream(model, HELLO) as stream:
@@ -48,7 +48,7 @@ async def streamed(rule: Rule, *, limit: int = LIMIT) -> ModelResponse:
 
 
 def event(**fields: Any) -> bytes:
-    """An event of a stream, with these fields in place of the usual ones."""
+    """Return an event of a stream with these fields in place of the usual ones."""
     usual: dict[str, Any] = {
         "id": "c",
         "object": "chat.completion.chunk",
@@ -103,7 +103,7 @@ async def test_response_that_is_too_large_is_cut_off(attack: str) -> None:
     with pytest.raises(ModelResponseTooLarge):
         await streamed(lambda _: RawReply(body=body()))
 
-    assert sum(map(len, read)) < 10_000_000  # of what has no end
+    assert sum(map(len, read)) < 10_000_000  # although the body is endless
 
 
 @pytest.mark.parametrize("field", ["id", "model", "service_tier", "moderation"])
@@ -115,7 +115,7 @@ async def test_giant_field_besides_the_text_is_refused(field: str) -> None:
         await streamed(lambda _: RawReply(body=[event(**chunk), b"data: [DONE]\n\n"]), limit=1_000_000)
 
 
-async def test_response_at_the_bound_is_taken() -> None:
+async def test_response_at_the_limit_is_accepted() -> None:
     response = await streamed(lambda _: "x" * (LIMIT - 100))
 
     assert response.text == "x" * (LIMIT - 100)
@@ -128,7 +128,7 @@ async def test_compressed_response_is_refused_unread() -> None:
         await streamed(lambda _: RawReply(body=[bomb], headers={**JSON, "content-encoding": "gzip"}))
 
 
-async def test_body_of_an_error_is_read_in_part_and_the_status_told() -> None:
+async def test_error_body_is_read_partly_and_the_status_reported() -> None:
     read: list[bytes] = []
 
     def body() -> Iterator[bytes]:
@@ -142,7 +142,7 @@ async def test_body_of_an_error_is_read_in_part_and_the_status_told() -> None:
     assert sum(map(len, read)) < 10_000_000
 
 
-async def test_response_that_is_not_streamed_has_the_same_bound() -> None:
+async def test_response_without_streaming_has_the_same_limit() -> None:
     with OpenAIStandIn(reply=lambda _: Reply(pieces=["x" * 1_000] * 15)) as server:
         async with opened(server) as model:
             with pytest.raises(ModelResponseTooLarge):
@@ -166,7 +166,7 @@ ABSURD: list[Mapping[str, Any]] = [
 @pytest.mark.filterwarnings("ignore::pydantic_ai.UsageExtractionFailedWarning")
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("usage", ABSURD, ids=range(len(ABSURD)))
-async def test_absurd_usage_becomes_a_number_or_a_failure_of_the_model(usage: Mapping[str, Any]) -> None:
+async def test_absurd_usage_is_corrected_or_a_model_failure(usage: Mapping[str, Any]) -> None:
     try:
         response = await streamed(lambda _: Reply(answer="fine", usage=usage))
     except ModelFailed:
@@ -181,7 +181,7 @@ async def test_absurd_usage_becomes_a_number_or_a_failure_of_the_model(usage: Ma
 
 
 @pytest.mark.parametrize("created", [10**40, -(10**40), "soon"])
-async def test_absurd_time_is_a_failure_of_the_model(created: object) -> None:
+async def test_absurd_time_is_ignored_or_a_model_failure(created: object) -> None:
     def rule(_: ChatRequest) -> RawReply:
         return RawReply(body=[event(created=created), delta(content="hi"), END])
 
@@ -193,7 +193,7 @@ async def test_absurd_time_is_a_failure_of_the_model(created: object) -> None:
 
 
 @pytest.mark.parametrize("reply", [[Call("f", {"a": 1})], "text"])
-async def test_usage_that_a_rule_gives_is_reported(reply: Any) -> None:
+async def test_usage_of_a_rule_is_reported(reply: Any) -> None:
     response = await streamed(lambda _: Reply(answer=reply, usage={"prompt_tokens": 7, "completion_tokens": 3}))
 
     assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 3)
@@ -204,9 +204,7 @@ async def test_usage_that_a_rule_gives_is_reported(reply: Any) -> None:
     [[], [0.5] * 20_000, [None], ["x"], "x", [[0.5]], None],
     ids=["none", "long", "null", "text", "string", "nested", "missing"],
 )
-async def test_vector_that_cannot_be_compared_is_a_failure_of_the_model(
-    vector: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_invalid_vector_is_a_model_failure(vector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": vector}]}
 
     def absurd(_: object) -> object:

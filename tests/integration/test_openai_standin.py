@@ -23,7 +23,7 @@ from torana.testing import Call, ChatRequest, Fault, OpenAIStandIn, ScriptedMode
 from torana.testing.openai_server import fixed_phrases
 
 HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "hello there"}
-#: Keeps the client from trying again after a pause.
+#: Prevents the client from retrying after a pause.
 ONCE = {"x-should-retry": "false"}
 
 
@@ -43,7 +43,7 @@ CALCULATE = offered("calculate", expression="string")
 
 @pytest.fixture(scope="module")
 def honest() -> Iterator[OpenAIStandIn]:
-    """One for all tests that ask nothing special of it: ending a server takes 0.2 s."""
+    """One server for all tests with default behaviour: ending a server takes 0.2 s."""
     with OpenAIStandIn() as server:
         yield server
 
@@ -55,12 +55,12 @@ async def client(honest: OpenAIStandIn) -> AsyncIterator[AsyncOpenAI]:
 
 
 def address(server: OpenAIStandIn) -> str:
-    """The host and port."""
+    """Return the host and port."""
     return server.url.split("/")[2]
 
 
 def opened(*servers: OpenAIStandIn) -> Model:
-    """The first server as ``openai:``, the second as ``ollama:``, both tried in this order."""
+    """Open the first server as ``openai:`` and the second as ``ollama:``, tried in this order."""
     names = ["openai:first", "ollama:second"][: len(servers)]
     return open_model(
         names,
@@ -82,7 +82,7 @@ async def answer_of(model: Model, settings: ModelSettings | None = None) -> str:
 
 
 async def streamed(model: Model, text: str) -> tuple[list[str], str]:
-    """The pieces of text as they came, and the whole answer."""
+    """Return the text pieces as they came, and the complete answer."""
     pieces: list[str] = []
     output = ""
     agent = Agent(model, tools=[calculate])
@@ -98,7 +98,7 @@ async def streamed(model: Model, text: str) -> tuple[list[str], str]:
     return pieces, output
 
 
-async def test_it_answers_like_chat_completions(client: AsyncOpenAI):
+async def test_server_answers_like_chat_completions(client: AsyncOpenAI):
     completion = await client.chat.completions.create(model="any", messages=[HELLO])
 
     assert completion.model == "any"
@@ -109,7 +109,7 @@ async def test_it_answers_like_chat_completions(client: AsyncOpenAI):
     assert completion.usage.total_tokens == 2 + completion.usage.completion_tokens
 
 
-async def test_it_calls_a_tool_that_the_request_offers(client: AsyncOpenAI):
+async def test_server_calls_an_offered_tool(client: AsyncOpenAI):
     completion = await client.chat.completions.create(
         model="any", messages=[{"role": "user", "content": "what is 2 + 2?"}], tools=[CALCULATE]
     )
@@ -134,7 +134,7 @@ async def collected(
     return [chunk async for chunk in stream]
 
 
-async def test_a_streamed_text_comes_in_several_pieces_and_ends_with_its_usage(client: AsyncOpenAI):
+async def test_streamed_text_has_several_pieces_and_ends_with_usage(client: AsyncOpenAI):
     *chunks, finish, usage = await collected(client, "hello there")
 
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
@@ -146,7 +146,7 @@ async def test_a_streamed_text_comes_in_several_pieces_and_ends_with_its_usage(c
     assert usage.usage.prompt_tokens == 2
 
 
-async def test_a_streamed_tool_call_comes_in_several_pieces(client: AsyncOpenAI):
+async def test_streamed_tool_call_has_several_pieces(client: AsyncOpenAI):
     _, *chunks, finish, _ = await collected(client, "what is 2 + 2 + 2 + 2?", CALCULATE)
 
     deltas = [delta for chunk in chunks for delta in chunk.choices[0].delta.tool_calls or []]
@@ -159,25 +159,25 @@ async def test_a_streamed_tool_call_comes_in_several_pieces(client: AsyncOpenAI)
     assert finish.choices[0].finish_reason == "tool_calls"
 
 
-async def test_a_stream_says_its_usage_only_when_asked(client: AsyncOpenAI):
+async def test_stream_reports_usage_only_on_request(client: AsyncOpenAI):
     stream = await client.chat.completions.create(model="any", messages=[HELLO], stream=True)
 
     assert [chunk.usage async for chunk in stream if chunk.usage] == []
 
 
-async def test_it_lists_its_model(client: AsyncOpenAI):
+async def test_server_lists_its_model(client: AsyncOpenAI):
     assert [model.id async for model in client.models.list()] == ["stand-in"]
 
 
 @pytest.mark.parametrize("messages", [[], "hello", [["hello"]]])
-async def test_a_body_that_is_no_chat_request_is_400(client: AsyncOpenAI, messages: Any):
+async def test_invalid_body_is_refused_with_400(client: AsyncOpenAI, messages: Any):
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(model="any", messages=messages)
 
     assert caught.value.code == "invalid_body"
 
 
-async def test_with_a_key_it_refuses_every_other():
+async def test_server_with_a_key_refuses_other_keys():
     with OpenAIStandIn(api_key="right") as server:
         async with AsyncOpenAI(base_url=server.url, api_key="right") as client:
             await client.models.list()
@@ -189,7 +189,7 @@ async def test_with_a_key_it_refuses_every_other():
     assert server.requests == ()
 
 
-async def test_a_rule_of_ones_own_decides_the_answers():
+async def test_custom_rule_decides_the_answers():
     def reply(request: ChatRequest) -> str | Sequence[Call]:
         if request.results:
             return f"They say: {' and '.join(request.results)}"
@@ -238,7 +238,7 @@ CSV = "sum of price in this CSV:\nname,price\nfig,2\n"
         ),
     ],
 )
-def test_a_fixed_phrase_calls_its_tool(text: str, name: str, types: dict[str, str], arguments: dict[str, Any]):
+def test_fixed_phrase_calls_its_tool(text: str, name: str, types: dict[str, str], arguments: dict[str, Any]):
     assert fixed_phrases(asked(text, offered(name, **types))) == [Call(name, arguments)]
 
 
@@ -251,11 +251,11 @@ def test_content_in_parts_is_read_like_one_text():
     assert fixed_phrases(request) == [Call("calculate", {"expression": "2 + 2"})]
 
 
-def test_a_tool_that_is_not_offered_is_not_called():
+def test_tool_that_is_not_offered_is_not_called():
     assert isinstance(fixed_phrases(asked("what is 2 + 2?", offered("convert_units"))), str)
 
 
-async def test_a_run_with_tools_streams_the_tools_result():
+async def test_agent_run_streams_the_tool_result():
     with OpenAIStandIn() as server:
         pieces, output = await streamed(opened(server), "what is 2 + 2?")
 
@@ -263,7 +263,7 @@ async def test_a_run_with_tools_streams_the_tools_result():
     assert len(pieces) > 2
 
 
-async def test_the_history_arrives_as_the_library_itself_would_send_it():
+async def test_history_is_sent_as_the_library_sends_it():
     history: list[ModelMessage] = [
         ModelRequest.user_text_prompt("what is 1 + 1?"),
         ModelResponse(parts=[TextPart("“two” — 二 🙂")]),
@@ -297,7 +297,7 @@ async def test_the_history_arrives_as_the_library_itself_would_send_it():
     ]
 
 
-async def test_a_call_and_its_result_arrive_together():
+async def test_call_and_its_result_arrive_together():
     with OpenAIStandIn() as server:
         await streamed(opened(server), "what is 2 + 2?")
 
@@ -307,7 +307,7 @@ async def test_a_call_and_its_result_arrive_together():
     assert json.loads(call["function"]["arguments"]) == {"expression": "2 + 2"}
 
 
-async def test_settings_of_a_request_reach_the_body_beside_the_messages():
+async def test_request_settings_are_part_of_the_body():
     seen: list[dict[str, Any]] = []
 
     def reply(request: ChatRequest) -> str:
@@ -323,9 +323,9 @@ async def test_settings_of_a_request_reach_the_body_beside_the_messages():
     assert seen[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
-async def test_what_is_sent_is_what_the_client_itself_would_send():
+async def test_requests_equal_those_of_the_client_library():
     def weather(city: str, days: int = 1) -> str:
-        """What the weather will be."""
+        """Forecast the weather."""
         return f"{city}: fine for {days} days"
 
     def plain(server: OpenAIStandIn) -> Model:
@@ -337,7 +337,7 @@ async def test_what_is_sent_is_what_the_client_itself_would_send():
             model = open_one(server)
             async with model:
                 agent = Agent(model, tools=[weather], instructions="Be kind.")
-                for _ in range(2):  # the second request has the tools as they were remembered
+                for _ in range(2):  # the second request uses cached tool schemas
                     await agent.run("hello there")
             bodies.append([request.model_dump(exclude={"model"}) for request in server.requests])
 
@@ -347,7 +347,7 @@ async def test_what_is_sent_is_what_the_client_itself_would_send():
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-async def test_the_next_model_is_tried_when_the_first_fails(status: int):
+async def test_next_model_is_tried_when_the_first_fails(status: int):
     with OpenAIStandIn(faults=[Fault(status=status)]) as first, OpenAIStandIn() as second:
         model = opened(first, second)
         async with model:
@@ -363,31 +363,31 @@ async def test_the_next_model_is_tried_when_the_first_fails(status: int):
     ids=["no answer", "half an answer", "cut at once", "cut before the first word"],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_the_next_model_is_tried_when_the_first_sends_no_answer(fault: Fault, stream: bool):
+async def test_next_model_is_tried_when_the_first_sends_no_answer(fault: Fault, stream: bool):
     with OpenAIStandIn(faults=[fault]) as first, OpenAIStandIn() as second:
         model = opened(first, second)
         answer = (await streamed(model, "hello there"))[1] if stream else await answer_of(model)
 
     assert answer.endswith("You said: hello there")
-    # Nothing is cut where the whole answer is one piece.
+    # Nothing is cut where the complete answer is one piece.
     assert len(second.requests) == (1 if stream or fault.cut_after is None else 0)
 
 
-async def test_the_second_model_is_left_alone_while_the_first_answers():
+async def test_second_model_is_not_called_while_the_first_answers():
     with OpenAIStandIn() as first, OpenAIStandIn() as second:
         await answer_of(opened(first, second))
 
     assert (len(first.requests), len(second.requests)) == (1, 0)
 
 
-async def test_a_list_moves_on_from_a_server_that_is_not_there():
+async def test_unreachable_server_is_skipped():
     with OpenAIStandIn() as gone:
         pass
     with OpenAIStandIn() as second:
         assert (await answer_of(opened(gone, second))).endswith("You said: hello there")
 
 
-async def test_a_list_that_fails_tells_of_each_model():
+async def test_failed_list_reports_each_model():
     limited = Fault(status=429, headers={"Retry-After": "7"})
     with (
         OpenAIStandIn(faults=[limited]) as first,
@@ -399,13 +399,13 @@ async def test_a_list_that_fails_tells_of_each_model():
     failure = explain(caught.value)
     here, there = (address(server) for server in (first, second))
     assert failure.detail == (
-        f"none of the models answered. first: rate limited by {here}; try again in 7 s | "
+        f"all models failed. first: rate limited by {here}; try again in 7 s | "
         f"second: {there} answered 500: boom"
     )
     assert failure.headers == {"Retry-After": "7"}
 
 
-async def test_a_single_model_is_asked_once_more_when_its_provider_fails_in_passing():
+async def test_single_model_is_retried_once_after_a_temporary_failure():
     with OpenAIStandIn(faults=[Fault(status=500, headers={"retry-after-ms": "1"})]) as server:
         assert (await answer_of(opened(server))).endswith("You said: hello there")
 
@@ -434,14 +434,15 @@ async def test_a_single_model_is_asked_once_more_when_its_provider_fails_in_pass
         (
             Fault(status=400, code="context_length_exceeded"),
             (
-                "the conversation is longer than the model can read (context length exceeded at {server}); "
-                "lower TORANA_HISTORY_MESSAGES or go on in a new channel"
+                "the conversation exceeds the model's context length at {server}; "
+                "lower TORANA_HISTORY_MESSAGES or use a new channel"
             ),
         ),
         (
             Fault(status=200),
             (
-                "what the provider sent is no answer of a language model; check that TORANA_MODEL_BASE_URL is "
+                "the provider's response is not a language model's response; "
+                "check that TORANA_MODEL_BASE_URL is "
                 "its API's address"
             ),
         ),
@@ -459,7 +460,7 @@ async def test_each_fault_is_explained(fault: Fault, told: str, stream: bool):
     assert explain(caught.value).detail == told.format(server=address(server))
 
 
-async def test_a_stream_that_is_cut_is_explained():
+async def test_cut_stream_is_explained():
     with OpenAIStandIn(faults=[Fault(cut_after=3)]) as server, pytest.raises(MODEL_ERRORS) as caught:
         await streamed(opened(server), "hello")
 
@@ -469,7 +470,7 @@ async def test_a_stream_that_is_cut_is_explained():
     )
 
 
-async def test_a_slow_first_byte_is_explained():
+async def test_slow_first_byte_is_explained():
     hasty = ModelSettings(timeout=0.1, max_retries=0)
     with OpenAIStandIn(faults=[Fault(delay=60)]) as server, pytest.raises(MODEL_ERRORS) as caught:
         await answer_of(opened(server), hasty)
@@ -477,7 +478,7 @@ async def test_a_slow_first_byte_is_explained():
     assert explain(caught.value).detail == f"{address(server)} did not answer in time"
 
 
-async def test_a_server_that_is_not_there_is_explained():
+async def test_unreachable_server_is_explained():
     with OpenAIStandIn() as gone:
         pass
 
@@ -490,7 +491,7 @@ async def test_a_server_that_is_not_there_is_explained():
     )
 
 
-async def test_a_probe_makes_one_real_call():
+async def test_probe_makes_one_real_call():
     with OpenAIStandIn() as server:
         result = await probe(opened(server))
 
@@ -499,7 +500,7 @@ async def test_a_probe_makes_one_real_call():
     assert server.requests[0].stream
 
 
-async def test_a_probed_model_can_be_used_afterwards():
+async def test_probed_model_can_be_used_afterwards():
     with OpenAIStandIn() as server:
         model = opened(server)
         await probe(model)
@@ -507,7 +508,7 @@ async def test_a_probed_model_can_be_used_afterwards():
         assert (await answer_of(model)).endswith("You said: hello there")
 
 
-async def test_it_runs_as_a_module_and_prints_its_address():
+async def test_server_runs_as_a_module_and_prints_its_address():
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-m", "torana.testing.openai_server", stdout=PIPE, stderr=PIPE
     )

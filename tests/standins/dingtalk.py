@@ -17,7 +17,7 @@ from aiohttp import WSMsgType, web
 from tests.standins.http import HttpPlatform
 
 from torana.connectors.base import Connector
-from torana.connectors.dingtalk import Dingtalk
+from torana.connectors.platforms.dingtalk import Dingtalk
 from torana.testing.connectors import Shown
 
 CLIENT, SECRET = "dingabc123", "sEcReT-of-the-app"
@@ -28,7 +28,7 @@ ROBOT = "$:LWCP_v1:$the-robot"
 class DingtalkStandIn(HttpPlatform):
     """The platform, with one app and its robot in it."""
 
-    abreast = True
+    concurrently = True
     room: str | None = "cidTheRoom=="
     #: DingTalk's robots do not hear each other.
     has_bots = False

@@ -25,7 +25,7 @@ import yarl
 from aiohttp import web
 from tests.standins.http import HttpPlatform
 
-from torana.connectors.discord import Discord
+from torana.connectors.platforms.discord import Discord
 from torana.testing.connectors import Shown
 
 #: Any JSON object.
@@ -106,7 +106,7 @@ class Connection:
 class DiscordStandIn(HttpPlatform):
     """A server with two channels, in which the bot is, and people who write to it directly."""
 
-    abreast = True
+    concurrently = True
     connector = Discord
 
     def __init__(self) -> None:

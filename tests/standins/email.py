@@ -33,7 +33,7 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from tests.parts import require
 
-from torana.connectors.email import Email
+from torana.connectors.platforms.email.connector import Email
 from torana.testing.connectors import PATIENCE, Platform, Shown
 
 #: As awkward as Dovecot's settings let it be.

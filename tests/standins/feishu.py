@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from tests.standins.http import HttpPlatform
 
 from torana.connectors.base import Connector
-from torana.connectors.feishu import Feishu
+from torana.connectors.platforms.feishu import Feishu
 from torana.testing.connectors import Shown
 
 APP, SECRET, BOT = "cli_a1b2c3d4e5f6", "sEcReT-of-the-app", "ou_the_bot"
@@ -117,7 +117,7 @@ class Posted:
 class FeishuStandIn(HttpPlatform):
     """The platform, with one app in it."""
 
-    abreast = True
+    concurrently = True
     room: str | None = "oc_the_room"
     posted: dict[str, Posted] = field(default_factory=dict[str, Posted])
     #: Whom our cards called.

@@ -14,7 +14,7 @@ from tests.parts import require
 from tests.standins.proxy import FaultyProxy
 from tests.standins.servers import PATIENCE, free_port, serving
 
-from torana.connectors.irc import Irc
+from torana.connectors.platforms.irc import Irc
 from torana.testing.connectors import Platform, Shown
 
 ROOM = "#room"
@@ -106,7 +106,7 @@ class Person:
 class IrcPlatform(Platform):
     """A server with a room, in which a silent watcher sits."""
 
-    abreast = True
+    concurrently = True
     connector = Irc
     room = ROOM
     tells_again = False

@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.standins.calling import Calling
 
 from torana.connectors.base import HookRequest
-from torana.connectors.line import Line
+from torana.connectors.platforms.line import LineConnector
 from torana.testing.connectors import Shown
 
 TOKEN = "channel/access+token="
@@ -26,7 +26,7 @@ BOT = "U" + "b" * 32
 class LinePlatform(Calling):
     """The platform: one channel, people, and a group."""
 
-    connector = Line
+    connector = LineConnector
     room = "C" + "0" * 32
     has_bots = False
 

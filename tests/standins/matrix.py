@@ -25,7 +25,7 @@ import aiohttp
 import nio
 from aiohttp import web
 
-from torana.connectors.matrix import Matrix
+from torana.connectors.platforms.matrix.connector import Matrix
 from torana.testing.connectors import PATIENCE, Platform, Shown
 
 DOMAIN = "matrix.test"

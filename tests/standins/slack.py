@@ -21,7 +21,7 @@ from uuid import uuid4
 from aiohttp import WSMsgType, web
 from tests.standins.http import HttpPlatform
 
-from torana.connectors.slack import Slack
+from torana.connectors.platforms.slack import Slack
 from torana.testing.connectors import Shown
 
 BOT_TOKEN = "xoxb-17-bot-secret"
@@ -59,7 +59,7 @@ class Delivery:
 class SlackStandIn(HttpPlatform):
     """A workspace with an app in it, people, one channel and everybody's direct messages with the app."""
 
-    abreast = True
+    concurrently = True
     connector = Slack
     room = ROOM
 

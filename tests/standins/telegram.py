@@ -19,7 +19,7 @@ from typing import Any, Literal
 from aiohttp import web
 from tests.standins.http import HttpPlatform
 
-from torana.connectors.telegram import Telegram
+from torana.connectors.platforms.telegram import Telegram
 from torana.testing.connectors import Shown
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.standins.calling import Calling
 
 from torana.connectors.base import HookRequest
-from torana.connectors.webhook import Webhook
+from torana.connectors.platforms.webhook import Webhook
 from torana.testing.connectors import Shown
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 32 bytes, all in all").decode()

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.standins.calling import Calling
 
 from torana.connectors.base import HookRequest
-from torana.connectors.whatsapp import Whatsapp
+from torana.connectors.platforms.whatsapp import Whatsapp
 from torana.testing.connectors import Shown
 
 NUMBER = "106540352242922"

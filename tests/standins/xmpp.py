@@ -17,7 +17,7 @@ from tests.parts import require
 from tests.standins.proxy import FaultyProxy
 from tests.standins.servers import PATIENCE, free_port, serving
 
-from torana.connectors.xmpp import Xmpp
+from torana.connectors.platforms.xmpp import Xmpp
 from torana.testing.connectors import Platform, Shown
 
 HOST = "localhost"
@@ -194,7 +194,7 @@ class _Parser:
 class XmppPlatform(Platform):
     """A server with two rooms, in which a silent watcher sits."""
 
-    abreast = True
+    concurrently = True
     connector = Xmpp
     room = ROOM
     has_bots = False

@@ -1,4 +1,4 @@
-"""Which connection makes room for another one."""
+"""The HTTP server at its connection limit: which connection it closes for a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from torana import bare_http
+from torana import http11
 
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
 CLOSED = b""
@@ -30,7 +30,7 @@ class Client:
         await self._writer.drain()
 
     async def hear(self, end: bytes = b"\r\n\r\n") -> bytes:
-        """All that comes up to ``end``; empty where the connection was closed."""
+        """Return all bytes up to ``end``, or nothing where the connection was closed."""
         try:
             async with asyncio.timeout(20):
                 return await self._reader.readuntil(end)
@@ -43,7 +43,7 @@ class Client:
 
 
 class Room:
-    """A server with room for three connections, and clients of it."""
+    """A server that allows three connections, and its clients."""
 
     def __init__(self, port: int, stack: AsyncExitStack, called: asyncio.Semaphore) -> None:
         self._port = port
@@ -58,7 +58,7 @@ class Room:
         return client
 
     async def answered(self, path: bytes) -> Client:
-        """Connect, and ask for something that the server has begun to answer."""
+        """Connect and send a request that the server has started to answer."""
         client = await self.enter()
         await client.say(GET % path)
         await self._called.acquire()
@@ -67,7 +67,7 @@ class Room:
 
 @pytest.fixture
 async def room() -> AsyncGenerator[Room]:
-    """``/wait`` is answered never, ``/stream`` begun to be, ``/flood`` with more than fits, others at once."""
+    """``/wait`` gets no answer, ``/stream`` an unfinished one, ``/flood`` a huge one, others one at once."""
     called = asyncio.Semaphore(0)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _served(app: Callable[..., Any]) -> AsyncGenerator[int]:
-    server = _Server(bare_http.Config(app, most=3, lifespan="off", timeout_graceful_shutdown=0))
+    server = _Server(http11.Config(app, most=3, lifespan="off", timeout_graceful_shutdown=0))
     with create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         yield listener.getsockname()[1]
@@ -110,7 +110,7 @@ async def _served(app: Callable[..., Any]) -> AsyncGenerator[int]:
         await task
 
 
-async def test_a_newcomer_takes_the_place_of_the_slowest(room: Room) -> None:
+async def test_new_connection_replaces_the_slowest_one(room: Room) -> None:
     slow = [await room.enter() for _ in range(3)]
     for client in slow:
         await client.say(b"GET / HTTP/1.1\r\nX: ")
@@ -124,7 +124,7 @@ async def test_a_newcomer_takes_the_place_of_the_slowest(room: Room) -> None:
     assert (await slow[1].hear()).startswith(b"HTTP/1.1 200")
 
 
-async def test_bytes_that_trickle_in_save_no_connection(room: Room) -> None:
+async def test_slow_body_does_not_protect_a_connection(room: Room) -> None:
     slow = [await room.enter() for _ in range(3)]
     for client in slow:
         await client.say(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1")
@@ -137,7 +137,7 @@ async def test_bytes_that_trickle_in_save_no_connection(room: Room) -> None:
     assert await slow[0].hear() == CLOSED
 
 
-async def test_a_body_on_its_way_outlives_silence_until_it_is_slow(
+async def test_connection_with_a_recent_body_is_closed_after_silent_ones(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending = await room.enter()
@@ -146,13 +146,13 @@ async def test_a_body_on_its_way_outlives_silence_until_it_is_slow(
     assert await silent[0].hear() == CLOSED
     assert await silent[1].hear() == CLOSED
 
-    monkeypatch.setattr(bare_http, "YOUNG_BODY", 0)
+    monkeypatch.setattr(http11, "YOUNG_BODY", 0)
     await room.enter()
 
     assert await sending.hear() == CLOSED
 
 
-async def test_idle_connections_go_and_those_that_are_answered_stay(room: Room) -> None:
+async def test_idle_connections_are_closed_before_active_ones(room: Room) -> None:
     waiting, stream = await room.answered(b"wait"), await room.answered(b"stream")
     idle = await room.enter()
     await idle.say(GET % b"")
@@ -168,14 +168,14 @@ async def test_idle_connections_go_and_those_that_are_answered_stay(room: Room) 
     await waiting.say(b"x")  # still open
 
 
-async def test_where_all_are_being_answered_the_newcomer_is_sent_away(room: Room) -> None:
+async def test_new_connection_is_closed_while_all_others_are_active(room: Room) -> None:
     for path in (b"wait", b"stream", b"wait"):
         await room.answered(path)
 
     assert await (await room.enter()).hear() == CLOSED
 
 
-async def test_a_machine_with_many_connections_takes_its_own_away(room: Room) -> None:
+async def test_address_with_many_connections_loses_its_own(room: Room) -> None:
     honest = await room.enter("127.0.0.2")
     await honest.say(b"GET / HTTP/1.1\r\nX: ")
 
@@ -187,12 +187,14 @@ async def test_a_machine_with_many_connections_takes_its_own_away(room: Room) ->
     assert (await honest.hear()).startswith(b"HTTP/1.1 200")
 
 
-async def test_answers_that_are_not_read_go_in_the_end(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_that_does_not_read_its_response_is_closed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(3):
         await room.answered(b"flood")
     assert await (await room.enter()).hear() == CLOSED
 
-    monkeypatch.setattr(bare_http, "UNREAD_SECONDS", 0)
+    monkeypatch.setattr(http11, "UNREAD_SECONDS", 0)
     newcomer = await room.enter()
     await newcomer.say(GET % b"")
 

@@ -1,4 +1,4 @@
-"""Where settings come from, which of them wins, what is refused, and in which words."""
+"""Sources of settings, their precedence, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAKE_ONE = 'make one with python3 -c "import secrets; print(secrets.token_urlsaf
 
 @dataclass(frozen=True)
 class Place:
-    """A working directory beside an empty user directory."""
+    """A working directory and an empty user directory."""
 
     cwd: Path
     user_dir: Path
@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Place:
     return Place(cwd=cwd, user_dir=user_dir)
 
 
-# What stands without sources
+# Without any source
 
 
 A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
@@ -79,17 +79,17 @@ A_MINUTE = "(messages a minute are rate_per_user and rate_global)"
         ("log_format", "auto"),
     ],
 )
-def test_without_any_source_the_promised_default_stands(place: Place, name: str, value: object) -> None:
+def test_documented_default_applies_without_sources(place: Place, name: str, value: object) -> None:
     loaded = place.load()
     assert getattr(loaded.settings, name) == value
     assert loaded.origins[name] == "default"
 
 
-def test_an_untouched_gateway_starts_without_a_warning(place: Place) -> None:
+def test_default_settings_give_no_warning(place: Place) -> None:
     assert place.load().warnings == ()
 
 
-def test_skills_lie_in_the_data_directory_unless_told_otherwise(place: Place) -> None:
+def test_skills_dir_defaults_to_the_data_directory(place: Place) -> None:
     settings = place.load(data_dir="/srv/torana").settings
     assert settings.skills_dir == Path("/srv/torana/skills")
 
@@ -101,7 +101,7 @@ def test_every_setting_is_described_in_one_sentence() -> None:
     assert unfinished == []
 
 
-def test_no_secret_has_a_flag() -> None:
+def test_secrets_have_no_flags() -> None:
     assert SECRETS.isdisjoint(FLAGS)
 
 
@@ -114,7 +114,7 @@ def test_settings_cannot_be_changed(place: Place) -> None:
 @pytest.mark.parametrize(
     ("found", "zone"), [("Europe/Vienna", "Europe/Vienna"), ("Mars/Olympus", "UTC"), (None, "UTC")]
 )
-def test_the_default_zone_is_the_systems_or_else_utc(
+def test_default_timezone_is_the_system_timezone_or_utc(
     monkeypatch: pytest.MonkeyPatch, found: str | None, zone: str
 ) -> None:
     monkeypatch.setattr(tzlocal, "get_localzone_name", lambda: found)
@@ -124,7 +124,7 @@ def test_the_default_zone_is_the_systems_or_else_utc(
 # Sources
 
 
-def test_the_strongest_of_any_set_of_sources_counts(place: Place, tmp_path: Path) -> None:
+def test_sources_override_each_other_in_the_documented_order(place: Place, tmp_path: Path) -> None:
     file = tmp_path / "given.toml"
     for flags, environ, dotenv, toml in product([True, False], repeat=4):
         place.write(dotenv="TORANA_PORT=3\n" if dotenv else "")
@@ -143,9 +143,7 @@ def test_the_strongest_of_any_set_of_sources_counts(place: Place, tmp_path: Path
         assert (loaded.settings.port, loaded.origins["port"]) == expected
 
 
-def test_the_settings_file_is_looked_for_by_flag_variable_here_and_in_the_user_directory(
-    place: Place, tmp_path: Path
-) -> None:
+def test_settings_file_is_found_by_flag_variable_and_directory(place: Place, tmp_path: Path) -> None:
     (place.user_dir / "torana.toml").write_text("port = 4")
     assert place.load().settings.port == 4
     place.write(toml="port = 3")
@@ -164,11 +162,11 @@ def test_dotenv_may_name_the_settings_file(place: Place) -> None:
 
 
 @pytest.mark.parametrize("absent", [None, (), []])
-def test_a_flag_that_was_not_given_overrides_nothing(place: Place, absent: object) -> None:
+def test_absent_flag_overrides_nothing(place: Place, absent: object) -> None:
     assert place.load({"TORANA_MODEL": "openai-chat:x"}, model=absent).settings.model == ("openai-chat:x",)
 
 
-def test_an_empty_variable_counts_as_not_set(place: Place) -> None:
+def test_empty_variable_counts_as_not_set(place: Place) -> None:
     place.write(dotenv="TORANA_WAIT=\n")
     loaded = place.load({name: "" for name in map(variable, Settings.model_fields) if "TOKEN" not in name})
     assert set(loaded.origins.values()) == {"default"}
@@ -186,17 +184,19 @@ def test_an_empty_variable_counts_as_not_set(place: Place) -> None:
         (",", ()),
     ],
 )
-def test_a_list_in_a_variable_is_json_or_has_commas(place: Place, written: str, items: tuple[str, ...]) -> None:
+def test_list_in_a_variable_is_json_or_separated_by_commas(
+    place: Place, written: str, items: tuple[str, ...]
+) -> None:
     assert place.load({"TORANA_ALLOWED_HOSTS": written}).settings.allowed_hosts == items
 
 
 @pytest.mark.parametrize("written", ['"builtin, openai-chat:x"', '["builtin", "openai-chat:x"]'])
-def test_a_list_in_the_file_is_an_array_or_a_text(place: Place, written: str) -> None:
+def test_list_in_the_file_is_an_array_or_a_string(place: Place, written: str) -> None:
     place.write(toml=f"model = {written}")
     assert place.load().settings.model == ("builtin", "openai-chat:x")
 
 
-def test_a_relative_path_starts_where_it_was_written(place: Place, tmp_path: Path) -> None:
+def test_relative_path_starts_at_its_source(place: Place, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "torana.toml").write_text('data_dir = "data"')
@@ -205,7 +205,7 @@ def test_a_relative_path_starts_where_it_was_written(place: Place, tmp_path: Pat
     assert settings.skills_dir == place.cwd / "skills"
 
 
-def test_a_tilde_is_the_home_directory(place: Place) -> None:
+def test_tilde_means_the_home_directory(place: Place) -> None:
     assert place.load({"TORANA_DATA_DIR": "~/torana"}).settings.data_dir == Path.home() / "torana"
 
 
@@ -221,7 +221,7 @@ def test_a_tilde_is_the_home_directory(place: Place) -> None:
         ("allow_open", "yes", True),
     ],
 )
-def test_a_value_is_brought_into_one_form(place: Place, name: str, written: str, read: object) -> None:
+def test_values_are_normalized(place: Place, name: str, written: str, read: object) -> None:
     assert getattr(place.load({variable(name): written}).settings, name) == read
 
 
@@ -231,7 +231,7 @@ def test_provider_keys_are_found_in_the_environment_and_in_dotenv(place: Place) 
     assert environ == {"OPENAI_API_KEY": "from process", "ANTHROPIC_API_KEY": "${HOME}"}
 
 
-def test_a_base_url_makes_openai_mean_chat_completions_and_says_so(place: Place) -> None:
+def test_base_url_turns_openai_models_into_openai_chat_with_a_warning(place: Place) -> None:
     loaded = place.load(
         {"TORANA_MODEL_BASE_URL": "http://127.0.0.1:8000/v1"}, model=["openai:a", "openai-chat:b", "builtin"]
     )
@@ -241,7 +241,7 @@ def test_a_base_url_makes_openai_mean_chat_completions_and_says_so(place: Place)
     )
 
 
-def test_without_a_base_url_model_names_stay(place: Place) -> None:
+def test_model_names_are_unchanged_without_a_base_url(place: Place) -> None:
     loaded = place.load(model=["openai:a"])
     assert (loaded.settings.model, loaded.warnings) == (("openai:a",), ())
 
@@ -260,7 +260,7 @@ def test_without_a_base_url_model_names_stay(place: Place) -> None:
         ("turn_timeout", 1, 86_400),
     ],
 )
-def test_a_number_has_bounds(place: Place, name: str, least: int, most: int) -> None:
+def test_numbers_are_accepted_only_within_bounds(place: Place, name: str, least: int, most: int) -> None:
     for inside in (least, most):
         assert getattr(place.load({variable(name): str(inside)}).settings, name) == inside
     for outside in (str(least - 1), str(most + 1), "1.5", "nan", "one"):
@@ -268,7 +268,7 @@ def test_a_number_has_bounds(place: Place, name: str, least: int, most: int) -> 
         assert place.faults({variable(name): outside}) == [f'{variable(name)}: "{outside}" {allowed}']
 
 
-def test_a_limit_of_money_needs_a_price_for_every_model(place: Place) -> None:
+def test_money_limit_needs_a_price_for_every_model(place: Place) -> None:
     environ = {
         "TORANA_LIMITS_GLOBAL": "5 usd/month",
         "TORANA_MODEL": "openai:mine, openai:gpt-4o-mini, builtin",
@@ -352,7 +352,7 @@ def test_a_limit_of_money_needs_a_price_for_every_model(place: Place) -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_one_line_that_tells_what_is_allowed(
+def test_invalid_value_gives_one_line_with_the_allowed_values(
     place: Place, name: str, written: str, line: str
 ) -> None:
     assert place.faults({variable(name): written}) == [f"{variable(name)}: {line}"]
@@ -381,7 +381,7 @@ def test_a_wrong_value_is_one_line_that_tells_what_is_allowed(
         (f"a = {'[' * 50_000}", " not valid TOML: nested too deeply"),
     ],
 )
-def test_a_fault_in_the_file_names_its_line(place: Place, toml: str, line: str) -> None:
+def test_fault_in_the_file_names_its_line(place: Place, toml: str, line: str) -> None:
     place.write(toml=toml)
     assert place.faults() == [f"torana.toml:{line}"]
 
@@ -396,17 +396,17 @@ def test_a_fault_in_the_file_names_its_line(place: Place, toml: str, line: str) 
         ('A=1\nTORANA_PERSONA="open\nB=2\n', ".env:2: not understood; write NAME=value"),
     ],
 )
-def test_a_fault_in_dotenv_names_its_line(place: Place, dotenv: str, line: str) -> None:
+def test_fault_in_dotenv_names_its_line(place: Place, dotenv: str, line: str) -> None:
     place.write(dotenv=dotenv)
     assert place.faults() == [line]
 
 
-def test_a_wrong_flag_is_called_by_its_flag(place: Place) -> None:
+def test_error_about_a_flag_names_the_flag(place: Place) -> None:
     assert place.faults(data_dir="~no_such_user") == ['--data-dir: "~no_such_user" is not a path']
     assert flag("data_dir") == "--data-dir"
 
 
-def test_all_faults_are_told_at_once(place: Place) -> None:
+def test_all_errors_are_reported_together(place: Place) -> None:
     place.write(toml="wait = 0\nprot = 1", dotenv="TORANA_LOG_LEVEL=x")
     assert place.faults({"TORANA_HOST": "a b"}, port=0) == [
         'TORANA_HOST: "a b" is not an IP address or a host name',
@@ -417,7 +417,7 @@ def test_all_faults_are_told_at_once(place: Place) -> None:
     ]
 
 
-def test_many_faults_are_counted_not_listed(place: Place) -> None:
+def test_long_error_list_is_cut_with_a_count(place: Place) -> None:
     place.write(toml="\n".join(f"x{number:04} = 1" for number in range(1000)))
     faults = place.faults()
     assert (len(faults), faults[-1]) == (21, "and 980 more")
@@ -426,35 +426,35 @@ def test_many_faults_are_counted_not_listed(place: Place) -> None:
 # Unusable files
 
 
-def test_a_named_file_that_is_missing_is_told_by_who_named_it(place: Place) -> None:
+def test_missing_settings_file_is_reported_with_its_source(place: Place) -> None:
     assert place.faults(config="/no/torana.toml") == ["--config /no/torana.toml: no such file"]
     for path in ("/no/torana.toml", "~no_such_user/x"):
         assert place.faults({"TORANA_CONFIG": path}) == [f"TORANA_CONFIG={path}: no such file"]
     assert place.faults({"TORANA_CONFIG": "a\0b"}) == ['TORANA_CONFIG="a\\u0000b": no such file']
 
 
-def test_a_directory_is_no_settings_file(place: Place) -> None:
+def test_directory_as_settings_file_is_refused(place: Place) -> None:
     assert place.faults(config=str(place.user_dir)) == [
         f"--config {place.user_dir}: cannot be read (Is a directory)"
     ]
 
 
-def test_a_file_that_is_not_utf8_is_refused(place: Place) -> None:
+def test_file_that_is_not_utf8_is_refused(place: Place) -> None:
     (place.cwd / "torana.toml").write_bytes(b"persona = '\xff'")
     assert place.faults() == ["torana.toml: not UTF-8"]
 
 
-def test_a_file_that_is_too_large_is_refused(place: Place) -> None:
+def test_too_large_file_is_refused(place: Place) -> None:
     place.write(dotenv="#" * 1_048_577)
     assert place.faults() == [".env: larger than 1048576 bytes"]
 
 
-def test_a_user_directory_that_cannot_be_looked_at_has_no_settings_file(place: Place) -> None:
+def test_unreadable_user_directory_is_ignored(place: Place) -> None:
     loaded = load(flags={}, environ={}, cwd=place.cwd, user_dir=place.user_dir / ("x" * 300))
     assert loaded.origins["port"] == "default"
 
 
-def test_a_directory_called_dotenv_is_left_alone(place: Place) -> None:
+def test_directory_named_dotenv_is_ignored(place: Place) -> None:
     (place.cwd / ".env").mkdir()
     assert place.load().settings.port == 18789
 
@@ -462,7 +462,7 @@ def test_a_directory_called_dotenv_is_left_alone(place: Place) -> None:
 # Unknown variables
 
 
-def test_an_unknown_variable_is_warned_of_with_the_nearest_name(place: Place) -> None:
+def test_unknown_variable_gives_a_warning_with_the_nearest_name(place: Place) -> None:
     place.write(dotenv="TORANA_HOTS=x\n")
     assert place.load({"TORANA_PROT": "1", "torana_wait": "1", "TORANA_ZZZ": "1"}).warnings == (
         'unknown variable "TORANA_HOTS"; did you mean "TORANA_HOST"?',
@@ -476,7 +476,7 @@ def test_an_unknown_variable_is_warned_of_with_the_nearest_name(place: Place) ->
     "name",
     ["TORANA_SERVICE_HOST", "TORANA_SERVICE_PORT_HTTP", "TORANA_PORT_18789_TCP", "TORANA_PORT_1_UDP_ADDR"],
 )
-def test_what_kubernetes_sets_for_a_service_is_not_warned_of(place: Place, name: str) -> None:
+def test_kubernetes_service_variables_give_no_warning(place: Place, name: str) -> None:
     assert place.load({name: "x", "TORANA_CONFIG": ""}).warnings == ()
 
 
@@ -484,7 +484,7 @@ def test_what_kubernetes_sets_for_a_service_is_not_warned_of(place: Place, name:
 
 
 @pytest.mark.parametrize("token", [STRONG, "0123456789abcdef"])
-def test_a_strong_token_is_fine_on_any_address(place: Place, token: str) -> None:
+def test_strong_token_is_accepted_on_any_address(place: Place, token: str) -> None:
     for host in ("127.0.0.1", "0.0.0.0", "gateway.example.org"):
         loaded = place.load({"TORANA_GATEWAY_TOKEN": token, "TORANA_HOST": host})
         assert loaded.warnings == ()
@@ -506,16 +506,14 @@ WEAK = [
 
 
 @pytest.mark.parametrize(("token", "weakness"), WEAK)
-def test_a_weak_token_is_warned_of_once_where_only_this_machine_comes(
-    place: Place, token: str, weakness: str
-) -> None:
+def test_weak_token_gives_a_warning_on_loopback(place: Place, token: str, weakness: str) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         loaded = place.load({"TORANA_GATEWAY_TOKEN": token, "TORANA_HOST": host})
         assert loaded.warnings == (f"TORANA_GATEWAY_TOKEN: {weakness}; {MAKE_ONE}",)
 
 
 @pytest.mark.parametrize(("token", "weakness"), WEAK)
-def test_a_weak_token_is_refused_where_others_come(place: Place, token: str, weakness: str) -> None:
+def test_weak_token_is_refused_on_other_addresses(place: Place, token: str, weakness: str) -> None:
     place.write(toml='host = "0.0.0.0"\nallow_open = true')
     assert place.faults({"TORANA_GATEWAY_TOKEN": token}) == [
         f'TORANA_GATEWAY_TOKEN: {weakness}, and "0.0.0.0" is reached from other machines; {MAKE_ONE}'
@@ -525,26 +523,26 @@ def test_a_weak_token_is_refused_where_others_come(place: Place, token: str, wea
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "192.168.1.2", "gateway.example.org", "localhost.example.org"]
 )
-def test_no_token_is_refused_where_others_come(place: Place, host: str) -> None:
+def test_missing_token_is_refused_on_other_addresses(place: Place, host: str) -> None:
     place.write(toml=f'host = "{host}"')
-    cure = f"set TORANA_GATEWAY_TOKEN ({MAKE_ONE}), or TORANA_ALLOW_OPEN=true to let everybody in"
+    cure = f"set TORANA_GATEWAY_TOKEN ({MAKE_ONE}), or TORANA_ALLOW_OPEN=true to allow everyone"
     assert place.faults() == [
         f'torana.toml:1: host: no token is set, and "{host}" is reached from other machines; {cure}'
     ]
 
 
-def test_an_open_gateway_may_be_wanted_and_is_warned_of(place: Place) -> None:
+def test_allow_open_permits_a_missing_token_with_a_warning(place: Place) -> None:
     assert place.load({"TORANA_ALLOW_OPEN": "true"}, host="::").warnings == (
-        'no token is set, and "::" is reached from other machines; whoever reaches it may use the agent',
+        'no token is set, and "::" is reached from other machines; everyone who reaches it can use the agent',
     )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LocalHost"])
-def test_a_loopback_host_is_known(host: str) -> None:
+def test_loopback_hosts_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
-def test_a_token_that_is_set_but_empty_is_refused(place: Place) -> None:
+def test_empty_token_is_refused(place: Place) -> None:
     words = "visible ASCII, 1 to 512 characters without spaces"
     line = f"TORANA_GATEWAY_TOKEN: empty; remove it, or make it {words}"
     assert place.faults({"TORANA_GATEWAY_TOKEN": ""}) == [line]
@@ -554,27 +552,25 @@ def test_a_token_that_is_set_but_empty_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("name", sorted(SECRETS))
 @pytest.mark.parametrize("value", ["geheim ", "geheimü", "geheim\n", "geheim\udcff", "geheim" * 100])
-def test_a_secret_that_no_header_can_carry_is_refused_without_being_shown(
-    place: Place, name: str, value: str
-) -> None:
+def test_invalid_secret_is_refused_without_its_value(place: Place, name: str, value: str) -> None:
     words = "the value is not visible ASCII, 1 to 512 characters without spaces"
     assert place.faults({variable(name): value}) == [f"{variable(name)}: {words}"]
 
 
 @pytest.mark.parametrize("toml", ["5", "['geheim']", "{ geheim = 1 }", "true"])
-def test_a_secret_of_the_wrong_type_is_not_shown(place: Place, toml: str) -> None:
+def test_secret_of_the_wrong_type_is_not_shown(place: Place, toml: str) -> None:
     place.write(toml=f"gateway_token = {toml}")
     words = "the value is not visible ASCII, 1 to 512 characters without spaces"
     assert place.faults() == [f"torana.toml:1: gateway_token: {words}"]
 
 
-def test_secrets_appear_in_no_representation(place: Place) -> None:
+def test_representations_contain_no_secret(place: Place) -> None:
     place.write(toml=f'model_api_key = "{STRONG}"', dotenv=f"OPENAI_API_KEY={STRONG}\n")
     loaded = place.load({"TORANA_GATEWAY_TOKEN": STRONG})
     assert STRONG not in f"{loaded!r} {loaded} {loaded.settings!r} {loaded.settings.model_dump_json()}"
 
 
-# Whatever comes in
+# Random input
 
 
 @pytest.fixture(scope="module")
@@ -596,7 +592,7 @@ TEXT = st.text(st.characters(exclude_categories=[]), max_size=40)
 
 
 @given(environ=st.dictionaries(VARIABLES, TEXT))
-def test_no_environment_raises_anything_but_clear_lines(anywhere: Place, environ: dict[str, str]) -> None:
+def test_any_environment_gives_settings_or_clear_errors(anywhere: Place, environ: dict[str, str]) -> None:
     anywhere.write(toml="", dotenv="")
     _only_clear_lines(anywhere, environ)
 
@@ -605,12 +601,12 @@ def test_no_environment_raises_anything_but_clear_lines(anywhere: Place, environ
     toml=st.text(max_size=60)
     | st.sampled_from(sorted(Settings.model_fields)).map(lambda name: f"{name} = [{{}}]")
 )
-def test_no_settings_file_raises_anything_but_clear_lines(anywhere: Place, toml: str) -> None:
+def test_any_settings_file_gives_settings_or_clear_errors(anywhere: Place, toml: str) -> None:
     anywhere.write(toml=toml, dotenv="")
     _only_clear_lines(anywhere, {})
 
 
 @given(dotenv=st.text(max_size=60) | TEXT.map(lambda text: f"TORANA_PORT={text!r}"))
-def test_no_dotenv_raises_anything_but_clear_lines(anywhere: Place, dotenv: str) -> None:
+def test_any_dotenv_gives_settings_or_clear_errors(anywhere: Place, dotenv: str) -> None:
     anywhere.write(toml="", dotenv=dotenv)
     _only_clear_lines(anywhere, {})

@@ -1,4 +1,4 @@
-"""What reaches the logs, in which form, and what never does."""
+"""The format of log lines, and the masking of secrets in them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def masked(**fields: Any) -> dict[str, Any]:
     return mask_secrets(fields)
 
 
-def test_our_events_and_a_librarys_records_come_out_alike() -> None:
+def test_own_events_and_library_records_share_one_format() -> None:
     stream = configure()
     logging.getLogger("torana.turns").info("turn.completed", extra={"ms": 12})
     logging.getLogger("a.library").info("done in %d ms", 12, extra={"retries": 2})
@@ -80,7 +80,7 @@ def test_our_events_and_a_librarys_records_come_out_alike() -> None:
     )  # fmt: skip
 
 
-def test_a_time_is_rfc_3339_in_utc() -> None:
+def test_timestamps_are_rfc_3339_in_utc() -> None:
     stream = configure()
     logging.getLogger("torana").info("x")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", lines(stream)[0]["timestamp"])
@@ -95,7 +95,7 @@ def test_a_time_is_rfc_3339_in_utc() -> None:
         ("console", io.StringIO, False),
     ],
 )
-def test_a_terminal_gets_readable_lines_and_everything_else_json(
+def test_terminals_get_text_and_other_streams_json(
     style: Literal["auto", "console", "json"], stream: type[io.StringIO], is_json: bool
 ) -> None:
     written = configure(style=style, stream=stream())
@@ -110,7 +110,7 @@ def test_colours_appear_on_a_terminal_only(stream: type[io.StringIO], coloured: 
     assert ("\x1b[" in written.getvalue()) is coloured
 
 
-def test_the_file_gets_json_whatever_the_terminal_gets(tmp_path: Path) -> None:
+def test_log_file_is_json_for_every_terminal_format(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "torana.log"
     stream = configure(file=file, stream=Terminal())
     logging.getLogger("torana").info("hello", extra={"name_of": "Zoë"})
@@ -119,7 +119,7 @@ def test_the_file_gets_json_whatever_the_terminal_gets(tmp_path: Path) -> None:
     assert line["timestamp"] in stream.getvalue()
 
 
-def test_each_line_is_written_whole_for_the_terminal_and_the_file(tmp_path: Path) -> None:
+def test_terminal_and_file_get_identical_whole_lines(tmp_path: Path) -> None:
     stream, file = io.StringIO(), tmp_path / "log"
     configure_logging(level="info", format="json", file=file, stream=stream)
     for number in range(3):
@@ -130,7 +130,7 @@ def test_each_line_is_written_whole_for_the_terminal_and_the_file(tmp_path: Path
     assert file.read_text() == written
 
 
-def test_the_file_is_set_aside_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_log_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "FILE_BYTES", 300)
     configure(file=tmp_path / "torana.log")
     for number in range(20):
@@ -139,7 +139,7 @@ def test_the_file_is_set_aside_when_it_is_full(tmp_path: Path, monkeypatch: pyte
     assert kept == ["torana.log", *(f"torana.log.{number}" for number in range(1, 6))]
 
 
-def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_unopenable_log_file_raises(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         configure(file=tmp_path)
 
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         ("error", ["error"]),
     ],
 )
-def test_nothing_below_the_level_is_written(
+def test_lines_below_the_level_are_dropped(
     level: Literal["debug", "info", "warning", "error"], seen: list[str]
 ) -> None:
     stream = configure(level=level)
@@ -162,7 +162,7 @@ def test_nothing_below_the_level_is_written(
     assert [line["level"] for line in lines(stream)] == seen
 
 
-def test_bound_fields_are_on_every_line_inside_and_on_none_outside() -> None:
+def test_bound_fields_appear_only_inside_their_block() -> None:
     stream = configure()
     log = logging.getLogger("torana")
     with bind(request_id="req_1"), bind(turn_id="turn_1"):
@@ -174,7 +174,7 @@ def test_bound_fields_are_on_every_line_inside_and_on_none_outside() -> None:
 
 
 @pytest.mark.parametrize("style", ["json", "console"])
-def test_an_exception_is_rendered_with_its_secrets_masked(style: Literal["json", "console"]) -> None:
+def test_exception_is_rendered_with_its_secrets_masked(style: Literal["json", "console"]) -> None:
     stream = configure(style=style)
     for log in (logging.getLogger("torana"), logging.getLogger("a.library")):
         try:
@@ -188,14 +188,14 @@ def test_an_exception_is_rendered_with_its_secrets_masked(style: Literal["json",
     )
 
 
-def test_configuring_again_replaces_what_was_there() -> None:
+def test_configuring_again_replaces_the_handlers() -> None:
     first, second = configure(), configure()
     logging.getLogger("torana").info("once")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
 
 
-def test_uvicorn_takes_part_without_its_access_log() -> None:
+def test_uvicorn_logs_without_its_access_log() -> None:
     for name in ("uvicorn", "uvicorn.access"):
         logging.getLogger(name).addHandler(logging.StreamHandler(io.StringIO()))
     logging.getLogger("uvicorn").propagate = False
@@ -207,7 +207,7 @@ def test_uvicorn_takes_part_without_its_access_log() -> None:
     assert (line["event"], "color_message" in line) == ("started", False)
 
 
-def test_a_library_that_logs_what_people_say_tells_of_trouble_alone() -> None:
+def test_libraries_that_log_message_text_log_only_warnings() -> None:
     stream = configure(level="debug")
     logging.getLogger("slixmpp.xmlstream").debug("SEND: <body>a secret</body>")
     logging.getLogger("telegram.Bot").info("https://api.telegram.org/bot1:token/getMe")
@@ -219,7 +219,7 @@ def test_a_library_that_logs_what_people_say_tells_of_trouble_alone() -> None:
 @pytest.mark.parametrize(
     ("level", "events"), [("info", ["slow"]), ("debug", ["request", "slow"]), ("error", [])]
 )
-def test_a_talkative_library_tells_its_requests_only_at_debug(
+def test_http_libraries_log_requests_only_at_debug(
     level: Literal["info", "debug", "error"], events: list[str]
 ) -> None:
     stream = configure(level=level)
@@ -228,7 +228,7 @@ def test_a_talkative_library_tells_its_requests_only_at_debug(
     assert [line["event"] for line in lines(stream)] == events
 
 
-def test_a_line_that_cannot_be_written_is_told_without_its_content(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_log_line_is_reported_without_its_content(capsys: pytest.CaptureFixture[str]) -> None:
     configure(stream=Full())
     logging.getLogger("torana").info("event", extra={"token": "geheim", "text": "also private"})
     assert capsys.readouterr().err == "torana: a log line was lost (OSError)\n"
@@ -240,17 +240,17 @@ def test_a_line_that_cannot_be_written_is_told_without_its_content(capsys: pytes
      "Authorization", "proxy-authorization", "Cookie", "set-cookie"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["geheim", 1234, ["geheim"], {"a": "geheim"}, b"geheim"])
-def test_a_value_under_a_telling_name_is_hidden(name: str, value: object) -> None:
+def test_values_of_secret_names_are_masked(name: str, value: object) -> None:
     assert masked(event="x", **{name: value}) == {"event": "x", name: "********"}
     assert masked(headers={name: value}) == {"headers": {name: "********"}}
 
 
 @pytest.mark.parametrize("name", ["inputTokens", "output_tokens", "tokenizer", "key", "author", "secretary"])
-def test_a_harmless_name_is_left_alone(name: str) -> None:
+def test_values_of_other_names_are_not_masked(name: str) -> None:
     assert masked(**{name: 7}) == {name: 7}
 
 
-def test_an_absent_secret_stays_visibly_absent() -> None:
+def test_missing_secret_stays_null() -> None:
     assert masked(token=None) == {"token": None}
 
 
@@ -289,18 +289,18 @@ def test_an_absent_secret_stays_visibly_absent() -> None:
         ("ask-me-anything-you-like-today", "ask-me-anything-you-like-today"),
     ],
 )
-def test_a_credential_inside_a_text_is_masked(text: str, kept: str) -> None:
+def test_credential_inside_a_text_is_masked(text: str, kept: str) -> None:
     assert masked(event=text, parts=[text, {"x": (text,)}]) == {
         "event": kept,
         "parts": [kept, {"x": [kept]}],
     }
 
 
-def test_a_text_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert masked(event="a\x1b[2J\x9b\x00\udcff\tb\n") == {"event": r"a\x1b[2J\x9b\x00\udcff" + "\tb\n"}
 
 
-def test_a_newline_in_a_text_starts_no_line_on_the_terminal() -> None:
+def test_newline_in_a_text_is_escaped_on_the_terminal() -> None:
     written = configure(style="console")
     logging.getLogger("torana").info("heard\n2026-01-01 [info] forged\u2028x", extra={"user": "a\nb\u202ec"})
     (line,) = written.getvalue().splitlines()
@@ -318,7 +318,7 @@ def test_long_and_deep_values_are_cut() -> None:
     assert json.dumps(cut["nested"], ensure_ascii=False) == "[" * 6 + '"…"' + "]" * 6
 
 
-def test_an_exception_as_a_field_keeps_its_type() -> None:
+def test_exception_as_a_field_keeps_its_type() -> None:
     assert masked(error=ValueError("Bearer geheim")) == {"error": "ValueError('Bearer ********')"}
 
 
@@ -335,18 +335,18 @@ VALUES = st.recursive(
 
 
 @given(fields=st.dictionaries(st.text(), VALUES))
-def test_whatever_is_logged_becomes_one_line_of_utf8(fields: dict[str, Any]) -> None:
+def test_any_fields_become_one_utf8_line(fields: dict[str, Any]) -> None:
     line = json.dumps(masked(**{**fields, "event": "x"}), ensure_ascii=False)
     assert len(line.encode().splitlines()) == 1
 
 
 @given(secret=st.from_regex(r"[A-Za-z0-9._~-]{12,40}", fullmatch=True), before=st.text(), after=st.text())
-def test_no_bearer_token_survives_in_any_text(secret: str, before: str, after: str) -> None:
+def test_bearer_tokens_are_masked_in_any_text(secret: str, before: str, after: str) -> None:
     text = masked(event=f"{before} Bearer {secret} {after}")["event"]
     assert f"Bearer {secret}" not in text
 
 
-def test_the_lines_of_some_turns_are_taken_out_of_all_files(
+def test_lines_of_dropped_turns_are_removed_from_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry, "FILE_BYTES", 2_000)
@@ -370,6 +370,6 @@ def test_the_lines_of_some_turns_are_taken_out_of_all_files(
     assert json.loads(file.read_text().splitlines()[-1])["event"] == "after it"
 
 
-def test_without_a_log_file_there_is_nothing_to_take_out() -> None:
+def test_dropping_turns_without_a_log_file_does_nothing() -> None:
     configure()
     telemetry.drop_turns(telemetry.logged_turns())

@@ -13,36 +13,32 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.toolsets import AbstractToolset
 
+from torana.agent.capability import Safeguards
 from torana.agent.context import Contexts
+from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
-from torana.agent.opened import OpenedSkills
-from torana.agent.permits import Permits
+from torana.agent.opened_skills import OpenedSkills
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
-from torana.agent.safeguards import Safeguards
-from torana.agent.texts import text_of
-from torana.agent.watch import Emit, Watch
+from torana.agent.text import text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions import history
-from torana.tools import ToolContext
-from torana.tools.permission import Rules
 
 __all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
 
-#: Calls with arguments that do not fit, or of a tool that does not exist, in a row; one more ends the turn.
+#: Consecutive calls of unknown tools or with invalid arguments; one more ends the turn.
 _WRONG_CALLS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one turn may take at most; ``tokens`` 0 is no bound.
+    """Limits on the work of one turn; ``tokens`` 0 means no limit.
 
-    ``output_tokens`` is what the model may say in one call; None leaves it to the provider.
+    ``output_tokens`` limits one model response; None leaves the limit to the provider.
     """
 
     model_calls: int = 50
@@ -52,27 +48,27 @@ class Bounds:
 
     @property
     def limits(self) -> UsageLimits:
-        """The same, as pydantic-ai holds a run to it."""
+        """Return the limits for pydantic-ai."""
         return UsageLimits(
             request_limit=self.model_calls,
             tool_calls_limit=self.tool_calls,
             total_tokens_limit=self.tokens or None,
         )
 
-    def passed(self, used: RunUsage) -> TurnLimit:
-        """What is said of a turn that came to one of them."""
+    def exceeded_limit(self, used: RunUsage) -> TurnLimit:
+        """Return the error for a turn that reached one of the limits."""
         if self.tokens and used.total_tokens > self.tokens:
-            what = f"took more than {self.tokens} tokens (TORANA_TURN_TOKENS)"
+            what = f"used more than {self.tokens} tokens (TORANA_TURN_TOKENS)"
         elif used.requests >= self.model_calls:
-            what = f"would have asked the model more than {self.model_calls} times (TORANA_TURN_MODEL_CALLS)"
+            what = f"needed more than {self.model_calls} model calls (TORANA_TURN_MODEL_CALLS)"
         else:
-            what = f"would have called more than {self.tool_calls} tools (TORANA_TURN_TOOL_CALLS)"
+            what = f"needed more than {self.tool_calls} tool calls (TORANA_TURN_TOOL_CALLS)"
         return TurnLimit(f"The turn {what}, and was stopped.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a run made: the reply, the model that gave it, and its messages as the history keeps them."""
+    """The result of a run: the reply, the model that gave it, and the messages for the history."""
 
     reply: str
     model: str
@@ -80,28 +76,27 @@ class Answer:
 
 
 class TurnAgent:
-    """The agent behind the gateway. It writes nothing: what a turn made is recorded by whoever ran it."""
+    """Runs the agent. It stores nothing: the caller stores the results."""
 
     def __init__(
         self,
         *,
         model: Model,
-        toolset: AbstractToolset[ToolContext],
+        safeguards: Safeguards,
         contexts: Contexts,
         timezone: ZoneInfo,
         bounds: Bounds,
         clock: Callable[[], datetime],
         prices: Prices,
-        rules: Rules,
         fixed_tokens: FixedTokens | None = None,
     ) -> None:
-        """``fixed_tokens`` measures requests where tokens or money are limited."""
+        """``fixed_tokens`` measures requests; it is set if tokens or money are limited."""
         self._model = model
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
             deps_type=Run,
-            capabilities=[Safeguards(Permits(rules=rules), toolset)],
+            capabilities=[safeguards],
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )
@@ -113,10 +108,10 @@ class TurnAgent:
         self._fixed_tokens = fixed_tokens
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
-        """Answer one turn, telling what happens while it does, behind what its journal says is settled.
+        """Answer one turn, continuing after the steps that the journal has settled.
 
-        The settled text and the deltas emitted, put together, are the reply. Raises ``ModelFailed`` when no
-        model answered and ``TurnLimit`` when the turn, with what is settled, went round too often.
+        The settled text followed by the emitted deltas is the reply. Raises ``ModelFailed`` if no model
+        answered, and ``TurnLimit`` if the turn, including its settled steps, reached a limit.
         """
         settled = settled_messages(journal)
         context = await self._contexts.of(turn, settled)
@@ -132,7 +127,7 @@ class TurnAgent:
             meter=RequestMeter(self._fixed_tokens) if self._fixed_tokens else None,
         )
         run.exchange.add_call_ids(settled)
-        used = _used(settled)
+        used = _usage_of(settled)
         try:
             result = await self._agent.run(
                 context.prompt,
@@ -145,13 +140,13 @@ class TurnAgent:
             )
         except UsageLimitExceeded as error:
             run.exchange.cut_short(used, model=self._model.model_name)
-            raise self._bounds.passed(used) from error
+            raise self._bounds.exceeded_limit(used) from error
         except MODEL_ERRORS as error:
             raise explain(error) from error
         finally:
             await run.exchange.stop_asking()
-            owed = self._prices.usage(run.exchange.unsettled)
-            journal.leave(owed=owed, asking=run.exchange.is_open)
+            owed = self._prices.usage(run.exchange.unsettled_responses)
+            journal.leave(owed=owed, asking=run.exchange.is_open, unsaid=watch.unsaid)
         messages = [*settled, *result.new_messages()]
         return Answer(
             reply=watch.text,
@@ -160,8 +155,8 @@ class TurnAgent:
         )
 
 
-def _used(settled: Sequence[ModelMessage]) -> RunUsage:
-    """What earlier attempts of a turn used of its bounds."""
+def _usage_of(settled: Sequence[ModelMessage]) -> RunUsage:
+    """Return the usage that earlier attempts of a turn count against its limits."""
     used = RunUsage()
     for message in settled:
         if isinstance(message, ModelResponse):

@@ -1,4 +1,4 @@
-"""The question whether a tool may run, and its answer."""
+"""The question whether a tool call may run, and the decision."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from pydantic_ai.messages import ToolReturn
 
-_NOTE = "Whoever approved this call changed its arguments to these."
+_NOTE = "The approver of this call changed its arguments to these."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A call of a tool that somebody is to approve; ``arguments`` are the model's.
+    """A tool call that needs approval; ``arguments`` are the model's.
 
-    ``check`` raises ``InvalidField`` for other arguments that the tool would not take.
+    ``check`` raises ``InvalidField`` for replacing arguments that the tool does not accept.
     """
 
     step: int
@@ -26,23 +26,23 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What became of it: with which ``arguments`` where whoever approved it chose others, or why not."""
+class ApprovalDecision:
+    """The decision on a call: approved, possibly with changed ``arguments``, or denied with a reason."""
 
     approved: bool
     arguments: Mapping[str, Any] | None = None
     reason: str = ""
 
 
-def with_changed(result: Any, arguments: Mapping[str, Any]) -> Any:
-    """A result that tells the model with which arguments it was had, where they are not its own."""
+def with_changed_arguments(result: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return the result with a note of the approver's arguments for the model."""
     if isinstance(result, ToolReturn):
         wrapped = cast("ToolReturn[Any]", result)
-        return replace(wrapped, return_value=with_changed(wrapped.return_value, arguments))
+        return replace(wrapped, return_value=with_changed_arguments(wrapped.return_value, arguments))
     return {"note": _NOTE, "arguments": dict(arguments), "result": result}
 
 
 def changed_arguments(result: Any) -> Mapping[str, Any] | None:
-    """The arguments with which a result was had, where it tells."""
+    """Return the approver's arguments that ``with_changed_arguments`` noted in a result, or None."""
     is_noted = isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("note") == _NOTE
     return cast("Mapping[str, Any]", result)["arguments"] if is_noted else None

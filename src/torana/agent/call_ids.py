@@ -1,4 +1,4 @@
-"""Ids of tool calls: plain, and unique within a turn, whatever a provider sends."""
+"""Make the ids of tool calls safe for URLs and unique within a turn."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from itertools import count
 
 from pydantic_ai.messages import ModelResponse, ModelResponsePart, ToolCallPart
 
-#: Printable ASCII without what means something in a URL (space, slash, backslash, #, % and ?); not "." or "..".
+#: Printable ASCII without the characters that are special in a URL (space, slash, backslash, #, % and ?); not
+#: "." or "..".
 _PLAIN = re.compile(r"""(?!\.{1,2}$)[!"$&-.0->@-\[\]-~]{1,64}""")
 
-#: Digits of an id that replaces another: the one length that Mistral takes, and no provider refuses.
+#: Length of a replacement id: Mistral accepts no other, and every provider accepts it.
 _LENGTH = 9
 
 
 def with_unique_ids(response: ModelResponse, *, taken: Set[str], step: int) -> ModelResponse:
-    """Return the response with an id for each of its calls that is plain, and neither ``taken`` nor repeated.
+    """Return the response with URL-safe call ids that are neither in ``taken`` nor repeated.
 
-    A call whose id is so already keeps it. The others get ids that follow from the step and the response alone.
+    Valid ids stay. The others are replaced by ids that depend only on the step, the position and the old id.
     """
     seen = set(taken)
 

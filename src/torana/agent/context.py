@@ -1,4 +1,4 @@
-"""What the model is given for a turn: instructions, what was said before, and the message itself."""
+"""Build the model's input for a turn: instructions, history and the message."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions, Knowledge
 from torana.memory import Memory
 from torana.messages import Turn
-from torana.sessions import Sessions
+from torana.sessions import Sessions, history
 
-#: Memories put in front of the model, at most.
+#: Maximum number of memories in the instructions.
 _RECALLED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the model is given; ``may_recall`` tells whether that may be what is remembered of the speaker.
+    """The model's input; ``may_recall`` is true if it may contain the user's memories.
 
-    ``prompt`` is None where the message stands in ``messages`` already, with what was settled behind it.
+    ``prompt`` is None if ``messages`` already contains the message and the settled steps.
     """
 
     instructions: str
@@ -32,7 +32,7 @@ class Context:
 
 
 class Contexts:
-    """Gathers the context of one turn at a time."""
+    """Builds the context of a turn."""
 
     def __init__(
         self,
@@ -52,20 +52,22 @@ class Contexts:
         self._clock = clock
 
     async def of(self, turn: Turn, settled: Sequence[ModelMessage]) -> Context:
-        """The context of a turn of which ``settled`` is what earlier attempts settled."""
+        """Build the context of a turn; ``settled`` are the messages that earlier attempts settled."""
         window = await self._sessions.window(turn)
         may_recall = self._recall_in_rooms or not window.shared
-        memories = await self._recalled(turn) if may_recall else []
+        # What tools showed a user who was alone at that time.
+        messages = window.messages if may_recall else history.without_private_results(window.messages)
+        memories = await self._recall(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
-        restored = await self.prompts.restored(settled, turn.owner)
+        restored = await self.prompts.restore(settled, turn.owner)
         return Context(
             instructions=self._instructions.render(turn, knowledge, now=self._clock()),
-            messages=[*window.messages, *restored],
+            messages=[*messages, *restored],
             prompt=None if settled else await self.prompts.of(turn),
             may_recall=may_recall,
         )
 
-    async def _recalled(self, turn: Turn) -> list[str]:
+    async def _recall(self, turn: Turn) -> list[str]:
         if turn.user is None:
             return []
         found = await self._memory.recall(turn.user, turn.content, limit=_RECALLED)

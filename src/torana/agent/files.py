@@ -1,4 +1,4 @@
-"""What a model is handed of the files that came with a message: those of the kinds that it takes."""
+"""Add the files of a message to the prompt, as far as the model accepts their kinds."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from torana.sessions import Sessions, history
 
 
 class Prompts:
-    """Makes prompts of messages. Files are read for the run that shows them, and stand in no other row."""
+    """Makes prompts from messages. Files are loaded for each run and are not stored in the history."""
 
     def __init__(self, *, sessions: Sessions, takes: frozenset[FileKind]) -> None:
         self._sessions = sessions
         self._takes = takes
 
     async def of(self, turn: Turn) -> str | Sequence[UserContent]:
-        """The turn's message, with the files that the model takes."""
-        shown = await self._shown(turn.owner, turn.id) if turn.files else []
+        """Return the turn's message with the files whose kinds the model accepts."""
+        shown = await self._file_parts(turn.owner, turn.id) if turn.files else []
         return history.with_files(turn.content, turn.id, shown) if shown else turn.content
 
-    async def restored(self, messages: Sequence[ModelMessage], owner: str) -> list[ModelMessage]:
-        """Messages that were kept, with the files that stood in them."""
+    async def restore(self, messages: Sequence[ModelMessage], owner: str) -> list[ModelMessage]:
+        """Return stored messages with the contents of their files."""
         return [await self._with_files(m, owner) if isinstance(m, ModelRequest) else m for m in messages]
 
     async def _with_files(self, request: ModelRequest, owner: str) -> ModelRequest:
         parts = list(request.parts)
         for place, turn_id in history.shown_files(request).items():
-            part, shown = parts[place], await self._shown(owner, turn_id)
+            part, shown = parts[place], await self._file_parts(owner, turn_id)
             if shown and isinstance(part, UserPromptPart) and isinstance(part.content, str):
                 parts[place] = replace(part, content=history.with_files(part.content, turn_id, shown))
         return replace(request, parts=parts)
 
-    async def _shown(self, owner: str, turn_id: str) -> list[UserContent]:
+    async def _file_parts(self, owner: str, turn_id: str) -> list[UserContent]:
         if not self._takes:
             return []
         files = await self._sessions.files(owner, turn_id)
@@ -50,7 +50,7 @@ class Prompts:
 
 
 def _contents(files: Sequence[File]) -> Iterator[UserContent]:
-    """The files, each behind its name; of all texts together so many characters as a model is shown."""
+    """Yield each file after its name; all texts together have at most ``FILE_TEXT_LIMIT`` characters."""
     room = FILE_TEXT_LIMIT
     for file in files:
         name = file.name or "a file without a name"

@@ -15,20 +15,20 @@ from torana.messages import Turn
 from torana.sessions.history import one_line
 from torana.skills.library import Skills
 
-#: What is put in front of the model of a user's memory, in tokens.
+#: Maximum tokens of the user's memories in the instructions.
 _MEMORY_TOKENS = 500
 
-#: And of the skills' descriptions.
+#: Maximum tokens of the skills' descriptions.
 _SKILL_TOKENS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """What a turn knows besides its messages: who else listens, what is remembered, what was said earlier."""
+    """The facts of a turn besides its messages: other participants, memories and the summary."""
 
     shared: bool
     memories: Sequence[str]
-    #: What was said before the messages that it is shown, in short.
+    #: The summary of the messages that the history window leaves out.
     before: str | None = None
 
 
@@ -40,36 +40,36 @@ class Instructions:
         self._timezone = timezone
         self._skills = skills
         source = resources.files("torana.agent").joinpath("instructions.md").read_text("utf-8")
-        # The result is plain text for a model: there is nothing to escape for.
+        # The result is plain text for a model, so nothing is escaped.
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
         self._template = environment.from_string(source)
-        #: The skills that could be used last time, and what was shown of them.
+        #: The usable skills at the last call, and the lines that were shown for them.
         self._usable: list[str] = []
         self._shown: list[str] = []
         self._shown_skills()
         self._own_bytes = len(source.encode()) + len(persona.encode())
 
     def size(self) -> int:
-        """The bytes of the persona, the skills and the template, which all turns share. Any thread may ask."""
+        """Return the bytes of the persona, the skills and the template. Thread-safe."""
         return self._own_bytes + sum(len(line.encode()) + len("- ") for line in self._shown)
 
     def render(self, turn: Turn, knowledge: Knowledge, *, now: datetime) -> str:
-        """The instructions for a turn; they change with the day, not the minute: providers cache them."""
+        """Return the instructions for a turn. They change once a day, so that providers can cache them."""
         return self._template.render(
             persona=self._persona,
             today=f"{now.astimezone(self._timezone):%A, %-d %B %Y}",
             timezone=self._timezone.key,
             skills=self._shown_skills(),
             platform=turn.account is not None,
-            scheduled=turn.scheduled,
+            scheduled=turn.is_scheduled,
             room=knowledge.shared,
-            speaker=one_line(turn.user) if turn.user else "someone without a name",
+            speaker=one_line(turn.user) if turn.user else "an unnamed user",
             memories=_fitting(knowledge.memories, _MEMORY_TOKENS),
             before=knowledge.before,
         ).strip()
 
     def _shown_skills(self) -> list[str]:
-        """A line for each skill that can be used, as far as there is room; ``list_skills`` names all."""
+        """Return a line for each usable skill within the token limit; ``list_skills`` lists all skills."""
         usable = [
             f"`{skill.slug}`: {skill.description}"
             for skill in self._skills.catalogue().loaded
@@ -78,13 +78,13 @@ class Instructions:
         if usable != self._usable:
             shown = _fitting(usable, _SKILL_TOKENS)
             more = len(usable) - len(shown)
-            self._shown = [*shown, f"and {more} more, which `list_skills` names"] if more else shown
+            self._shown = [*shown, f"and {more} more; `list_skills` lists them"] if more else shown
             self._usable = usable
         return self._shown
 
 
 def _fitting(texts: Sequence[str], room: int) -> list[str]:
-    """The first of the texts, each as one line, that fit into so many tokens."""
+    """Return the first texts, each as one line, that fit into ``room`` tokens."""
     kept: list[str] = []
     for text in texts:
         line = " ".join(text.split())

@@ -1,9 +1,9 @@
-"""The tool journal: each step of a run is written down before it counts, and nothing is done twice.
+"""The journal of a turn: steps and tool calls are stored before they count, so that a crash repeats none.
 
-A step is a request to the model and its response. One that calls tools is kept together with the start of its
-first tool; one that ends the turn needs no row, for the turn's end is written at once. After a crash the run
-goes on behind its last kept step: what was answered is not asked again, a finished call gives its recorded
-result, an idempotent one that was cut off runs again, and any other is not started again.
+A step is a model request and its response. A step that calls tools is stored in one transaction with the start
+of its first call. A step that ends the turn needs no row because the turn's end is written at once. After a
+crash the run continues after its last stored step: stored responses are not requested again, finished calls
+return their recorded result, interrupted idempotent calls run again, and other interrupted calls do not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
-from torana.agent.approval import Decision, Question
-from torana.limits.budgets import RequestTokens
+from torana.agent.approval import ApprovalDecision, Question
+from torana.limits.request_tokens import RequestTokens
 from torana.messages import Turn, Usage
 
 CallState = Literal["started", "completed", "failed"]
@@ -23,9 +23,9 @@ CallState = Literal["started", "completed", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A settled exchange with the model: its place in the turn, from 0, and its messages.
+    """A settled model exchange: its number in the turn, from 0, and its messages.
 
-    They are a request and a response, with those before them that led to no call.
+    The messages are the request and the response, preceded by exchanges that led to no call.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A tool call as the journal knows it; ``result`` is JSON when it completed, else the failure's text."""
+    """A recorded tool call; ``result`` is JSON if it completed, else the text of the failure."""
 
     step: int
     id: str
@@ -45,66 +45,67 @@ class Call:
 
     @property
     def runs_again(self) -> bool:
-        """Whether it was cut off and may be begun anew."""
+        """Return whether the call was interrupted and may run again."""
         return self.state == "started" and self.idempotent
 
 
 class Journal(Protocol):
-    """What is written down of one turn. Each method returns after the commit."""
+    """The record of one turn. Each method returns after the commit."""
 
     @property
     def steps(self) -> Sequence[Step]:
-        """What earlier attempts settled, in order."""
+        """Return the settled steps of earlier attempts, in order."""
         ...
 
     def call(self, step: int, call_id: str) -> Call | None:
-        """What earlier attempts wrote of a call."""
+        """Return the record that an earlier attempt made of a call, or None."""
         ...
 
     async def steers(self, step: int) -> Sequence[Turn]:
-        """The messages that the user added for the request of this step; asked again, the same."""
+        """Return the user's messages that were added for the request of this step; the same in each attempt."""
         ...
 
     async def settle(self, step: Step) -> None:
-        """Keep a step none of whose tools was started."""
+        """Store a step of which no tool was started."""
         ...
 
     async def start(self, call: Call, step: Step | None) -> None:
-        """Keep that a tool is about to run, with the step that called it where that is not kept yet."""
+        """Store that a call starts, and its step if it is not stored yet."""
         ...
 
     async def finish(self, call: Call) -> None:
-        """Keep how a started call ended."""
+        """Store the result of a started call."""
         ...
 
-    async def ask(self, question: Question, step: Step | None) -> Decision:
-        """Have somebody decide whether a call may run, and wait for it, also across crashes.
+    async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
+        """Ask for approval of a call and wait for the decision, also across crashes.
 
-        The question is kept with the step that called it, where that is not kept yet.
+        The question is stored together with its step if the step is not stored yet.
         """
         ...
 
     async def hold(self, request: RequestTokens) -> None:
-        """Hold back what the next request to the model may cost, where less is held back by now."""
+        """Reserve the possible cost of the next model request, if less is reserved."""
         ...
 
     def check_budgets(self) -> None:
-        """Raise ``BudgetSpent`` where nothing could be held back for another request to the model."""
+        """Raise ``BudgetSpent`` if the cost of another model request could not be reserved."""
         ...
 
-    def leave(self, *, owed: Usage, asking: bool) -> None:
-        """Note what a run used behind its last step, and whether it broke off while the model was being asked.
+    def leave(self, *, owed: Usage, asking: bool, unsaid: int = 0) -> None:
+        """Note the usage after the last step, and whether a model request was interrupted.
 
-        Nothing is written: it is for whoever writes the turn's end.
+        ``unsaid`` is the number of bytes of thinking and tool calls in the interrupted response. Nothing is
+        stored: the writer of the turn's end uses the values.
         """
         ...
 
 
 def responses_of(messages: Sequence[ModelMessage]) -> list[ModelResponse]:
-    """What the model said among messages."""
+    """Return the model's responses among the messages."""
     return [message for message in messages if isinstance(message, ModelResponse)]
 
 
 def settled_messages(journal: Journal) -> list[ModelMessage]:
-    """All messages of the turn that earlier attempts settled, in order."""
+    """Return all messages that earlier attempts of the turn settled, in order."""
     return [message for step in journal.steps for message in step.messages]

@@ -1,4 +1,4 @@
-"""All tools there are, and whether somebody may run them."""
+"""List all tools with their permissions."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
 
 from torana.tools import ToolContext
-from torana.tools.permission import Calling, Rules, Verdict, promised_by
+from torana.tools.permission import Calling, PermissionVerdict, Rules, promised_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A tool, and what holds for it."""
+class ToolOverview:
+    """A tool and its permission."""
 
     name: str
     description: str
     idempotent: bool
-    verdict: Verdict
+    verdict: PermissionVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The tools by name, and the names in rules that are no tool's."""
+    """The tools by name, and the names in rules that match no tool."""
 
-    offers: Sequence[Offer]
+    offers: Sequence[ToolOverview]
     strangers: Sequence[str]
 
 
 class Toolbox:
-    """The tools as the agent has them, those of servers included, under the operator's rules."""
+    """The agent's tools, including those of MCP servers, with the operator's rules."""
 
     def __init__(self, *, toolset: AbstractToolset[ToolContext], model: Model, rules: Rules) -> None:
         self._toolset = toolset
@@ -42,20 +42,20 @@ class Toolbox:
         self._rules = rules
 
     async def overview(self, *, user: str | None, token: str | None, skill: str | None) -> Overview:
-        """What would hold at this moment for a call by a user with a token, with a skill opened."""
-        # Tools are told apart by the run they are for; of ours none is.
-        nobody = cast(
+        """Return the permissions that apply now to a user with a token, with a skill opened."""
+        # Tools are filtered by the run's dependencies; there is no run here.
+        no_caller = cast(
             "RunContext[ToolContext]", RunContext[Any](deps=None, model=self._model, usage=RunUsage())
         )
         async with self._toolset:
-            tools = await self._toolset.get_tools(nobody)
+            tools = await self._toolset.get_tools(no_caller)
         skills = frozenset({skill} if skill else ())
-        offers: list[Offer] = []
+        offers: list[ToolOverview] = []
         for name, tool in sorted(tools.items()):
             metadata = tool.tool_def.metadata
             call = Calling(tool=name, promised=promised_by(metadata), user=user, token=token, skills=skills)
             offers.append(
-                Offer(
+                ToolOverview(
                     name=name,
                     description=(tool.tool_def.description or "").strip().partition("\n")[0],
                     idempotent=bool((metadata or {}).get("idempotent")),

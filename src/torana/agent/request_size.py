@@ -1,7 +1,7 @@
-"""Measures a request to the model in tokens, before it is made.
+"""Measure a model request in tokens before it is sent.
 
-A text has at most as many tokens as bytes. For tools' definitions that is far too much, so a smaller number
-replaces it once a provider has reported one: they have no more tokens than a whole request that held them.
+A text has at most as many tokens as bytes. For tool definitions that is far too high. Once a provider has
+reported the tokens of a request with these tools, this smaller number replaces it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
-from torana.limits.budgets import RequestTokens, tokens_of_files
+from torana.limits.request_tokens import RequestTokens, tokens_of_files
 
-#: Bytes that a part of a message, or a tool, has in a request besides its texts, such as its role.
+#: Bytes added for each message part and each tool, such as its role.
 _FRAME = 64
 
-#: Sets of tools whose tokens are remembered: which tools are shown depends on the operator's rules.
+#: Tool sets whose tokens are remembered; the operator's rules decide which sets exist.
 _SETS = 16
 
-#: Models of which it is remembered how many tokens a set has.
+#: Models for which the tokens of a tool set are remembered.
 _MODELS = 8
 
 
 @dataclass(slots=True)
 class ToolSet:
-    """Tools that were shown together, and the smallest request of each model that held them."""
+    """Tools that were sent together, and the tokens of each model's smallest request with them."""
 
     tools: Sequence[ToolDefinition]
     size: int
@@ -50,40 +50,39 @@ class ToolSet:
 
     @property
     def tokens(self) -> RequestTokens:
-        """The tokens of the tools' definitions, whichever of the known models answers."""
+        """Return the tokens of the definitions: the largest number of the known models."""
         if not self._least:
             return RequestTokens.of_bytes(self.size)
         known = min(self.size, max(self._least.values()))
         return RequestTokens(likely=known, most=known)
 
     def learn(self, response: ModelResponse) -> None:
-        """Note the tokens of a request that held these tools, as the provider has reported them."""
+        """Note the input tokens that the provider reported for a request with these tools."""
         model, tokens = response.model_name or "", response.usage.input_tokens
         if tokens > 0 and (model in self._least or len(self._least) < _MODELS):
             self._least[model] = min(tokens, self._least.get(model, tokens))
 
     def consists_of(self, tools: Sequence[ToolDefinition]) -> bool:
-        """Whether these are the same tools in the same order."""
+        """Return whether these are the same tools in the same order."""
         return len(tools) == len(self.tools) and all(map(_is_same, tools, self.tools))
 
 
 class FixedTokens:
-    """Measures the part that all requests begin with: the instructions and the tools' definitions.
+    """Measures the part that all requests begin with: the instructions and the tool definitions.
 
-    Called, it gives the tokens for a message that is being accepted; this may happen in any thread.
+    Calling it returns the tokens for a new message. Thread-safe.
     """
 
     def __init__(self, *, instruction_bytes: Callable[[], int], tool_bytes: Callable[[], int]) -> None:
-        """The sizes are of what a run may be shown at the moment."""
         self._instruction_bytes = instruction_bytes
         self._tool_bytes = tool_bytes
-        #: The newest is the last.
+        #: Newest last.
         self._sets: tuple[ToolSet, ...] = ()
-        #: The set that was shown last, and the size of all tools at that time.
+        #: The last set that was sent, and the size of all tools at that time.
         self._last: tuple[ToolSet, int] | None = None
 
     def __call__(self) -> RequestTokens:
-        """The tokens of the fixed part of a request that is made now."""
+        """Return the tokens of the fixed part of a request."""
         size, last = self._tool_bytes(), self._last
         instructions = RequestTokens.of_bytes(self._instruction_bytes())
         if last is None:
@@ -92,7 +91,7 @@ class FixedTokens:
         return instructions + shown.tokens + RequestTokens.of_bytes(max(0, size - size_then))
 
     def show(self, tools: Sequence[ToolDefinition]) -> ToolSet:
-        """The set of these tools, which a request is about to hold."""
+        """Return the set of these tools for the request that is about to be sent."""
         shown = next((one for one in reversed(self._sets) if one.consists_of(tools)), None)
         if shown is None:
             shown = ToolSet(tools=tuple(tools), size=sum(map(definition_bytes, tools)))
@@ -110,11 +109,11 @@ class RequestMeter:
         self._fixed_bytes = 0
         self._messages = 0
         self._measured = RequestTokens(likely=0, most=0)
-        #: The tokens of the last request and its response.
+        #: The tokens of the last request and its response; None before the first response.
         self._before: RequestTokens | None = None
 
     def measure(self, asked: ModelRequestContext) -> RequestTokens:
-        """The tokens of a request. Of one that goes on behind a response only what is new is counted."""
+        """Return the tokens of a request. After a response, only the new messages are measured."""
         parameters = asked.model_request_parameters
         shown = self._fixed.show(parameters.function_tools)
         instructions = sum(_bytes(part.content) for part in parameters.instruction_parts or ())
@@ -130,7 +129,7 @@ class RequestMeter:
         return self._measured
 
     def learn(self, response: ModelResponse) -> None:
-        """Note what the provider reports of the request that was measured last."""
+        """Note the usage that the provider reported for the last measured request."""
         if self._shown is not None:
             self._shown.learn(response)
         used = response.usage
@@ -142,13 +141,13 @@ class RequestMeter:
 
 
 def definition_bytes(tool: ToolDefinition) -> int:
-    """The bytes of a tool's definition in a request."""
+    """Return the bytes of a tool's definition in a request."""
     schema = json.dumps(tool.parameters_json_schema, ensure_ascii=False)
     return _FRAME + _bytes(tool.name) + _bytes(tool.description or "") + _bytes(schema)
 
 
 def message_bytes(messages: Sequence[ModelMessage]) -> int:
-    """The bytes of the messages' texts in a request."""
+    """Return the bytes of the messages' texts in a request."""
     return sum(_FRAME + _part_bytes(part) for message in messages for part in message.parts)
 
 
@@ -179,7 +178,6 @@ def _content_bytes(content: UserContent) -> int:
 
 
 def _files_in(messages: Sequence[ModelMessage]) -> RequestTokens:
-    """The tokens of the files that the messages hold besides their texts."""
     files = [
         (content.media_type, len(content.data))
         for message in messages
@@ -192,7 +190,7 @@ def _files_in(messages: Sequence[ModelMessage]) -> RequestTokens:
 
 
 def _is_same(one: ToolDefinition, other: ToolDefinition) -> bool:
-    """Whether two definitions are one tool's; the same schema is the very object."""
+    """Return whether both definitions are of the same tool; the same schema is the same object."""
     return one is other or (
         one.parameters_json_schema is other.parameters_json_schema
         and (one.name, one.description) == (other.name, other.description)

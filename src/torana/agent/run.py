@@ -1,4 +1,4 @@
-"""A run of the agent: what it has at hand, and what it and the model have said that is not written down yet."""
+"""The dependencies of an agent run, and the model messages that are not stored yet."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.journal import Journal, Step, responses_of
-from torana.agent.opened import OpenedSkills
+from torana.agent.opened_skills import OpenedSkills
 from torana.agent.request_size import RequestMeter
 from torana.messages import Turn
 from torana.tools import ToolContext
 
 
 class Exchange:
-    """What a run and the model say to each other, until it is written down."""
+    """The model messages of a run that no step has recorded yet."""
 
     def __init__(self) -> None:
-        #: The ids of the turn's calls so far.
         self.call_ids: set[str] = set()
-        #: Whether the model was asked last and has not answered.
+        #: Whether a model request is unanswered.
         self.is_open = False
-        #: What the run had used when it was asked.
+        #: The run's usage before the request.
         self._before = RunUsage()
-        #: The tasks in which it is being asked.
+        #: The tasks that are waiting for the model.
         self._asking: set[asyncio.Task[Any]] = set()
-        #: What was said and is in no step yet.
+        #: Messages that belong to no step yet.
         self._said: list[ModelMessage] = []
-        #: The step that is written down with the first thing that is done with its calls.
+        #: The step that is stored together with the first action on its calls.
         self._pending: Step | None = None
 
     @property
-    def unsettled(self) -> list[ModelResponse]:
-        """What the model said that was not left to be written down with a step."""
+    def unsettled_responses(self) -> list[ModelResponse]:
+        """Return the responses that no step has recorded."""
         pending = self._pending.messages if self._pending is not None else ()
         return responses_of([*pending, *self._said])
 
     def add_call_ids(self, messages: Sequence[ModelMessage]) -> None:
-        """Count the calls in these messages among the turn's."""
+        """Add the ids of the calls in these messages."""
         calls = (call for response in responses_of(messages) for call in response.tool_calls)
         self.call_ids.update(call.tool_call_id for call in calls)
 
     def keep(self, request: ModelMessage, response: ModelResponse, *, step: int) -> None:
-        """Keep what was said for a step of that number, which a response that calls tools ends."""
+        """Keep an exchange for the step of that number; a response that calls tools completes the step."""
         self.add_call_ids([response])
         self._said += [request, response]
         if response.tool_calls:
@@ -57,12 +56,12 @@ class Exchange:
             self._said = []
 
     def take_pending(self) -> Step | None:
-        """The step that is to be written down with what is written now, if any."""
+        """Return and clear the step that is to be stored, if there is one."""
         step, self._pending = self._pending, None
         return step
 
     def cut_short(self, used: RunUsage, *, model: str) -> None:
-        """Keep what the answer took in which the model was stopped, of a run that has used so much by now."""
+        """Keep the usage of an interrupted response; ``used`` is the run's usage."""
         if self.is_open:
             spent = used - self._before
             usage = RequestUsage(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
@@ -71,9 +70,9 @@ class Exchange:
 
     @contextmanager
     def asking(self, used: RunUsage) -> Generator[None]:
-        """Count this task among those that ask the model, in a run that has ``used`` so much."""
+        """Mark a model request as open; ``used`` is the run's usage so far."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in one
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._asking.add(task)
         self._before = copy(used)
         self.is_open = True
@@ -84,10 +83,10 @@ class Exchange:
         self.is_open = False
 
     async def stop_asking(self) -> None:
-        """End what a run that was cut off left behind.
+        """Cancel the tasks of interrupted model requests.
 
-        A cancellation that meets pydantic-ai 2.62 just as it takes the model's stream over leaves the task
-        that holds the stream, and with it the connection to the provider.
+        If a cancellation arrives just as pydantic-ai 2.62 takes over the model's stream, pydantic-ai leaves the
+        task that holds the stream, and its connection to the provider, open.
         """
         left = list(self._asking)
         for task in left:
@@ -97,18 +96,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(ToolContext):
-    """What a run of the agent has at hand: what tools may know, and the turn's journal."""
+    """The dependencies of a run: the tool context and the turn's journal."""
 
     journal: Journal
-    #: Makes the prompt of a message.
     prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
     opened: OpenedSkills
-    #: None where neither tokens nor money are limited.
+    #: None if neither tokens nor money are limited.
     meter: RequestMeter | None = None
     exchange: Exchange = field(default_factory=Exchange, init=False)
 
 
 def step_number(ctx: RunContext[Run]) -> int:
-    """The step's place in the turn: a resumed run's first new request is behind all that is settled."""
+    """Return the number of the current step; a resumed run continues after its settled steps."""
     steps = ctx.deps.journal.steps
     return (steps[-1].number + 1 if steps else 0) + ctx.run_step - 1

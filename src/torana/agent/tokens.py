@@ -1,13 +1,13 @@
-"""How many tokens a text takes, where no tokenizer is at hand: every model has its own."""
+"""Estimate the number of tokens of a text without the model's tokenizer."""
 
 from __future__ import annotations
 
 
 def estimate(text: str) -> int:
-    """About how many tokens a text takes; of most scripts rather too many than too few.
+    """Estimate the tokens of a text; for most scripts the result is too high rather than too low.
 
-    Four ASCII characters are a token, and any other character is one: common tokenizers take about one for
-    each Chinese or Japanese character, and less for a letter of another alphabet.
+    Four ASCII characters count as one token, and every other character counts as one. Common tokenizers need
+    about one token for each Chinese or Japanese character, and less for a letter of another alphabet.
     """
     plain = sum(character.isascii() for character in text)
     return -(-plain // 4) + len(text) - plain

@@ -1,4 +1,4 @@
-"""The HTTP edge: the contract, what is added to it, and what every request passes on its way."""
+"""The HTTP API: its routes and its middleware."""
 
 from __future__ import annotations
 
@@ -15,47 +15,55 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from torana import __version__
-from torana.api.approvals import add_approvals, add_tools
-from torana.api.auth import Authentication
-from torana.api.connections import add_connectors, add_deliveries, add_pairing
-from torana.api.cors import Cors
-from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
-from torana.api.mcp import add_mcp
-from torana.api.memories import add_memories, add_memory
+from torana.api.middleware.authentication import Authentication
+from torana.api.middleware.cors import Cors
+from torana.api.middleware.request_scope import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.middleware.same_site import OpenGateway
 from torana.api.openapi import openapi_document
-from torana.api.pages import add_pages, closed_door
-from torana.api.people import add_people
 from torana.api.problems import problem
-from torana.api.routes import add_contract
-from torana.api.schedules import add_schedule, add_schedules
+from torana.api.responses import NoStoreResponse
+from torana.api.routes.approvals import add_approvals, add_tools
+from torana.api.routes.connections import add_connectors, add_deliveries, add_pairing
+from torana.api.routes.contract import add_contract
+from torana.api.routes.mcp import add_mcp
+from torana.api.routes.memories import add_memories, add_memory
+from torana.api.routes.pages import add_pages, closed_door
+from torana.api.routes.people import add_people
+from torana.api.routes.schedules import add_schedule, add_schedules
+from torana.api.routes.sessions import add_sessions
+from torana.api.routes.skills import add_skill_decisions, add_skills
+from torana.api.routes.status import add_metrics, add_status
+from torana.api.routes.tokens import add_audit, add_tokens
+from torana.api.routes.turns import add_turns
+from torana.api.routes.usage import add_usage
 from torana.api.services import Services
-from torana.api.sessions import add_sessions
-from torana.api.site import OpenGateway
-from torana.api.skills import add_skill_decisions, add_skills
-from torana.api.status import add_metrics, add_status
-from torana.api.tokens import add_audit, add_tokens
-from torana.api.turns import add_turns
-from torana.api.usage import add_usage
 from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound
+from torana.http11 import open_files
 
-__all__ = ["Access", "Services", "create_api", "openapi"]
+__all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may reach the gateway."""
+class ApiAccess:
+    """The credentials, and the hosts and origins from which the API accepts requests."""
 
     token: str | None
     allowed_hosts: Sequence[str]
     cors_origins: Sequence[str]
 
 
-def create_api(services: Services, access: Access) -> ASGIApp:
-    """The whole HTTP application."""
+def create_api(services: Services, access: ApiAccess) -> ASGIApp:
+    """Return the ASGI application."""
     router = _router(services, guarded=access.token is not None)
     app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
     authenticate = services.people.tokens.authenticate
-    app = Authentication(app, token=access.token, authenticate=authenticate, closed_door=closed_door())
+    app = Authentication(
+        app,
+        token=access.token,
+        authenticate=authenticate,
+        closed_door=closed_door(),
+        at_once=max(8, open_files() // 32),
+    )
     if access.token is None:
         app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
     app = RequestScope(UnreadBody(ApiPrefix(app)))
@@ -63,8 +71,8 @@ def create_api(services: Services, access: Access) -> ASGIApp:
 
 
 def openapi(*, guarded: bool) -> dict[str, Any]:
-    """The OpenAPI document of a gateway with a token or without one, for which none has to run."""
-    uncalled = cast("Services", None)  # only handlers read them, and no request comes to these
+    """Return the OpenAPI document of a gateway with a token or without one. No gateway has to run."""
+    uncalled = cast("Services", None)  # only handlers read them, and no handler is called
     return openapi_document(_router(uncalled, guarded=guarded), guarded=guarded)
 
 
@@ -72,9 +80,9 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     app = FastAPI(
         title="Torana",
         version=__version__,
-        description="A gateway in front of an LLM agent: every accepted message is answered, once, in order. "
-        "Every path answers under `/api/` too; HEAD where GET does, but for event "
-        "streams and exports; OPTIONS tells the methods in `Allow`.",
+        description="A gateway in front of an LLM agent. It answers every accepted message once, in order. "
+        "Every path also exists under `/api/`. HEAD is supported where GET is, except for event "
+        "streams and exports. OPTIONS returns the methods of a path in `Allow`.",
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         generate_unique_id_function=lambda route: route.name,
         docs_url=None,
@@ -82,8 +90,9 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
+        default_response_class=NoStoreResponse,
     )
-    # Added to the one router: an included router keeps its routes to itself, and Allow must know them all.
+    # All routes are on one router, because `Allow` needs them and an included router hides its routes.
     add_contract(app.router, services)
     add_turns(app.router, services)
     add_approvals(app.router, services)
@@ -110,11 +119,11 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def framework_error(request: Request, error: HTTPException) -> Response:
-        return problem(_translated(error, allowed(request.scope["path"])), request)
+        return problem(_translate_framework_error(error, allowed(request.scope["path"])), request)
 
     @app.exception_handler(RequestValidationError)
-    async def unfitting(request: Request, error: RequestValidationError) -> Response:
-        return problem(_unfitting(error), request)
+    async def invalid_parameters(request: Request, error: RequestValidationError) -> Response:
+        return problem(_parameter_error(error), request)
 
     @app.exception_handler(GatewayError)
     async def gateway_error(request: Request, error: GatewayError) -> Response:
@@ -127,8 +136,8 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
     return app
 
 
-def _translated(error: HTTPException, allowed: list[str]) -> GatewayError:
-    """What the framework raises, as one of ours."""
+def _translate_framework_error(error: HTTPException, allowed: list[str]) -> GatewayError:
+    """Return the gateway's error for an error of the web framework."""
     if error.status_code == 404:
         return NotFound()
     if error.status_code == 405:
@@ -136,8 +145,8 @@ def _translated(error: HTTPException, allowed: list[str]) -> GatewayError:
     return BadRequest(str(error.detail))
 
 
-def _unfitting(error: RequestValidationError) -> GatewayError:
-    """What the framework says of the parameters it parses: there is no such path, or a query is wrong."""
+def _parameter_error(error: RequestValidationError) -> GatewayError:
+    """Return the error for invalid parameters: 404 for the path, 400 for the query."""
     faults = error.errors()
     if any(fault["loc"][0] == "path" for fault in faults):
         return NotFound()
@@ -145,13 +154,13 @@ def _unfitting(error: RequestValidationError) -> GatewayError:
 
 
 def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
-    """A function from a path to the methods it takes.
+    """Return a function that returns the methods of a path.
 
-    There is HEAD where there is GET, unless that sends what it makes meanwhile: such a stream may have no end,
-    or be an act that is written down, and is not to be run for its headers alone.
+    HEAD is allowed where GET is, except for streams: a stream may have no end, or be recorded in the audit
+    record, so it is not started for its headers alone.
     """
 
-    def allowed(path: str) -> list[str]:
+    def allowed_methods(path: str) -> list[str]:
         methods: set[str] = set()
         for route in routes:
             if isinstance(route, Route) and route.path_regex.match(path):
@@ -161,7 +170,7 @@ def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
                     methods.add("HEAD")
         return sorted(methods | {"OPTIONS"}) if methods else []
 
-    return allowed
+    return allowed_methods
 
 
 def _streams(route: Route) -> bool:

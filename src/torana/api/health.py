@@ -1,15 +1,16 @@
-"""How the gateway is: asks those who know."""
+"""Collect the health of the gateway's parts."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from torana.api.schemas.contract import HealthBody
 from torana.health import Status, health_body
 
 
 class Health:
-    """Gathers what ``GET /health`` reports."""
+    """Collects the health that ``GET /health`` returns."""
 
     def __init__(
         self,
@@ -21,7 +22,7 @@ class Health:
         connectors: Callable[[], Sequence[str]] = tuple,
         stuck: Callable[[], int] = int,
     ) -> None:
-        """``stuck`` is the number of sessions in which nothing runs until a turn's end can be written."""
+        """``stuck`` returns the number of sessions that are blocked until the end of a turn can be written."""
         self._started = started
         self._skills = skills
         self._draining = draining
@@ -29,13 +30,13 @@ class Health:
         self._connectors = connectors
         self._stuck = stuck
 
-    async def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether messages are taken, and the body that says so.
+    async def report(self) -> tuple[bool, HealthBody]:
+        """Return whether the gateway accepts messages, and the body of ``/health``.
 
-        While sessions are stuck the gateway is degraded, and takes the messages of all others.
+        While sessions are blocked, the gateway is degraded and accepts messages of other sessions.
         """
         writable, draining = await self._writable(), self._draining()
-        well = writable and not self._stuck()
-        status: Status = "draining" if draining else "ok" if well else "degraded"
+        healthy = writable and not self._stuck()
+        status: Status = "draining" if draining else "ok" if healthy else "degraded"
         body = health_body(status, started=self._started, skills=self._skills(), connectors=self._connectors())
-        return writable and not draining, body
+        return writable and not draining, HealthBody.model_validate(body)

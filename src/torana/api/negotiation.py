@@ -1,4 +1,4 @@
-"""What a caller wants to be sent: the ``Accept`` header (RFC 9110, 12.5.1)."""
+"""Content negotiation by the ``Accept`` header (RFC 9110, 12.5.1)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ EVENTS = "text/event-stream"
 
 
 def wants_events(accept: str) -> bool:
-    """Whether server-sent events are asked for: named there, and liked no less than JSON.
+    """Return whether the client accepts server-sent events explicitly and does not prefer JSON.
 
-    Nothing in ``accept`` means JSON. Raises ``NotAcceptable`` for neither.
+    An empty ``accept`` means JSON. Raises ``NotAcceptable`` if the client accepts neither.
     """
-    liked = _qualities(accept or "*/*")
-    events, plain = _quality(liked, EVENTS), _quality(liked, JSON)
+    ranges = _qualities(accept or "*/*")
+    events, plain = _quality(ranges, EVENTS), _quality(ranges, JSON)
     if not events and not plain:
         raise NotAcceptable
-    return events > plain or (events == plain and EVENTS in liked)
+    return events > plain or (events == plain and EVENTS in ranges)
 
 
 def _qualities(accept: str) -> dict[str, float]:
-    """The media ranges of the header, with how much each is liked."""
+    """Return the media ranges of the header with their quality values."""
     ranges = (part.partition(";") for part in accept.lower().split(","))
     return {name.strip(): _weight(parameters) for name, _, parameters in ranges}
 
 
 def _weight(parameters: str) -> float:
-    """The value of ``q`` among the parameters; 1 where there is none that can be read."""
+    """Return the value of ``q``; 1 if it is missing or invalid."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":
@@ -40,9 +40,9 @@ def _weight(parameters: str) -> float:
     return 1.0
 
 
-def _quality(liked: Mapping[str, float], media_type: str) -> float:
-    """How much one type is liked: the most exact range counts."""
+def _quality(ranges: Mapping[str, float], media_type: str) -> float:
+    """Return the quality value of a media type; the most specific range counts."""
     for name in (media_type, media_type.partition("/")[0] + "/*", "*/*"):
-        if name in liked:
-            return liked[name]
+        if name in ranges:
+            return ranges[name]
     return 0.0

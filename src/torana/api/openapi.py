@@ -1,95 +1,73 @@
-"""The OpenAPI 3.1 document, with what FastAPI cannot know."""
+"""Write the OpenAPI 3.1 document: FastAPI's, with the request bodies, problems and headers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
+from torana.api.dependencies import RequiredScopes
 from torana.api.negotiation import EVENTS
-from torana.api.problems import MEDIA_TYPE, body_of, status_of
-from torana.api.shapes import (
-    ApprovalOfTools,
-    DecisionRequest,
-    DenialRequest,
-    ForkBody,
-    MemoryChange,
-    MemoryRequest,
-    MessageBody,
-    PairingRequest,
-    ProblemBody,
-    RotationRequest,
-    ScheduleRequest,
-    SkillApproval,
-    SkillRequest,
-    TokenRequest,
-)
-from torana.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Forbidden,
-    GatewayError,
-    RequestTimeout,
-    Unauthorized,
-    Unavailable,
-    UnsupportedMediaType,
-)
-
-#: Bodies that FastAPI does not know because it does not parse them.
-_REQUESTS = (
-    MessageBody,
-    ForkBody,
-    MemoryRequest,
-    MemoryChange,
-    TokenRequest,
-    RotationRequest,
-    PairingRequest,
-    DenialRequest,
-    ApprovalOfTools,
-    SkillRequest,
-    SkillApproval,
-    ScheduleRequest,
-    DecisionRequest,
-)
+from torana.api.problems import MEDIA_TYPE, TABLE, body_of
+from torana.api.schemas.base import CLEAN, RequestBody, Wire
+from torana.api.schemas.contract import ProblemBody
+from torana.api.schemas.turns import TurnBody
 
 _SCHEMA = "#/components/schemas/{model}"
 _EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"
 
-#: Every header of an answer that a caller may rely on, with an example.
+#: The headers of responses, with examples.
 _HEADERS = {
     "Content-Disposition": ("The name of the file.", 'attachment; filename="ana.jsonl"'),
-    "Idempotency-Replayed": ("`true` where the key was known: nothing new was made.", "true"),
-    "Location": ("Where it is found, relative to this path.", "v1/turns/turn_0198"),
-    "Preference-Applied": ("What of `Prefer` was followed.", "respond-async"),
-    "ETag": ("The version of what was sent, for `If-None-Match`.", '"9f86d081884c7d65"'),
+    "Idempotency-Replayed": ("`true` if the `Idempotency-Key` was known. No new turn was created.", "true"),
+    "Location": ("The path of the resource, relative to the path of the request.", "v1/turns/turn_0198"),
+    "Preference-Applied": ("The preferences of `Prefer` that were applied.", "respond-async"),
+    "ETag": ("The version of the list, for `If-None-Match`.", '"9f86d081884c7d65"'),
     "RateLimit": (
-        "The limit nearest to its end: what is left of it, and in how many seconds it is whole again.",
+        "The limit that is nearest to its end: the remaining quota (`r`), and seconds until it is full (`t`).",
         '"user";r=19;t=42',
     ),
     "RateLimit-Policy": (
-        "The limits that apply: messages, or what `qu` says, (`q`) in seconds (`w`); absent where none does.",
+        "The limits that apply: the quota (`q`) in messages or in the unit `qu`, and the seconds (`w`).",
         '"user";q=20;w=60, "global";q=100;w=60',
     ),
     "Torana-Budget-Warning": (
-        "Budgets that are half spent or more, each with the percent that are (`used`).",
+        "The budgets of which at least half is used, with the used percentage (`used`).",
         '"user-usd-day";used=82',
     ),
-    "Retry-After": ("Seconds after which to try again.", "5"),
-    "WWW-Authenticate": ("What to send (RFC 6750).", 'Bearer realm="torana"'),
-    "X-Request-Id": ("The request's id, by which the log knows it.", _EXAMPLE_ID),
+    "Retry-After": ("Seconds to wait before the next attempt.", "5"),
+    "WWW-Authenticate": ("The required authentication (RFC 6750).", 'Bearer realm="torana"'),
+    "X-Request-Id": ("The id of the request, as in the log.", _EXAMPLE_ID),
 }
 _OF_PROBLEMS = {
     401: ("WWW-Authenticate",),
     429: ("Retry-After", "RateLimit", "RateLimit-Policy", "Torana-Budget-Warning"),
     503: ("Retry-After",),
 }
-#: What every endpoint but `/health` may answer.
-COMMON = (Unauthorized, Forbidden, GatewayError, Unavailable)
-#: What every endpoint that reads a body may answer besides.
-OF_BODIES = (BadRequest, RequestTimeout, BodyTooLarge, UnsupportedMediaType)
+#: The error of each status, for the examples. The first of several in the table counts.
+_ERRORS = {int(status): kind for kind, (status, _) in reversed(TABLE.items())}
+#: The problems of every endpoint but `/health`.
+COMMON_PROBLEMS = {
+    401: "The request has no valid token in `Authorization: Bearer <token>`.",
+    403: "The token may not do this.",
+    500: "The gateway has an internal error. Its log has the details under the request's id.",
+    503: "The gateway cannot process the request now. `Retry-After` says when to try again.",
+}
+#: The further problems of every endpoint that reads a JSON body.
+BODY_PROBLEMS = {
+    400: "The body is not a JSON object, or a field is invalid. `errors` names the invalid fields.",
+    408: "The body did not arrive in time.",
+    413: "The body is larger than 262,144 bytes.",
+    415: "The `Content-Type` of the body is not `application/json`.",
+}
+#: Resources whose paths are also below those of other resources.
+_NESTED = frozenset(("approvals", "memories", "usage"))
 
 _EVENTS_EXAMPLE = """\
 event: turn.accepted
@@ -105,10 +83,10 @@ id: 1-3
 data: {"reply":"Hello","id":"turn_0198"}
 
 """
-#: A text in quotation marks, or a bare one without any.
+#: A quoted string, or a string without quotation marks and spaces.
 _KEY = r'^("([ !#-\[\]-~]|\\["\\]){1,255}"|[!#-~]{1,255})$'
 
-#: The schema is that of one event, as tools read it.
+#: The schema is the schema of one event.
 _EVENTS: dict[str, Any] = {
     EVENTS: {
         "schema": {
@@ -122,74 +100,76 @@ _EVENTS: dict[str, Any] = {
 
 
 def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
-    """The document of an application that has a token or has none; made once, then kept by it."""
+    """Return the document of an application with a token (``guarded``) or without one. It is made once."""
     if app.openapi_schema is None:
         app.openapi_schema = _document(app, guarded=guarded)
     return app.openapi_schema
 
 
-def documented(*kinds: type[GatewayError]) -> dict[int | str, dict[str, Any]]:
-    """The responses of an endpoint that answers with these problems."""
-    responses: dict[int | str, dict[str, Any]] = {}
-    for kind in kinds:
-        status = int(status_of(kind()))
-        example = body_of(kind(), request_id=_EXAMPLE_ID)
-        schema = {"$ref": _SCHEMA.format(model="ProblemBody")}
-        responses[status] = {
-            "description": kind().detail,
+def problem_responses(
+    described: Mapping[int, str] | None = None, *, reads_body: bool = False
+) -> dict[int | str, dict[str, Any]]:
+    """Return the problems of an endpoint: those that are described here by status, and the common ones."""
+    return describe_problems(COMMON_PROBLEMS | (BODY_PROBLEMS if reads_body else {}) | dict(described or {}))
+
+
+def describe_problems(described: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI responses of problems, by status."""
+    return {
+        status: {
+            "description": description,
             "headers": with_headers(*_OF_PROBLEMS.get(status, ())),
-            "content": {MEDIA_TYPE: {"schema": schema, "example": example}},
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": _reference(ProblemBody),
+                    "example": body_of(_ERRORS[status](), request_id=_EXAMPLE_ID),
+                }
+            },
         }
-    return responses
+        for status, description in described.items()
+    }
 
 
 def with_headers(*names: str) -> dict[str, Any]:
-    """The headers of a response, by reference."""
+    """Return the OpenAPI headers of a response, by reference."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def message_body() -> dict[str, Any]:
-    """The body of ``POST /message``, which FastAPI does not know because it does not parse it."""
-    return json_body("MessageBody", {"content": "what is 17 % of 2,340", "channelId": "ana"})
+def json_body(model: type[RequestBody], *, required: bool = True) -> dict[str, Any]:
+    """Return the OpenAPI request body of a handler that reads its body itself."""
+    return {"required": required, "content": {"application/json": {"schema": _reference(model)}}}
 
 
-def json_body(model: str, example: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
-    """A request body that a handler parses itself; its model is one of ``_REQUESTS``."""
-    schema = {"$ref": _SCHEMA.format(model=model)}
-    return {"required": required, "content": {"application/json": {"schema": schema, "example": example}}}
-
-
-def archive_body(model: str | None, example: Mapping[str, Any], *, archives: Iterable[str]) -> dict[str, Any]:
-    """A request body that is an archive, or else JSON where there is a model for it."""
+def archive_body(model: type[RequestBody] | None, *, archives: Iterable[str]) -> dict[str, Any]:
+    """Return the OpenAPI request body of a handler that takes an archive, or JSON for a model."""
     packed = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in archives}
     if model is None:
         return {"required": False, "content": packed}
-    body = json_body(model, example)
+    body = json_body(model)
     return body | {"content": body["content"] | packed}
 
 
 def message_answer() -> dict[str, Any]:
-    """What is more to say of the answer to a message: its other form, and where its turn is found."""
+    """Return the OpenAPI description of the message response: its event-stream form and its headers."""
     turn = {"operationId": "turn", "parameters": {"turn_id": "$response.body#/id"}}
     return {
         "headers": with_headers(
             "RateLimit", "RateLimit-Policy", "Torana-Budget-Warning", "Idempotency-Replayed"
         ),
         "content": _EVENTS,
-        "links": {"turn": turn | {"description": "The turn that the message made."}},
+        "links": {"turn": turn | {"description": "The turn of the message."}},
     }
 
 
 def events_answer() -> dict[str, Any]:
-    """A stream of a turn's events."""
-    return {"description": "The events.", "content": _EVENTS}
+    """Return the OpenAPI description of a turn's event stream."""
+    return {"description": "The event stream.", "content": _EVENTS}
 
 
 def message_later() -> dict[str, Any]:
-    """The answer to a message that shall be fetched later."""
-    schema = {"$ref": _SCHEMA.format(model="TurnBody")}
+    """Return the OpenAPI description of the response to `respond-async`."""
     return {
-        "description": "With `Prefer: respond-async`: it is accepted, and its turn is found at `Location`.",
+        "description": "With `Prefer: respond-async`: the message is accepted; `Location` is its turn.",
         "headers": with_headers(
             "Location",
             "Preference-Applied",
@@ -198,25 +178,28 @@ def message_later() -> dict[str, Any]:
             "Torana-Budget-Warning",
             "Retry-After",
         ),
-        "content": {"application/json": {"schema": schema}},
+        "content": {"application/json": {"schema": _reference(TurnBody)}},
     }
 
 
 def message_headers() -> list[dict[str, Any]]:
-    """The request headers that say how a message is to be answered."""
-    told = {
+    """Return the OpenAPI parameters of the message request's headers."""
+    headers = {
         "Prefer": (
-            "`respond-async`: 202 and the turn; `wait=N`: for at most N seconds; `cancel-on-disconnect`.",
+            (
+                "`respond-async`: answer 202 with the turn. `wait=N`: wait for at most N seconds. "
+                "`cancel-on-disconnect`: cancel the turn if the client disconnects."
+            ),
             {"type": "string"},
         ),
         "Idempotency-Key": (
-            "Your name for the message, 1 to 255 characters: sent again, it is the same turn.",
+            "The client's id for the message, 1 to 255 characters. A known key returns the known turn.",
             {"type": "string", "pattern": _KEY},
         ),
     }
     return [
         {"name": name, "in": "header", "required": False, "schema": schema, "description": text}
-        for name, (text, schema) in told.items()
+        for name, (text, schema) in headers.items()
     ]
 
 
@@ -227,28 +210,62 @@ def _document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
         description=app.description,
         license_info=app.license_info,
         routes=app.routes,
-        # Relative to where the document was found, so that it holds under any prefix.
+        # Relative to the document's own address, so that it is right under any prefix.
         servers=[{"url": ".", "description": "This gateway."}],
     )
     _complete(document["components"])
     document["security"] = [{"token": []}] if guarded else []
-    for operations in document["paths"].values():
+    scopes = {route.unique_id: _required_scopes(route) for route in app.routes if isinstance(route, APIRoute)}
+    for path, operations in document["paths"].items():
         for operation in operations.values():
-            if MEDIA_TYPE not in operation["responses"].get("422", {}).get("content", {}):
-                operation["responses"].pop("422", None)  # a faulty body is 400 here, a faulty path 404
-            operation["responses"] = dict(sorted(operation["responses"].items()))
-            for response in operation["responses"].values():
-                response.setdefault("headers", {}).update(with_headers("X-Request-Id"))
+            operation["tags"] = [_resource(path)]
+            operation["responses"] = _complete_responses(
+                operation["responses"], missing_scope=scopes[operation["operationId"]]
+            )
     return document
 
 
-def _complete(components: dict[str, Any]) -> None:
-    _, ours = models_json_schema(
-        [(model, "validation") for model in (*_REQUESTS, ProblemBody)],
-        by_alias=True,
-        ref_template=_SCHEMA,
+def _complete_responses(responses: dict[str, Any], *, missing_scope: str) -> dict[str, Any]:
+    if MEDIA_TYPE not in responses.get("422", {}).get("content", {}):
+        responses.pop("422", None)  # an invalid body is 400 here, an invalid path 404
+    if missing_scope and responses["403"]["description"] == COMMON_PROBLEMS[403]:
+        responses["403"]["description"] = missing_scope
+    for response in responses.values():
+        response.setdefault("headers", {}).update(with_headers("X-Request-Id"))
+    return dict(sorted(responses.items()))
+
+
+def _required_scopes(route: APIRoute) -> str:
+    """Return the description of a missing scope; empty for a path without required scopes."""
+    return " ".join(
+        dependency.dependency.missing
+        for dependency in route.dependencies
+        if isinstance(dependency.dependency, RequiredScopes)
     )
+
+
+def _resource(path: str) -> str:
+    """Return the name of the resource that a path belongs to; operations are grouped by it."""
+    parts = path.removeprefix("/v1").split("/")[1:]
+    return next((part for part in parts if part in _NESTED), parts[0])
+
+
+def _reference(model: type[Wire]) -> dict[str, str]:
+    return {"$ref": _SCHEMA.format(model=model.__name__)}
+
+
+def _complete(components: dict[str, Any]) -> None:
+    requests = RequestBody.__subclasses__()
+    _, ours = models_json_schema(
+        [(model, "validation") for model in (*requests, ProblemBody)], by_alias=True, ref_template=_SCHEMA
+    )
+    for model in requests:
+        ours["$defs"][model.__name__]["additionalProperties"] = {"pattern": CLEAN}
     components["schemas"] |= ours["$defs"]
+    for name, example in json.loads(
+        files("torana.api.schemas").joinpath("examples.json").read_text("utf-8")
+    ).items():
+        components["schemas"][name]["examples"] = [example]
     for unused in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unused, None)
     components["headers"] = {
@@ -259,7 +276,7 @@ def _complete(components: dict[str, Any]) -> None:
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "TORANA_GATEWAY_TOKEN, where it is set, or a token that `POST /v1/tokens` made. "
-            "`GET /health` never needs one.",
+            "description": "The value of TORANA_GATEWAY_TOKEN, or a token from `POST /v1/tokens`. "
+            "`GET /health` needs no token.",
         }
     }

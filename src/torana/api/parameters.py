@@ -1,4 +1,4 @@
-"""Parameters that many paths take."""
+"""Parameters of several paths."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
+from torana.errors import InvalidField
 from torana.paging import LARGEST_PAGE
 
 Id = Annotated[str, Path(max_length=100)]
-After = Annotated[str, Query(description="The `next` of the page before.", max_length=200)]
+After = Annotated[str, Query(description="The `next` of the previous page.", max_length=200)]
 Limit = Annotated[
     str,
     Query(
-        description=f"How many at most: 1 to {LARGEST_PAGE}, else the nearest.",
+        description=f"The number of items, 1 to {LARGEST_PAGE}; a number outside counts as the nearest.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),
 ]
+
+#: The 400 of an endpoint with these parameters.
+INVALID_PAGE = "`limit` or `after` is invalid."
+
+
+def page_size(limit: str) -> int:
+    """Return the number of items of a page, limited to the allowed range. Raises ``InvalidField``."""
+    if not limit.isascii() or not limit.isdecimal():
+        raise InvalidField(f"`limit` must be a whole number from 1 to {LARGEST_PAGE}.")
+    return max(1, min(int(limit), LARGEST_PAGE))

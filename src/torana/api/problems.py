@@ -1,4 +1,4 @@
-"""The one table from an error to an HTTP answer: RFC 9457 problems with a stable code."""
+"""Translate errors to HTTP responses: RFC 9457 problems with a stable code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from torana.bare_http import problem_body
 from torana.errors import (
     BadRequest,
     Conflict,
@@ -33,14 +32,15 @@ from torana.errors import (
     UnsupportedMediaType,
     by_code,
 )
+from torana.http11 import problem_body
 from torana.messages import Failure
 
 MEDIA_TYPE = "application/problem+json"
 
-#: Seconds after which a caller may try again where the error itself does not know better.
+#: The ``Retry-After`` of an error that does not set its own.
 _RETRY_AFTER = "5"
 
-#: A branch of the tree, its status, and the short wording of ``error``. The most special class wins.
+#: The status and the text of ``error`` for each branch of the tree. The most specific class applies.
 TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
     GatewayError: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error"),
     BadRequest: (HTTPStatus.BAD_REQUEST, "Bad request"),
@@ -53,8 +53,8 @@ TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
     MethodNotAllowed: (HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed"),
     NotAcceptable: (HTTPStatus.NOT_ACCEPTABLE, "Not acceptable"),
     RequestTimeout: (HTTPStatus.REQUEST_TIMEOUT, "Request timeout"),
-    Expired: (HTTPStatus.GONE, "Gone"),
     Erased: (HTTPStatus.GONE, "Gone"),
+    Expired: (HTTPStatus.GONE, "Gone"),
     PayloadTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Payload too large"),
     UnsupportedMediaType: (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Unsupported media type"),
     RateLimited: (HTTPStatus.TOO_MANY_REQUESTS, "Rate limited"),
@@ -66,12 +66,12 @@ TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
 
 
 def status_of(error: GatewayError) -> HTTPStatus:
-    """The status an error is answered with."""
+    """Return the status of an error."""
     return _entry(type(error))[0]
 
 
 def body_of(error: GatewayError, *, request_id: str) -> dict[str, Any]:
-    """The problem object of an error."""
+    """Return the problem object of an error."""
     status, wording = _entry(type(error))
     body = problem_body(error, status, wording, request_id=request_id)
     if error.faults:
@@ -80,7 +80,7 @@ def body_of(error: GatewayError, *, request_id: str) -> dict[str, Any]:
 
 
 def problem(error: GatewayError, request: Request) -> JSONResponse:
-    """The answer to a request that ended in an error."""
+    """Return the response to a request that failed with an error."""
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, Unavailable):
         headers["Retry-After"] = _RETRY_AFTER
@@ -93,15 +93,15 @@ def problem(error: GatewayError, request: Request) -> JSONResponse:
 
 
 def error_from(failure: Failure, *, headers: Mapping[str, str] | None = None) -> GatewayError:
-    """The error that a recorded failure was; one of an unknown code is an internal error."""
+    """Return the error of a recorded failure. A failure with an unknown code is an internal error."""
     kind, seconds = by_code(failure.code), failure.retry_after
     wait = {} if seconds is None else {"Retry-After": str(seconds)}
-    told: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if seconds is not None and issubclass(kind, RateLimited):
-        told["retryAfterMs"] = seconds * 1000
+        extra["retryAfterMs"] = seconds * 1000
     if failure.policies:
-        told["violatedPolicies"] = list(failure.policies)
-    return kind(failure.detail, headers={**wait, **(headers or {})}, extra=told)
+        extra["violatedPolicies"] = list(failure.policies)
+    return kind(failure.detail, headers={**wait, **(headers or {})}, extra=extra)
 
 
 def _entry(kind: type[GatewayError]) -> tuple[HTTPStatus, str]:

@@ -1,4 +1,4 @@
-"""What the handlers call."""
+"""The services that the handlers call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from torana.agent.overview import Toolbox
 from torana.api.health import Health
-from torana.api.metrics import Metrics
+from torana.api.routes.metrics import Metrics
 from torana.limits.rates import MessageRates
-from torana.limits.spending import Spending
+from torana.limits.usage_reports import Spending
 from torana.memory import Memory
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
@@ -19,18 +19,17 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
-from torana.skills.changes import SkillChanges
-from torana.store.audit import Act
+from torana.skills import Skills
+from torana.skills.installation.installer import SkillInstaller
+from torana.store.rows.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
-NO_STORE = {"Cache-Control": "no-store"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """Who may reach the gateway, what was done in its name, and what is kept of somebody."""
+    """Tokens, pairing, the audit record, export and erasure."""
 
     tokens: Tokens
     audit: AuditRecord
@@ -40,30 +39,29 @@ class People:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """The chat platforms, who may talk there, and what is to be said there."""
+    """Senders, deliveries and the status of connectors."""
 
     pairing: Pairing
-    #: What the ids of people may begin with: the accounts of the settings, and their kinds.
+    #: The prefixes of sender ids: the accounts of the settings, and their kinds.
     kinds: Callable[[], Collection[str]]
     deliveries: Deliveries
-    #: How every account stands, and what is to be delivered there.
+    #: Returns the status of every account with its numbers of deliveries.
     status: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
-    #: Takes on what the settings say of the accounts by now; gives the names of those that changed.
+    #: Applies the current settings of the accounts, and returns the names of the changed accounts.
     reload: Callable[[Act], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillDesk:
-    """The skills that are loaded, and what is changed of all."""
+    """The loaded skills, and the installer of skills."""
 
-    #: Gives an entity tag and the records of the loaded skills.
-    loaded: Callable[[], tuple[str, Sequence[Mapping[str, Any]]]]
-    changes: SkillChanges
+    library: Skills
+    changes: SkillInstaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the handlers call, and the seconds they allow."""
+    """The services that the handlers call, and the time limits of requests."""
 
     turns: Turns
     sessions: Sessions
@@ -77,13 +75,13 @@ class Services:
     mcp: McpServers
     health: Health
     metrics: Metrics
-    #: The names of the models that answer.
+    #: The names of the models, in the order in which they are tried.
     models: Sequence[str]
     skills: SkillDesk
     tools: Toolbox
-    #: How long a plain request waits for its answer.
+    #: Seconds that a request waits for its answer.
     wait: float
-    #: How long a body may take to arrive.
+    #: Seconds that a body may take to arrive.
     body_timeout: float = 30.0
-    #: How long an event stream may be silent.
+    #: Seconds without an event after which an event stream sends a comment.
     keep_alive: float = 15.0

@@ -11,19 +11,19 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from torana.api import wire
 from torana.api.negotiation import EVENTS
 from torana.api.problems import body_of, error_from
+from torana.api.schemas.contract import AnswerBody
 from torana.errors import GatewayError
 from torana.messages import Turn, TurnEvent
 from torana.turns import Turns
 
 
 class EventStream(StreamingResponse):
-    """The events of one turn to its end, from its first or behind one that was seen.
+    """The events of a turn to its end, from the first event or after a given event.
 
-    Leaving it does nothing to the turn, unless ``cancel_when_left``. After ``keep_alive`` seconds of silence,
-    in which proxies begin to think of closing, a comment is sent.
+    If the client disconnects, the turn continues, or is cancelled with ``cancel_when_left``. After
+    ``keep_alive`` seconds without an event a comment is sent, so that proxies do not close the connection.
     """
 
     media_type = EVENTS
@@ -51,14 +51,14 @@ class EventStream(StreamingResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; whoever leaves before the last one cancels the turn, where that was asked for."""
+        """Send the events. With ``cancel_when_left``, cancel the turn if the client leaves early."""
         async with aclosing(self._frames):
             await super().__call__(scope, receive, send)
         if self._cancel_when_left and not self._over:
             await self._turns.cancel(self._turn.owner, self._turn.id)
 
     async def _play(self, after: str | None) -> AsyncGenerator[str]:
-        events = self._turns.events(self._turn, after=after)
+        events = self._turns.reader.events(self._turn, after=after)
         upcoming: asyncio.Task[TurnEvent] | None = None
         try:
             while True:
@@ -69,30 +69,30 @@ class EventStream(StreamingResponse):
                     continue
                 event, upcoming = upcoming.result(), None
                 yield _frame(event, await _data(self._turns, self._turn, event, self._request_id))
-                if event.type == "approval.required":  # it was sent: whoever reads it can say yes to it
+                if event.type == "approval.required":  # the client can approve it now
                     self._turns.approvals.note_streamed(event.data["id"])
-        except (StopAsyncIteration, GatewayError):  # the stream has begun: there is no other way to say so
+        except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream
             self._over = True
         finally:
             if upcoming is not None:
-                upcoming.cancel()  # which ends the events, too
+                upcoming.cancel()  # this also closes the events
             else:
                 await events.aclose()
 
 
 async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> Mapping[str, Any]:
-    """What a caller is told of an event; at the end the object that a plain request would have got."""
+    """Return the data of an event; of a terminal event, the body of the plain response."""
     if not event.terminal:
         return event.data
-    ended = await turns.ended(turn)
+    ended = await turns.reader.wait_for_end(turn)
     if ended.failure is None:
-        return wire.answer(ended)
+        return AnswerBody.from_turn(ended).model_dump(mode="json")
     error: GatewayError = error_from(ended.failure)
     return body_of(error, request_id=request_id)
 
 
 def _frame(event: TurnEvent, data: Mapping[str, Any]) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    # A model may cut a pair of surrogates in two: its halves are escaped, as JSON does it.
+    # A delta of a model may end within a surrogate pair. Half a pair is escaped as in JSON.
     text = text.encode(errors="backslashreplace").decode()
     return f"event: {event.type}\nid: {event.id}\ndata: {text}\n\n"

@@ -1,4 +1,4 @@
-"""User ids in paths: as they are where a path can hold them, else ``~`` and the base64url of their UTF-8."""
+"""User ids in paths: the id itself if a path can contain it, else ``~`` and the base64url of its UTF-8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from torana.api.access import who
+from torana.api.dependencies import current_principal
 from torana.errors import NotFound
 from torana.messages import ID_LIMIT
 
@@ -17,23 +17,23 @@ _IN_PATH = Annotated[str, Path(alias="user_id", max_length=6 * ID_LIMIT)]
 
 
 def read_user_id(segment: str) -> str:
-    """The user id that a path's segment stands for; each has one segment only. Raises ``NotFound``."""
+    """Return the user id of a path segment. Each id has exactly one segment. Raises ``NotFound``."""
     if not segment.startswith("~"):
         if _PLAIN.fullmatch(segment) and segment not in (".", "..") and len(segment) <= ID_LIMIT:
             return segment
-        raise NotFound("no user has such an id; write it as `~` and the base64url of its UTF-8")
+        raise NotFound("the user id is invalid in a path; write it as `~` and the base64url of its UTF-8")
     try:
         coded = segment[1:]
         user = base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True).decode()
     except ValueError:
-        raise NotFound("no user has such an id: behind `~` there is no base64url of UTF-8") from None
+        raise NotFound("the user id is invalid: `~` must be followed by the base64url of UTF-8") from None
     if not 1 <= len(user) <= ID_LIMIT or "\0" in user or write_user_id(user) != segment:
-        raise NotFound("no user has such an id, or it is written otherwise")
+        raise NotFound("the user id is invalid, or has another form in a path")
     return user
 
 
 def write_user_id(user: str) -> str:
-    """The segment of a path that stands for a user id."""
+    """Return the path segment of a user id."""
     if _PLAIN.fullmatch(user) and user not in (".", ".."):
         return user
     return "~" + base64.urlsafe_b64encode(user.encode()).decode().rstrip("=")
@@ -41,12 +41,12 @@ def write_user_id(user: str) -> str:
 
 async def _user(request: Request, segment: _IN_PATH) -> str:
     user = read_user_id(segment)
-    principal = who(request)
+    principal = current_principal(request)
     may_name = principal.user is None and not principal.scopes.isdisjoint(("admin", "impersonate"))
     if principal.user != user and not may_name:
         raise NotFound(f"there is no user {segment!r}")
     return user
 
 
-#: The user of ``/v1/users/{user_id}/…``; for a token that is bound to another user there is none such.
+#: The user of ``/v1/users/{user_id}/…``. Raises ``NotFound`` for a token that may not name this user.
 UserInPath = Annotated[str, Depends(_user)]

@@ -1,32 +1,31 @@
-"""The object graph, built once: the only place that chooses implementations."""
+"""The object graph of the gateway. Only this module chooses implementations."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from pydantic_ai.models import Model
 
-from torana.api import Access, Services, create_api
+from torana.api import ApiAccess, Services, create_api
 from torana.api.health import Health
-from torana.api.metrics import Metrics
+from torana.api.routes.metrics import Metrics
 from torana.api.services import Connections, People, SkillDesk
-from torana.app.acting import open_guard
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
+from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
-from torana.connectors.door import Admission
-from torana.connectors.hooks import HooksListener
-from torana.connectors.hub import Connectors
 from torana.connectors.registry import read_accounts
+from torana.connectors.runtime.callback_listener import HooksListener
+from torana.connectors.runtime.hub import Connectors
+from torana.connectors.runtime.ingress import Admission
 from torana.limits.rates import MessageRates
-from torana.limits.spending import Spending
+from torana.limits.usage_reports import Spending
 from torana.messages import utc_now
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
@@ -36,10 +35,10 @@ from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
 from torana.sessions.expiry import Expiry
-from torana.skills.changes import SkillChanges
-from torana.skills.fetching import open_fetcher
-from torana.store.backup import DATABASE_NAME
-from torana.store.database import Database
+from torana.skills.installation.fetching import open_fetcher
+from torana.skills.installation.installer import SkillInstaller
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.database import Database
 from torana.tools.sandbox import sweep_rooms
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
@@ -57,24 +56,24 @@ class App:
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
-    #: Names of environment variables that are read and may be removed.
+    #: Names of environment variables that have been read and may be removed.
     secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def turns(self) -> Turns:
-        """Where messages are accepted."""
+        """Return the inbox of messages."""
         return self.core.turns
 
     @property
     def database(self) -> Database:
-        """Where everything is kept."""
+        """Return the database of the gateway."""
         return self.core.database
 
     async def start(self) -> None:
-        """Open the model's connections, take up what an earlier process left unfinished, and clear up.
+        """Open the model's connections, continue the unfinished work of an earlier process, and clean up.
 
-        Where that fails or is cancelled, all that was begun is closed again.
+        If a step fails or is cancelled, everything that was started is closed.
         """
         try:
             await self._begin()
@@ -83,14 +82,14 @@ class App:
             raise
 
     async def close(self) -> None:
-        """Stop at once what still runs (the next start takes it up again) and close everything. Idempotent."""
+        """Stop running work at once and close everything. The next start continues the work. Idempotent."""
         try:
             await self._open.aclose()
         finally:
             self.core.database.close()
 
     async def _begin(self) -> None:
-        """Begin one after the other; what is begun last ends first, and what fails half-way ends too."""
+        """Start the parts in order; they are closed in reverse order."""
         core, open_ = self.core, self._open
         await open_.enter_async_context(core.model)
         if core.embedder:
@@ -118,11 +117,11 @@ class App:
 
 
 def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
-    """Put a gateway together from its settings; ``started`` is the monotonic time its uptime counts from.
+    """Build a gateway from its settings. ``started`` is the monotonic time from which uptime counts.
 
-    ``model`` stands in for the one that the settings name.
-    Migrates the database: the caller holds the data directory's lock. Takes a second, mostly imports, and may
-    run in any thread. Raises ``OperatorError`` for what the operator has to mend.
+    ``model`` replaces the model that the settings name. Migrates the database: the caller holds the lock of the
+    data directory. Takes about a second, mostly for imports, and may run in any thread. Raises
+    ``OperatorError`` for faults that the operator has to correct.
     """
     settings = loaded.settings
     with loaded.placing():
@@ -130,7 +129,9 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     rates = rates_of(settings)
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
-    metrics = Metrics(turns=core.turns.counts, connectors=connectors.status, mcp=core.acting.mcp.status)
+    metrics = Metrics(
+        turns=core.turns.live.counts, connectors=connectors.status, mcp=core.acting.mcp.supervisors.values
+    )
     ticker = Ticker(
         database=core.database,
         turns=core.turns,
@@ -138,7 +139,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         woken=core.due,
     )
     core.asks.append(connectors)
-    core.ended.extend([connectors.turn_ended, metrics.turn_ended, ticker.turn_ended])
+    core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     services = Services(
         turns=core.turns,
@@ -180,8 +181,6 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
         admission=Admission(
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
-        turns=core.turns,
-        database=core.database,
         holder=str(settings.data_dir),
     )
 
@@ -213,7 +212,7 @@ def _health(started: float, core: Core, connectors: Connectors) -> Health:
         draining=lambda: core.turns.draining,
         writable=core.database.writable,
         connectors=connectors.active,
-        stuck=lambda: core.turns.stuck,
+        stuck=lambda: core.turns.live.blocked,
     )
 
 
@@ -221,7 +220,7 @@ def _expiry(settings: Settings, core: Core) -> Expiry | None:
     if not settings.session_days:
         return None
     after = timedelta(days=settings.session_days)
-    return Expiry(database=core.database, after=after, forget=core.turns.forget)
+    return Expiry(database=core.database, after=after, forget=core.turns.reader.forget)
 
 
 def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
@@ -231,20 +230,16 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
 
 
 def _skill_desk(settings: Settings, core: Core) -> SkillDesk:
-    def loaded() -> tuple[str, list[Mapping[str, Any]]]:
-        catalogue = core.skills.catalogue()
-        return f'"{catalogue.etag}"', [core.skills.record(skill) for skill in catalogue.loaded]
-
     fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
-    changes = SkillChanges(
+    changes = SkillInstaller(
         database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher
     )
-    return SkillDesk(loaded=loaded, changes=changes)
+    return SkillDesk(library=core.skills, changes=changes)
 
 
-def _access(settings: Settings) -> Access:
+def _access(settings: Settings) -> ApiAccess:
     token = settings.gateway_token
-    return Access(
+    return ApiAccess(
         token=token.get_secret_value() if token else None,
         allowed_hosts=[*settings.allowed_hosts, settings.host],
         cors_origins=settings.cors_origins,

@@ -1,4 +1,4 @@
-"""Everything below the edges: what is known and kept, the agent, and the turns."""
+"""The parts of the gateway without HTTP and connectors: database, agent and turns."""
 
 from __future__ import annotations
 
@@ -14,83 +14,86 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
 from torana.agent import TurnAgent
+from torana.agent.capability import Safeguards
 from torana.agent.compaction import Compaction
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.agent.overview import Toolbox
+from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
-from torana.app.acting import Acting, Means, build_acting, open_skills, open_workspaces
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
+from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
 from torana.config import Loaded, Settings
-from torana.limits.budgets import Budgets, RequestTokens
+from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
+from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
-from torana.models.embeddings import Embedder
+from torana.models.embeddings import ProviderEmbedder
 from torana.models.files import files_taken
 from torana.models.providers import without_builtin
 from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
-from torana.skills.installed import InstalledSkills
-from torana.store import tokens
-from torana.store.backup import DATABASE_NAME, INSTALLED
-from torana.store.database import Connection, Database
-from torana.store.migrate import migrate
-from torana.store.reading import read_database
+from torana.skills.grants import InstalledSkills
+from torana.store.backup.archive import DATABASE_NAME, INSTALLED
+from torana.store.engine.database import Connection, Database
+from torana.store.engine.migrate import migrate
+from torana.store.engine.read_only import read_database
+from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
 from torana.tools.permission import Rule, Rules
-from torana.turns import Queue, Runner, Turns
+from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.log.memory import MemoryEventLog
+from torana.turns.events.memory import MemoryEventLog
 
 
 class ShowsQuestions(Protocol):
-    """An edge that can ask whoever a turn came from."""
+    """An edge that can show a question to the sender of a turn."""
 
     def can_ask(self, account: str, /) -> bool:
-        """Whether the account can show a question, and hear its answer."""
+        """Return whether the account can show a question and receive its answer."""
         ...
 
     def wake(self, account: str | None, /) -> None:
-        """Deliver what waits for the account."""
+        """Send the waiting deliveries of the account."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """The gateway without a way in or out."""
+    """The gateway without HTTP and connectors."""
 
     database: Database
     skills: Skills
-    #: Those of them that were installed, and what is granted to which.
+    #: The installed skills and the rights that the operator approved for each.
     installed: InstalledSkills
     sessions: Sessions
     memory: Memory
-    embedder: Embedder | None
+    embedder: ProviderEmbedder | None
     workspaces: Workspaces
     schedules: Schedules
-    #: Set when something else is due next.
+    #: Set when another schedule may be due next.
     due: asyncio.Event
     acting: Acting
     model: Model
-    #: The kinds of files that the model can be handed.
+    #: The kinds of files that the model accepts.
     takes: frozenset[FileKind]
     toolbox: Toolbox
     compaction: Compaction | None
     turns: Turns
-    #: Measures what all requests to the model begin with.
+    #: The size of the fixed part of each model request.
     fixed_tokens: FixedTokens
-    #: Who is told of the end of each turn, and who shows questions; edges add themselves.
+    #: Listeners for the end of turns, and edges that show questions. The edges add themselves.
     ended: list[Callable[[Turn], None]]
     asks: list[ShowsQuestions]
 
 
 def build_core(loaded: Loaded, model: Model | None) -> Core:
-    """Put it together; ``model`` stands in for the one that the settings name."""
+    """Build the core. ``model`` replaces the model that the settings name."""
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
@@ -103,13 +106,13 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     takes = files_taken(model, settings.model_files)
     due = asyncio.Event()
     schedules = open_schedules(settings, database, changed=due.set)
-    means = Means(
+    means = ToolDependencies(
         memory=memory,
         sessions=sessions,
         skills=skills,
         schedules=schedules,
         workspaces=workspaces,
-        granted=installed.granted,
+        granted=installed.granted_needs,
     )
     acting = build_acting(loaded, means)
     rules = _rules(settings)
@@ -121,7 +124,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     measured = fixed_tokens if budgets.bound_calls else None
     agent = _agent(settings, model, acting, contexts=contexts, prices=prices, rules=rules, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
-    ended: list[Callable[[Turn], None]] = [compaction.turn_ended] if compaction else []
+    ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
     return Core(
         database=database,
@@ -152,19 +155,22 @@ def _database(settings: Settings) -> Database:
 
 
 def _rules(settings: Settings) -> Rules:
-    """The operator's, which may name any token of a chain of rotations: turns name the first."""
+    """Return the operator's rules, with each token replaced by the first token of its chain of rotations.
 
-    def rooted(connection: Connection) -> list[Rule]:
+    Turns store the first token.
+    """
+
+    def resolve_tokens(connection: Connection) -> list[Rule]:
         return [
             rule if rule.token is None else replace(rule, token=tokens.root(connection, rule.token))
             for rule in settings.permissions
         ]
 
-    return Rules(read_database(settings.data_dir / DATABASE_NAME, rooted))
+    return Rules(read_database(settings.data_dir / DATABASE_NAME, resolve_tokens))
 
 
 def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:
-    """Users' schedules; ``changed`` is told that something else may be due next."""
+    """Return the users' schedules. ``changed`` is called when another schedule may be due next."""
     return Schedules(
         database=database,
         zone=ZoneInfo(settings.timezone),
@@ -186,13 +192,12 @@ def _agent(
 ) -> TurnAgent:
     return TurnAgent(
         model=model,
-        toolset=acting.toolset,
+        safeguards=Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset),
         contexts=contexts,
         timezone=ZoneInfo(settings.timezone),
         bounds=bounds_of(settings),
         clock=utc_now,
         prices=prices,
-        rules=rules,
         fixed_tokens=measured,
     )
 
@@ -216,20 +221,20 @@ def _contexts(
 
 
 def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
-    """None where it is switched off, and where no language model is there to do it."""
+    """Return None if compaction is disabled, or if ``builtin`` is the only model."""
     summariser = without_builtin(model)
     if summariser is None or not settings.compact:
         return None
     summaries = Summaries(database=database, history_messages=settings.history_messages)
 
-    async def spent(turn: Turn, response: ModelResponse) -> None:
+    async def charge(turn: Turn, response: ModelResponse) -> None:
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
     async def affordable(turn: Turn, size: int) -> bool:
         request = RequestTokens.of_bytes(size)
         return await database.run(partial(budgets.has_room, turn=turn, request=request))
 
-    return Compaction(model=summariser, summaries=summaries, affordable=affordable, spent=spent)
+    return Compaction(model=summariser, summaries=summaries, affordable=affordable, charge=charge)
 
 
 def _turns(
@@ -244,25 +249,21 @@ def _turns(
         for listener in ended:
             listener(turn)
 
-    log = MemoryEventLog()
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        database=database,
+        live=LiveTurns(log=MemoryEventLog(), on_end=tell),
+        writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,
-        log=log,
         budgets=budgets,
         turn_timeout=settings.turn_timeout,
         concurrency=settings.concurrency,
         clock=utc_now,
-        pause=asyncio.sleep,
-        ended=tell,
     )
     return Turns(
         database=database,
         runner=runner,
         approvals=approvals,
-        log=log,
         budgets=budgets,
         queue=Queue(
             per_session=settings.queue_per_session,

@@ -1,4 +1,4 @@
-"""What the settings say about how much may be spent."""
+"""Build prices, budgets and bounds from the settings."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Callable, Sequence
 
 from torana.agent import Bounds
 from torana.config import Settings
-from torana.limits.budgets import Budgets, Estimate, RequestTokens
+from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limit, Limits, parse_limit
 from torana.limits.prices import Prices, parse_price
 from torana.limits.rates import MessageRates
+from torana.limits.request_tokens import RequestTokens
 
-#: The limit that is counted in memory.
+#: The label of the limits that are counted in memory.
 _A_MINUTE = "messages-minute"
 
 
 def limits_of(settings: Settings) -> Limits:
-    """The limits that are kept as rows: all but those of messages in a minute."""
+    """Return the limits that are stored in the database: all except messages per minute."""
     return Limits(
-        per_user=_parsed(settings.limits_per_user),
-        per_token=[limit for limit in _parsed(settings.limits_per_token) if limit.label != _A_MINUTE],
-        overall=_parsed(settings.limits_global),
+        per_user=_parse_limits(settings.limits_per_user),
+        per_token=[limit for limit in _parse_limits(settings.limits_per_token) if limit.label != _A_MINUTE],
+        overall=_parse_limits(settings.limits_global),
     )
 
 
 def rates_of(settings: Settings) -> MessageRates:
-    """The limits of messages in a minute."""
-    per_token = [limit.quota for limit in _parsed(settings.limits_per_token) if limit.label == _A_MINUTE]
+    """Return the limits of messages per minute."""
+    per_token = [limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _A_MINUTE]
     return MessageRates(
         per_user=settings.rate_per_user,
         per_token=per_token[0] if per_token else 0,
@@ -35,14 +36,14 @@ def rates_of(settings: Settings) -> MessageRates:
 
 
 def prices_of(settings: Settings) -> Prices:
-    """What the models cost."""
+    """Return the prices of the models."""
     return Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
 
 
 def budgets_of(
     settings: Settings, limits: Limits, prices: Prices, fixed_tokens: Callable[[], RequestTokens]
 ) -> Budgets:
-    """What holds back and counts what turns spend."""
+    """Return the budgets, which reserve and count the usage of turns."""
     estimate = Estimate(
         output=settings.max_output_tokens,
         history_turns=settings.history_messages // 2 + 1,
@@ -51,7 +52,7 @@ def budgets_of(
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """What one turn may take at most."""
+    """Return the limits on the work of one turn."""
     return Bounds(
         model_calls=settings.turn_model_calls,
         tool_calls=settings.turn_tool_calls,
@@ -60,8 +61,8 @@ def bounds_of(settings: Settings) -> Bounds:
     )
 
 
-def _parsed(texts: Sequence[str]) -> list[Limit]:
-    """The limits; of several of one kind the strictest."""
+def _parse_limits(texts: Sequence[str]) -> list[Limit]:
+    """Return the limits. If several have the same label, the strictest applies."""
     strictest: dict[str, Limit] = {}
     for limit in map(parse_limit, texts):
         known = strictest.setdefault(limit.label, limit)

@@ -1,4 +1,4 @@
-"""Which model answers, and which embeds."""
+"""Build the language models and the embedding model from the settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pydantic_ai.models import Model
 from torana.config import Loaded
 from torana.models.builtin import BuiltinModel
 from torana.models.builtin.cards import Card
-from torana.models.embeddings import Embedder
+from torana.models.embeddings import ProviderEmbedder
 from torana.models.providers import open_embedder, open_model
 from torana.skills import Skill, Skills
-from torana.skills.installed import InstalledSkills, not_approved
+from torana.skills.grants import InstalledSkills, not_approved_message
 
 
 def choose_model(loaded: Loaded, skills: Skills, installed: InstalledSkills | None = None) -> Model:
-    """The model that the settings name. Raises ``ConfigInvalid`` where it cannot be had.
+    """Return the model that the settings name. Raises ``ConfigInvalid`` if it is not available.
 
-    ``installed`` tells which skills' scripts may be run.
+    ``installed`` tells which skills' scripts may run.
     """
     settings = loaded.settings
     return open_model(
@@ -29,8 +29,8 @@ def choose_model(loaded: Loaded, skills: Skills, installed: InstalledSkills | No
     )
 
 
-def choose_embedder(loaded: Loaded) -> Embedder | None:
-    """The embedding model that the settings name, if any. Raises ``ConfigInvalid`` where it cannot be had."""
+def choose_embedder(loaded: Loaded) -> ProviderEmbedder | None:
+    """Return the embedding model of the settings, or None. Raises ``ConfigInvalid`` if it is not available."""
     settings = loaded.settings
     if settings.embedding_model is None:
         return None
@@ -59,4 +59,4 @@ def _cards(skills: Skills, installed: InstalledSkills | None) -> list[Card]:
 
 
 def _refusal(skill: Skill, installed: InstalledSkills | None) -> str:
-    return "" if installed and installed.granted_as_read(skill) else not_approved(skill.slug)
+    return "" if installed and installed.granted_as_read(skill) else not_approved_message(skill.slug)

@@ -9,9 +9,9 @@ from typing import Any, cast
 from torana.config import PREFIX, Loaded
 from torana.models.providers import KEY_VARIABLES
 
-#: A variable as entries of connectors and of MCP servers name it.
+#: A reference to a variable in the settings of connectors and MCP servers.
 _REFERENCE = re.compile(r"\$\{?(?:env:)?([A-Za-z_]\w*)", re.ASCII)
-#: Variables that libraries and programs read by convention. Entries may name them, and they stay.
+#: Variables that libraries and programs read by convention. Settings may name them, but they are not removed.
 _CONVENTIONAL = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|PWD|TZ|TMPDIR|LANG|LC_\w+|XDG_\w+|PYTHON\w*|SSL_CERT_\w+|\w+_PROXY|\w+_CA_BUNDLE",
     re.IGNORECASE,
@@ -19,10 +19,10 @@ _CONVENTIONAL = re.compile(
 
 
 def secret_variables(loaded: Loaded) -> frozenset[str]:
-    """Return the names of the variables that may be removed once the gateway is built.
+    """Return the names of the variables that may be removed after the gateway is built.
 
-    They are the gateway's own settings, the keys of model providers, and what entries of connectors and of MCP
-    servers name. ``loaded.provider_environ`` keeps their values.
+    They are the gateway's own settings, the keys of model providers, and the variables that the settings of
+    connectors and MCP servers name. ``loaded.provider_environ`` keeps their values.
     """
     settings = loaded.settings
     own = {name for name in loaded.provider_environ if name.upper().startswith(PREFIX)}
@@ -34,7 +34,6 @@ def secret_variables(loaded: Loaded) -> frozenset[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in nested tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,7 @@
-"""The operator's commands; the module of one is imported when it is called, so ``serve`` listens at once."""
+"""The operator's commands.
+
+The module of a command is imported when the command runs, so that ``serve`` starts to listen quickly.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from torana.cli.orphans import run_behind_reaper
 from torana.cli.process_secrets import deny_inspection
 from torana.errors import ConfigInvalid, OperatorError
 
-#: In the order of the help page; each is the module of that name in this package.
+#: The modules of the commands, in the order of the help page.
 COMMANDS = (
     "serve",
     "chat",
@@ -42,8 +45,8 @@ COMMANDS = (
     "restore",
 )
 
-# Where rich is installed httpx imports a command line of its own, and rich and pygments with it: 4 MB in every
-# gateway, and 0.05 s of every command. With None in this place that import fails, as it does without rich.
+# If rich is installed, httpx imports its own command line with rich and pygments: 4 MB in every gateway, and
+# 0.05 s in every command. None makes that import fail, as it does without rich.
 sys.modules.setdefault("httpx._main", cast("ModuleType", None))
 
 _COMPLETION = ("install_completion", "show_completion")
@@ -54,16 +57,16 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Only for their names, which Typer lists, and of which it suggests the nearest to a mistyped one.
+        # Only the names are needed: Typer lists them, and suggests the nearest one for a mistyped name.
         self.commands = {name: TyperCommand(name) for name in COMMANDS}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or None where there is no such one."""
+        """Return the command, or None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(f"torana.cli.{cmd_name}").app)
+        command = typer.main.get_command(importlib.import_module(f"torana.cli.commands.{cmd_name}").app)
         command.name = cmd_name
-        # Typer adds these to every app; here each app is but a part of one.
+        # Typer adds these options to every app; here each app is a part of one.
         command.params = [param for param in command.params if param.name not in _COMPLETION]
         return command
 
@@ -94,16 +97,16 @@ def options(
 
 
 def main() -> None:
-    """Run a command. What the operator has to mend is a line on standard error, and the exit code is 1 or 2."""
+    """Run a command. An ``OperatorError`` is printed as one line on standard error, with exit code 1 or 2."""
     deny_inspection()
     run_behind_reaper()
-    # What a terminal or a pipe cannot show becomes a question mark.
+    # Characters that the terminal or pipe cannot encode become question marks.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # The agent's library greets whoever runs it on a terminal; what is printed here is ours to choose.
+    # pydantic-ai prints a greeting on a terminal.
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
-    # A command that sets up no log says itself what is wrong.
+    # A command without a log prints its errors itself; this prevents Python's default handler.
     logging.getLogger("torana").addHandler(logging.NullHandler())
     try:
         app(prog_name="torana")
@@ -117,7 +120,7 @@ def main() -> None:
 
 
 def _complain(text: str) -> None:
-    # It imports rich, which a gateway does without.
+    # Imported here because it imports rich, which a gateway does not need.
     from torana.cli.terminal import printable
 
     typer.echo(printable(text), err=True)

@@ -1,4 +1,4 @@
-"""Python's garbage collector, told what it need not look at again and again."""
+"""Exclude long-lived objects from Python's garbage collection."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-#: New objects after which the young ones are looked through; Python's own 700 are few for a server.
+#: The number of new objects before a collection of the youngest; Python's default of 700 is low for a server.
 _YOUNG = 10_000
 
 
 @contextmanager
 def paused_collector() -> Generator[None]:
-    """A block in which nothing is looked through until ``spare_what_stays``: most of what is built stays."""
+    """Disable the garbage collector during the start, because most objects built then stay."""
     gc.disable()
     try:
         yield
@@ -21,10 +21,10 @@ def paused_collector() -> Generator[None]:
 
 
 def spare_what_stays() -> None:
-    """Look through what is made from now on, and never again through what there is at this moment.
+    """Collect only objects that are created from now on.
 
-    The modules and what was built of them are some hundred thousand objects. To look through them takes 0.2 s,
-    in which nobody is answered, and without this that happens every few hundred messages.
+    The imported modules have several hundred thousand objects. Traversing them blocks the gateway for 0.2 s,
+    and without this it happens every few hundred messages.
     """
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])

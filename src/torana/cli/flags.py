@@ -1,4 +1,4 @@
-"""Flags that several commands take, and the settings that follow from them."""
+"""The options that several commands share, and the settings that result from them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ from torana.config import Loaded, load, survey
 
 ConfigFlag = Annotated[
     Path | None,
-    typer.Option("--config", help="The settings file; torana.toml here or in the user's directory by default."),
+    typer.Option(
+        "--config",
+        help=(
+            "The settings file. Default: torana.toml in the current directory "
+            "or the user's configuration directory."
+        ),
+    ),
 ]
 DataDirFlag = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the database, logs and skills are (TORANA_DATA_DIR).")
+    Path | None,
+    typer.Option("--data-dir", help=("The directory of the database, logs and skills (TORANA_DATA_DIR).")),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def settings_from(**flags: Any) -> Loaded:
-    """The settings of this directory and environment, with warnings told on standard error.
+    """Load the settings of this directory and environment, and print warnings on standard error.
 
     Raises ``ConfigInvalid``.
     """
-    # A copy: secrets are removed from the process's own, and the settings may be read again.
-    return _warned(load(flags=flags, environ=dict(os.environ), cwd=Path.cwd()))
+    # A copy: secrets are removed from the process's environment, and the settings may be reloaded.
+    return _print_warnings(load(flags=flags, environ=dict(os.environ), cwd=Path.cwd()))
 
 
 def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:
-    """The same with the faults, a line for each, in whose place defaults stand; only to find more of them.
+    """Load the settings, with defaults in place of invalid values, and return a line for each error.
 
     Raises ``ConfigInvalid`` for a file that cannot be read.
     """
     loaded, faults = survey(flags=flags, environ=os.environ, cwd=Path.cwd())
-    return _warned(loaded), faults
+    return _print_warnings(loaded), faults
 
 
-def _warned(loaded: Loaded) -> Loaded:
+def _print_warnings(loaded: Loaded) -> Loaded:
     if loaded.warnings:
-        # It imports rich, which a gateway does without.
+        # Imported here because it imports rich, which a gateway does not need.
         from torana.cli.terminal import printable
 
         for line in loaded.warnings:

@@ -1,4 +1,4 @@
-"""A running gateway: it listens at once, loads behind that, and stops in order."""
+"""Run a gateway: listen at once, load in the background, and stop in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 
-from torana import bare_http
+from torana import http11
 from torana.cli.process_secrets import erase_variables
 from torana.config import Loaded
 from torana.errors import OperatorError, Starting
@@ -31,24 +31,24 @@ _log = logging.getLogger(__name__)
 
 
 class _Build(Protocol):
-    """Makes the gateway behind the door, in a thread."""
+    """Builds the gateway in a thread while the socket already listens."""
 
     def __call__(self, loaded: Loaded, *, started: float) -> App: ...
 
 
 def _build(loaded: Loaded, *, started: float) -> App:
-    # The one import of ours inside a function: everything heavy hangs on it, and we listen already.
+    # Imported here because it imports most of the gateway; the socket already listens.
     from torana.app import build
 
     return build(loaded, started=started)
 
 
 class Gateway:
-    """One gateway on one socket, from its start to its end.
+    """A gateway on a socket, from its start to its end.
 
-    It listens and answers ``/health`` while ``build`` still works; every other request is held for ``hold``
-    seconds at most. The first signal lets running turns end, the second one leaves them to the next start.
-    SIGHUP has the settings read again, unless it tells that the terminal is gone: that ends it like any other.
+    It listens and answers ``/health`` while ``build`` still runs; every other request is held for at most
+    ``hold`` seconds. After the first signal running turns may finish; after the second signal they are left to
+    the next start. SIGHUP reloads the settings, unless the terminal was closed: then it stops the gateway.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class Gateway:
         build: _Build = _build,
         hold: float = 15.0,
     ) -> None:
-        """``on_built`` is called before anything is begun, ``on_ready`` when everything is, and ``on_closed``
-        when all of that is closed again; ``run`` may take longer, for threads that do not end.
+        """Call ``on_built`` before the start, ``on_ready`` after it, and ``on_closed`` after the stop.
+
+        ``run`` may return later than ``on_closed``, because of threads that do not end.
         """
         self._loaded = loaded
         self._on_built = on_built
@@ -74,39 +75,39 @@ class Gateway:
         self._app: App | None = None
         self._settled = asyncio.Event()
         self._error: BaseException | None = None
-        self._server = _Server(self._config(), on_signal=self._signalled, on_hangup=self._hung_up)
+        self._server = _Server(self._config(), on_signal=self._on_signal, on_hangup=self._hung_up)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def run(self, listener: socket.socket) -> None:
-        """Serve until a signal or ``stop``. Raises what made the start fail."""
+        """Serve until a signal or ``stop``. Raises the error that prevented the start."""
         self._server.run(sockets=[listener])
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End it, from any thread; what runs is left to the next start."""
+        """Stop the gateway, from any thread; running turns are left to the next start."""
         self._server.should_exit = True
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI: before the gateway is whole, ``/health`` says so and every other request is held."""
+        """Handle ASGI requests. During the start, ``/health`` reports it and other requests wait."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self._app is None and _asks_for_health(scope):
             skills = {"core": 0, "user": 0}
             body = health_body("starting", started=self._started, skills=skills, connectors=[])
-            await bare_http.send_json(send, body)
+            await http11.send_json(send, body)
         elif app := await self._ready():
             await app.asgi(scope, receive, send)
         else:
-            await bare_http.send_unavailable(send, Starting())
+            await http11.send_unavailable(send, Starting())
 
     def _config(self) -> uvicorn.Config:
         proxies = list(self._loaded.settings.trusted_proxies)
-        return bare_http.Config(
+        return http11.Config(
             self,
-            # The rest is for the database, providers, MCP servers and whatever else runs here.
-            most=bare_http.open_files() // 2,
+            # The rest is for the database, providers, MCP servers and others.
+            most=http11.open_files() // 2,
             lifespan="on",
             proxy_headers=bool(proxies),
             forwarded_allow_ips=proxies,
@@ -114,7 +115,7 @@ class Gateway:
         )
 
     async def _ready(self) -> App | None:
-        """The whole gateway, as soon as there is one; None when that takes too long or failed."""
+        """Wait for the built gateway; return None if that fails or takes too long."""
         if self._app is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), self._hold)
@@ -136,8 +137,8 @@ class Gateway:
 
     async def _bring_up(self) -> None:
         try:
-            app = await self._built()
-            # Before any program of an MCP server is started.
+            app = await self._build_app()
+            # Before the programs of MCP servers start.
             erase_variables(app.secret_variables)
             if self._on_built is not None:
                 self._on_built()
@@ -147,13 +148,13 @@ class Gateway:
             self._server.should_exit = True
         else:
             self._app = app
-            _log.info("ready", extra={"seconds": round(time.monotonic() - self._started, 2)})
+            _log.info("gateway_ready", extra={"seconds": round(time.monotonic() - self._started, 2)})
             self._on_ready()
         finally:
             self._settled.set()
 
-    async def _built(self) -> App:
-        """The gateway; where nobody wants it any more by the time that it is there, it is closed."""
+    async def _build_app(self) -> App:
+        """Build the gateway; close it if the start was aborted in the meantime."""
         building = asyncio.create_task(asyncio.to_thread(self._build, self._loaded, started=self._started))
         try:
             return await asyncio.shield(building)
@@ -162,7 +163,7 @@ class Gateway:
                 await (await building).close()
             raise
 
-    def _signalled(self) -> None:
+    def _on_signal(self) -> None:
         self._spawn(self._stop(grace=0 if self._stopping else self._loaded.settings.drain))
         self._stopping = True
 
@@ -175,14 +176,15 @@ class Gateway:
             await self._app.reload.by_signal()
 
     async def _stop(self, *, grace: float) -> None:
-        """Take no more messages, let running turns end, then close the doors."""
-        _log.info("stopping; once more to hurry" if grace else "stopping at once")
+        """Stop accepting messages, let running turns finish, then close the listeners."""
+        hint = {"hint": "press Ctrl-C again to stop at once"} if grace else {}
+        _log.info("gateway_stopping", extra={"grace_seconds": grace} | hint)
         if self._app is not None:
             await self._app.turns.stop(grace=grace)
             if grace:
                 await self._app.connectors.flush(within=_CONNECTION_GRACE)
         self._server.should_exit = True
-        self._settled.set()  # nobody is held any longer
+        self._settled.set()  # release the held requests
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -191,7 +193,7 @@ class Gateway:
 
 
 class _Server(uvicorn.Server):
-    """Hands signals over to the loop instead of ending at once, and raises none of them again at the end."""
+    """Passes signals to the event loop, and does not raise them again at the end."""
 
     def __init__(
         self, config: uvicorn.Config, *, on_signal: Callable[[], None], on_hangup: Callable[[], None]
@@ -203,18 +205,18 @@ class _Server(uvicorn.Server):
         self._on_terminal = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Remember the loop that signals are handed to."""
+        """Store the event loop that receives the signals."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Take SIGHUP too, where uvicorn takes the others."""
+        """Install the handler for SIGHUP together with uvicorn's handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = signal.signal(signal.SIGHUP, self._handle_hangup)
-        # Under nohup it was ignored: there the end of the terminal is of no matter.
+        # Under nohup SIGHUP was ignored: there the end of the terminal must not stop the gateway.
         self._on_terminal = before is not signal.SIG_IGN and _has_terminal()
         try:
             with super().capture_signals():
@@ -229,7 +231,7 @@ class _Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._on_hangup)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Called in the main thread, between any two of its instructions."""
+        """Handle a signal; Python calls this in the main thread between any two instructions."""
         if self._loop is None:
             self.should_exit = True
         else:
@@ -237,7 +239,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ``OperatorError`` for an address that cannot be had."""
+    """Return a listening socket. Raises ``OperatorError`` for an address that is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

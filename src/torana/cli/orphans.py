@@ -1,8 +1,8 @@
-"""Reap orphans where this process adopts them, as the first process of a container does.
+"""Reap orphaned processes if this process adopts them, as the first process of a container does.
 
-A zombie stays until its parent waits for it. The gateway waits for each process that it starts, and so do its
-libraries; a wait for any child would take their results away. So the gateway runs in a child process, and its
-parent does nothing but reap and pass signals on.
+A zombie stays until its parent waits for it. The gateway and its libraries wait for each process that they
+start; a wait for any child would take their results away. So the gateway runs in a child process, and its
+parent only reaps processes and forwards signals.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PASSED_ON = frozenset(
 
 
 def run_behind_reaper() -> None:
-    """Where this process adopts orphans, fork and return in the child; otherwise return at once.
+    """If this process adopts orphans, fork and return in the child; otherwise return at once.
 
     The parent ends with the child, with the same exit code. Call it before any thread is started.
     """
     if not _adopts_orphans():
         return
-    # Where it is ignored, the kernel keeps no exit code.
+    # If SIGCHLD is ignored, the kernel keeps no exit codes.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
     parent = os.getpid()
@@ -47,14 +47,14 @@ def _adopts_orphans() -> bool:
 
 
 def _reap_until_end(child: int) -> int:
-    """Reap children and pass signals on until ``child`` ends; return its exit code as a shell gives it."""
+    """Reap children and forward signals until ``child`` ends; return its exit code as a shell does."""
     while True:
         received = signal.sigwaitinfo(_PASSED_ON | {signal.SIGCHLD})
         if received.si_signo == signal.SIGCHLD:
             code = _reap(child)
             if code is not None:
                 return code if code >= 0 else 128 - code
-        # A positive code is the kernel's: a terminal sends its signals to the child too.
+        # A positive code means that the kernel sent the signal; a terminal sends its signals to the child too.
         elif received.si_code <= 0:
             os.kill(child, received.si_signo)
 
@@ -74,7 +74,7 @@ def _reap(child: int) -> int | None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, if need be at once."""
+    """Ask the kernel to kill this process when its parent ends; exit now if it has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How far something has come, on a terminal and nowhere else."""
+"""Show progress on a terminal; write nothing to any other output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 @contextmanager
 def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
-    """Show a bar on standard error, and give what moves it: called with how many of how many parts are done."""
+    """Show a progress bar on standard error; yield the function that sets its done and total parts."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(label, total=None)

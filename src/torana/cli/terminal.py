@@ -1,4 +1,4 @@
-"""Text from elsewhere (answers, skills, problems) as it may stand on a terminal, and rows of it."""
+"""Print untrusted text (answers, skills, errors) safely on a terminal, also in rows and tables."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from torana.web.visible import escape, escape_hidden
+from torana.characters import escape, escape_hidden
 
-#: Columns in which everything has room.
+#: A width at which no cell is wrapped.
 _ENDLESS = 10_000
 
 _LINE_ENDS = re.compile(r"[\n\t]")
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what could steer the terminal or is not shown; tabs and line feeds stay."""
+    """Return the text with control and invisible characters escaped; tabs and line feeds stay."""
     return escape_hidden(text)
 
 
 def on_one_line(text: str) -> str:
-    """Return ``printable`` text with escapes for tabs and line feeds, too: it cannot look like two lines."""
+    """Return ``printable`` text with tabs and line feeds escaped too, so that it stays on one line."""
     return _LINE_ENDS.sub(lambda found: escape(found[0]), printable(text))
 
 
 def indented(text: str, by: int) -> str:
-    """Return ``printable`` text whose lines, except for the first, begin with so many spaces."""
+    """Return ``printable`` text with all lines but the first indented by this number of spaces."""
     return printable(text).replace("\n", "\n" + " " * by)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print a line for each field; further lines of a value stand below its first one."""
+    """Print a line for each field; indent further lines of a value."""
     for name, value in fields.items():
         typer.echo(f"{name:10} {'-' if value is None else indented(str(value), by=11)}")
 
 
 def print_table(table: Table) -> None:
-    """A table: folded on a terminal, elsewhere with a line for each row."""
+    """Print a table: folded on a terminal, otherwise with a line for each row."""
     if sys.stdout.isatty():
         Console(markup=False, highlight=False, emoji=False).print(table)
     else:
@@ -50,9 +50,9 @@ def print_table(table: Table) -> None:
 
 
 def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a line for each row; on a terminal too narrow for it, a line for each cell.
+    """Print a table with a line for each row; on a terminal that is too narrow, a line for each cell.
 
-    Nothing is cut off: ids are there to be copied, and without a terminal a line is there to be searched.
+    Nothing is cut off, so that ids can be copied and lines can be searched.
     """
     cells = [[Text(on_one_line(cell)) for cell in row] for row in rows]
     table = Table(*(Column(head, no_wrap=True) for head in heads), box=None, pad_edge=False)
@@ -71,7 +71,7 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _print_whole(table: Table) -> None:
-    """A table with a line for each row, however long; no line is filled up to the longest one."""
+    """Print a table with a line for each row, without padding to the longest line."""
     console = Console(markup=False, highlight=False, emoji=False, width=_ENDLESS)
     with console.capture() as lines:
         console.print(table)

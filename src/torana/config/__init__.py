@@ -1,21 +1,21 @@
-"""The gateway's settings: what there is to set (``Settings``), and where it is read from (``load``).
+"""The gateway's settings (``Settings``) and how they are read (``load``).
 
-=============  ====================================================
-``settings``   every setting, with bounds, default and description
-``fields``     the kinds of values
-``wording``    how values and settings are put into words
-``sources``    flags, variables, ``.env``, settings file
-``faults``     what is wrong, a line for each
-``safety``     which token is needed where
-``spending``   whether what is limited in money can be counted
-``loading``    all of it together
-=============  ====================================================
+=======================  ====================================================
+``settings``             every setting, with bounds, default and description
+``fields``               the types of values
+``formatting``           values and settings as texts for messages
+``sources``              flags, variables, ``.env``, settings file
+``validation_messages``  a line for each fault
+``safety``               which listen addresses need a token
+``spending``             whether every limited model has a price
+``loading``              all sources together
+=======================  ====================================================
 """
 
 from torana.config.fields import is_loopback
+from torana.config.formatting import describe_allowed_values
 from torana.config.loading import Loaded, load, models_as_read, survey
 from torana.config.settings import FLAGS, PREFIX, SECRETS, TABLES, Settings, flag, variable
-from torana.config.wording import allowed
 
 __all__ = [
     "FLAGS",
@@ -24,7 +24,7 @@ __all__ = [
     "TABLES",
     "Loaded",
     "Settings",
-    "allowed",
+    "describe_allowed_values",
     "flag",
     "is_loopback",
     "load",

@@ -1,4 +1,4 @@
-"""The kinds of values that settings hold: how each is checked, and how it is described to people."""
+"""The types of the settings: how each is validated, and how it is described in messages."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a value, or each item of a list, may be: words that follow "is not …"."""
+    """The allowed values of a setting or of a list's items, as the words after "is not …"."""
 
     words: str
 
 
 def split(value: object) -> object:
-    """The items of a list written as one text: a JSON array, or values between commas."""
+    """Split a list that is written as one text: a JSON array, or values separated by commas."""
     if not isinstance(value, str):
         return value
     if not value.lstrip().startswith("["):
@@ -47,7 +47,7 @@ def split(value: object) -> object:
 
 
 def document(value: object) -> object:
-    """What a text means as JSON; anything else as it is."""
+    """Return a text parsed as JSON; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -57,12 +57,12 @@ def document(value: object) -> object:
 
 
 def lower(value: object) -> object:
-    """A text in lower case; anything else as it is."""
+    """Return a text in lower case, and any other value unchanged."""
     return value.lower() if isinstance(value, str) else value
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine reaches ``host``; of all names only ``localhost`` is believed."""
+    """Return whether only this machine can reach ``host``. The only such name is ``localhost``."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def system_timezone() -> str:
-    """The system's IANA zone, or ``UTC`` where it names none that is known."""
+    """Return the system's IANA time zone, or ``UTC`` if it has none that is known."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return _zone(tzlocal.get_localzone_name() or "UTC")
@@ -78,7 +78,7 @@ def system_timezone() -> str:
         return "UTC"
 
 
-# The checks raise ValueError without words: the words are those of the field's `Allowed`.
+# The validators raise ValueError without a text: the text comes from the field's `Allowed`.
 
 
 def _demand(condition: bool, value: T) -> T:
@@ -108,7 +108,7 @@ def _url(text: str) -> str:
 
 
 def _origin(text: str) -> str:
-    # As browsers send it: lower case, without a default port and without a slash at the end (RFC 6454).
+    # Browsers send an origin in lower case, without a default port and trailing slash (RFC 6454).
     url = HttpUrl(_url(text))
     return _demand(url.path in {None, "/"}, str(url).rstrip("/"))
 
@@ -124,7 +124,7 @@ def _path(value: object) -> object:
     if not isinstance(value, str | Path):
         return value
     text = str(value)
-    text.encode()  # a path that UTF-8 cannot write could be neither printed nor logged
+    text.encode()  # a path that UTF-8 cannot encode cannot be printed or logged
     try:
         return _demand(text != "" and "\0" not in text, Path(text)).expanduser()
     except RuntimeError:
@@ -163,7 +163,7 @@ BaseUrl = Annotated[
     Allowed("an http or https URL without credentials, query and fragment, such as http://127.0.0.1:8000/v1"),
 ]
 
-#: NoDecode: pydantic-settings would take a list from a variable as JSON only; ``split`` takes commas too.
+#: NoDecode: pydantic-settings parses a list in a variable as JSON; ``split`` also accepts commas.
 ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(split), Field(max_length=100)]
 
 Hosts = Annotated[
@@ -190,7 +190,7 @@ Functions = Annotated[
     Allowed("a function such as mytools.weather:forecast"),
 ]
 
-#: A table for each connector, by its account's name; from a variable it is JSON.
+#: A table for each connector, by its account's name. In a variable it is JSON.
 ConnectorTables = Annotated[
     Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], Mapping[str, Any]],
     NoDecode,
@@ -207,7 +207,7 @@ PermissionRules = Annotated[
     Allowed("a table with tool and permission (allow, ask or deny), perhaps user, token and skill"),
 ]
 
-#: A table for each MCP server, by its name, and under ``mcpServers`` those in the shape of other clients.
+#: A table for each MCP server by its name, and under ``mcpServers`` those in the format of other clients.
 McpTables = Annotated[
     Mapping[str, Mapping[str, Any]],
     NoDecode,

@@ -1,4 +1,4 @@
-"""Flags, environment, ``.env`` and the settings file become one ``Settings``."""
+"""Read flags, environment, ``.env`` and the settings file into one ``Settings``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 from pydantic import ValidationError
 
-from torana.config import faults, safety, spending
+from torana.config import safety, spending, validation_messages
 from torana.config.settings import Settings
 from torana.config.sources import (
     Source,
@@ -26,31 +26,31 @@ from torana.config.sources import (
 )
 from torana.errors import ConfigInvalid
 
-#: The name of a settings file that is found without being named.
+#: The name of a settings file that is read without being named.
 FILE_NAME = "torana.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """The settings, and what there is to tell about them."""
+    """The settings, their origins and warnings about them."""
 
     settings: Settings
-    #: Where each setting came from: "default", ".env", "file …", "environment TORANA_PORT", "flag --port".
+    #: The origin of each setting: "default", ".env", "file …", "environment TORANA_PORT", "flag --port".
     origins: Mapping[str, str]
-    #: Lines for the operator: what was ignored, reinterpreted or is unsafe.
+    #: Lines for the operator about values that were ignored, reinterpreted or are unsafe.
     warnings: tuple[str, ...]
-    #: The process's environment over that of ``.env``, for the keys that providers look for. Never print it.
+    #: The process's environment over the variables of ``.env``, for the keys of providers. Never print it.
     provider_environ: Mapping[str, str] = field(repr=False)
-    #: Reads the same places once more: what they say now. Raises ``ConfigInvalid``.
+    #: Reads the same sources again. Raises ``ConfigInvalid``.
     again: Callable[[], Loaded] = field(repr=False, compare=False)
-    #: A line about a setting with the place where that was given.
+    #: Adds the origin of a setting to a line about it.
     placed: Callable[[str], str] = field(repr=False, compare=False)
-    #: The settings in whose place defaults stand, for what was given is wrong; see ``survey``.
+    #: The settings whose values are invalid and have been replaced by defaults; see ``survey``.
     wrong: frozenset[str] = frozenset()
 
     @contextmanager
     def placing(self) -> Generator[None]:
-        """What is found to be wrong within tells where it was written: each line of a ``ConfigInvalid``."""
+        """Add the origin of the setting to each line of a ``ConfigInvalid`` that is raised inside."""
         try:
             yield
         except ConfigInvalid as error:
@@ -64,15 +64,16 @@ def load(
     cwd: Path,
     user_dir: Path | None = None,
 ) -> Loaded:
-    """Read the settings; of several sources that name one, the strongest counts.
+    """Read the settings. If several sources have a setting, the strongest source counts.
 
-    From strong to weak: ``flags``, the ``TORANA_*`` variables of ``environ``, those of the ``.env`` in
-    ``cwd``, the settings file, the defaults. The settings file is the one named by the flag ``config`` or
-    by ``TORANA_CONFIG``, else ``torana.toml`` in ``cwd``, else in ``user_dir`` (the user's configuration
-    directory). A relative path starts at ``cwd``, in a settings file at the file's directory. Flags that
-    are None and variables that are empty count as not given, save an empty token, which is refused.
+    From strong to weak: ``flags``, the ``TORANA_*`` variables of ``environ``, those of ``.env`` in ``cwd``, the
+    settings file, the defaults. The settings file is the one named by the flag ``config`` or by
+    ``TORANA_CONFIG``, else ``torana.toml`` in ``cwd``, else in ``user_dir`` (the user's configuration
+    directory).
 
-    Raises ``ConfigInvalid`` with a line for each fault.
+    A relative path starts at ``cwd``, or in a settings file at the file's directory. Flags that are None and
+    variables that are empty count as not given, except an empty token, which is refused. Raises
+    ``ConfigInvalid`` with a line for each fault.
     """
     loaded, found = survey(flags=flags, environ=environ, cwd=cwd, user_dir=user_dir)
     if found:
@@ -87,10 +88,10 @@ def survey(
     cwd: Path,
     user_dir: Path | None = None,
 ) -> tuple[Loaded, list[str]]:
-    """Read them as ``load`` does: the settings, and a line for each fault.
+    """Read the settings as ``load`` does, and return them with a line for each fault.
 
-    Where there is one, the setting's default stands in the place of what is wrong, to look for more faults and
-    not to be served. Raises ``ConfigInvalid`` for a file that cannot be read.
+    Invalid values are replaced by defaults, to find more faults; such settings must not be served. Raises
+    ``ConfigInvalid`` for a file that cannot be read.
     """
     given = {name: value for name, value in flags.items() if value not in (None, (), [])}
     dotenv = read_dotenv(cwd / ".env")
@@ -101,33 +102,32 @@ def survey(
         from_dotenv(dotenv, cwd=cwd),
         *_settings_file(given.get("config"), variables=variables, cwd=cwd, user_dir=user_dir),
     ]
-    settings, wrong, found = _validated(sources)
+    settings, wrong, found = _validate_settings(sources)
     found = [*dotenv.faults, *found]
-    where = partial(faults.where, sources=sources)
+    where = partial(validation_messages.where, sources=sources)
     as_read = settings.model_copy(update={"model": models_as_read(settings)})
-    if not found:  # what follows from several settings may follow from a wrong one
-        found = safety.refusals(settings, where=where) or spending.unpriced(as_read, where=where)
+    if not found:  # checks of several settings are not meaningful with an invalid one
+        found = safety.refusals(settings, where=where) or spending.find_unpriced_models(as_read, where=where)
     loaded = Loaded(
         settings=as_read,
         origins={name: _origin(name, sources) for name in Settings.model_fields},
         warnings=(
-            *faults.unknown_variables(variables),
+            *validation_messages.unknown_variables(variables),
             *([] if found else safety.cautions(settings, where=where)),
             *_rereadings(settings, where),
         ),
         provider_environ=variables,
         again=partial(load, flags=flags, environ=environ, cwd=cwd, user_dir=user_dir),
-        placed=partial(faults.placed, sources=sources),
+        placed=partial(validation_messages.add_origin, sources=sources),
         wrong=wrong,
     )
     return loaded, found
 
 
 def models_as_read(settings: Settings) -> tuple[str, ...]:
-    """The model names, ``openai:x`` as ``openai-chat:x`` where a base URL is set.
+    """Return the model names, with ``openai:x`` as ``openai-chat:x`` if a base URL is set.
 
-    Servers that speak OpenAI's protocol offer Chat Completions; few offer the Responses API, for which
-    ``openai:`` stands otherwise.
+    ``openai:`` means the Responses API. Few other servers offer it; they offer Chat Completions.
     """
     if settings.model_base_url is None:
         return settings.model
@@ -145,19 +145,19 @@ def _settings_file(
     if variables.get("TORANA_CONFIG"):
         return [from_file(_at(cwd, variables["TORANA_CONFIG"]), cwd=cwd, named_by="TORANA_CONFIG=")]
     candidates = (cwd / FILE_NAME, (user_dir or platformdirs.user_config_path("torana")) / FILE_NAME)
-    # Whatever has the name is meant to be read: a directory of it is what a container makes of a missing file.
+    # A directory with this name is an error too: a container creates one in place of a missing file.
     return [from_file(path, cwd=cwd) for path in candidates if is_there(path)][:1]
 
 
 def _at(cwd: Path, named: object) -> Path:
     try:
         return cwd / Path(str(named)).expanduser()
-    except RuntimeError:  # the home of a user who does not exist: a missing file like any other
+    except RuntimeError:  # the home directory of an unknown user counts as a missing file
         return cwd / str(named)
 
 
-def _validated(sources: Sequence[Source]) -> tuple[Settings, frozenset[str], list[str]]:
-    """The settings, without those that are wrong; the names of these, and a line for each fault."""
+def _validate_settings(sources: Sequence[Source]) -> tuple[Settings, frozenset[str], list[str]]:
+    """Return the settings without invalid values, the names of these, and a line for each fault."""
     values = dict(ChainMap(*(dict(source.values) for source in sources)))
     try:
         return Settings.model_validate(values), frozenset(), []
@@ -165,11 +165,11 @@ def _validated(sources: Sequence[Source]) -> tuple[Settings, frozenset[str], lis
         found = error.errors(include_url=False, include_context=False)
         wrong = frozenset(str(fault["loc"][0]) for fault in found)
         right = {name: value for name, value in values.items() if name not in wrong}
-        return Settings.model_validate(right), wrong, faults.fault_lines(error, sources=sources)
+        return Settings.model_validate(right), wrong, validation_messages.fault_lines(error, sources=sources)
 
 
 def _origin(name: str, sources: Sequence[Source]) -> str:
-    source = faults.source_of(name, sources=sources)
+    source = validation_messages.source_of(name, sources=sources)
     return source.origin(name) if source else "default"
 
 

@@ -1,4 +1,4 @@
-"""Where the gateway may be reached: on which ports, when from other machines, and with which token."""
+"""Check the exposure of the gateway: its ports, its listen addresses and its token."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 
 from torana.config.fields import is_loopback
+from torana.config.formatting import format_value
 from torana.config.settings import Settings
-from torana.config.wording import shown
 
-#: Characters below which a token can be guessed.
+#: A shorter token can be guessed.
 STRONG_LENGTH = 16
 
 _MAKE_ONE = 'make one with python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
-#: What examples and forgotten templates leave behind, compared without case and signs.
+#: Values from examples and templates, compared without case and punctuation.
 _PLACEHOLDERS = re.compile(
     r"undefined|null|none|nil|password|secret|token|test|default|admin|example"
     r"|.*(change|replace)(me|this|it|with).*|.*placeholder.*|(insert)?your(gateway|secret|api|bearer|torana)*token.*"
@@ -22,9 +22,9 @@ _TEMPLATE = re.compile(r"\$\{.*\}|\{\{.*\}\}|<.*>")
 
 
 def refusals(settings: Settings, *, where: Callable[[str], str]) -> list[str]:
-    """Why these settings must not be served: a line for each reason.
+    """Return the reasons why these settings must not be served, one line each.
 
-    ``where`` tells how a message about a setting begins.
+    ``where`` returns the start of a message about a setting.
     """
     return [*_same_port(settings, where), *_reachable(settings, where)]
 
@@ -41,21 +41,25 @@ def _reachable(settings: Settings, where: Callable[[str], str]) -> list[str]:
     if settings.gateway_token is None:
         return [] if settings.allow_open else [_open(settings, where)]
     weak = weakness(settings.gateway_token.get_secret_value())
-    return [f"{where('gateway_token')}: {weak}, and {_reached(settings)}; {_MAKE_ONE}"] if weak else []
+    return (
+        [f"{where('gateway_token')}: {weak}, and {_describe_listen_addresses(settings)}; {_MAKE_ONE}"]
+        if weak
+        else []
+    )
 
 
 def cautions(settings: Settings, *, where: Callable[[str], str]) -> list[str]:
-    """What an operator should know of settings that may be served: a line for each."""
+    """Return one line for each risk that the operator should know before the gateway starts."""
     if settings.gateway_token is not None:
         weak = weakness(settings.gateway_token.get_secret_value())
         return [f"{where('gateway_token')}: {weak}; {_MAKE_ONE}"] if weak else []
     if is_loopback(settings.host):
         return []
-    return [f"{_unguarded(settings)}; whoever reaches it may use the agent"]
+    return [f"{_describe_open_gateway(settings)}; everyone who reaches it can use the agent"]
 
 
 def weakness(token: str) -> str | None:
-    """What makes the token easy to guess, or None."""
+    """Return the reason why the token is easy to guess, or None."""
     if _TEMPLATE.fullmatch(token) or _PLACEHOLDERS.fullmatch(re.sub(r"[\W_]", "", token.lower())):
         return "the token is a placeholder"
     if len(token) < STRONG_LENGTH:
@@ -67,14 +71,14 @@ def weakness(token: str) -> str | None:
 
 def _open(settings: Settings, where: Callable[[str], str]) -> str:
     return (
-        f"{where('host')}: {_unguarded(settings)}; set TORANA_GATEWAY_TOKEN ({_MAKE_ONE}), "
-        "or TORANA_ALLOW_OPEN=true to let everybody in"
+        f"{where('host')}: {_describe_open_gateway(settings)}; set TORANA_GATEWAY_TOKEN ({_MAKE_ONE}), "
+        "or TORANA_ALLOW_OPEN=true to allow everyone"
     )
 
 
-def _unguarded(settings: Settings) -> str:
-    return f"no token is set, and {_reached(settings)}"
+def _describe_open_gateway(settings: Settings) -> str:
+    return f"no token is set, and {_describe_listen_addresses(settings)}"
 
 
-def _reached(settings: Settings) -> str:
-    return f"{shown(settings.host)} is reached from other machines"
+def _describe_listen_addresses(settings: Settings) -> str:
+    return f"{format_value(settings.host)} is reached from other machines"

@@ -1,4 +1,4 @@
-"""Every setting of the gateway: its name, its bounds, its default and what it is for."""
+"""Every setting of the gateway: its name, bounds, default and description."""
 
 from __future__ import annotations
 
@@ -33,167 +33,211 @@ from torana.config.fields import (
     system_timezone,
 )
 
-#: What every environment variable of the gateway begins with.
+#: The prefix of every environment variable of the gateway.
 PREFIX = "TORANA_"
 
-#: The settings that ``torana serve`` also takes on its command line; a secret is never among them.
+#: The settings that ``torana serve`` also accepts as flags. No secret is one of them.
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
-#: Never shown: not in a message, not by ``config show``, not in a log.
+#: Secrets: never shown in messages, by ``config show`` or in logs.
 SECRETS = frozenset({"gateway_token", "model_api_key", "search_api_key"})
 
-#: Tables in which there are secrets: only their names are shown.
+#: Tables that contain secrets: only the names of their entries are shown.
 TABLES = frozenset({"connectors", "mcp"})
 
 
 class Settings(BaseModel):
-    """What the gateway is told by its operator: checked, complete and frozen.
+    """The operator's settings: validated, complete and frozen.
 
-    ``load`` makes it from flags, environment and files; made directly it holds its arguments and the defaults.
+    ``load`` builds them from flags, environment and files. Built directly, they have the arguments and
+    defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     host: Host = Field(
         default="127.0.0.1",
-        description="The address to listen on; one that other machines reach needs `gateway_token`.",
+        description=(
+            "The address to listen on. An address that other machines can reach requires `gateway_token`."
+        ),
     )
     port: Whole = Field(default=18789, ge=1, le=65535, description="The TCP port to listen on.")
     gateway_token: Secret = Field(
         default=None,
-        description="The token that every request but `GET /health` must carry; at least 16 characters where "
-        "other machines reach the gateway.",
+        description=(
+            "The token that every request except `GET /health` must carry. It has at least "
+            "16 characters if other machines can reach the gateway."
+        ),
     )
     allow_open: bool = Field(
         default=False,
-        description="Let the gateway listen without a token on an address that other machines reach; whoever "
-        "reaches it may then use the agent.",
+        description=(
+            "Allow an address that other machines can reach without a token. Everyone who "
+            "reaches it can then use the agent."
+        ),
     )
     allowed_hosts: Hosts = Field(
         default=(),
-        description="Names under which a gateway without a token answers besides those of this machine; add "
-        "the name that a proxy or a browser uses.",
+        description=(
+            "Host names that a gateway without a token accepts besides the names of this "
+            "machine. Add the name that your proxy or browser uses."
+        ),
     )
     trusted_proxies: Networks = Field(
         default=(),
-        description="Addresses of reverse proxies whose `X-Forwarded-For` is believed; nobody's is by default.",
+        description=(
+            "Addresses of reverse proxies whose `X-Forwarded-For` header is trusted. By "
+            "default none is trusted."
+        ),
     )
     cors_origins: Origins = Field(
-        default=(), description="Origins of web pages whose scripts may call the gateway (CORS)."
+        default=(), description=("Origins of web pages that may call the gateway from a browser (CORS).")
     )
     data_dir: Directory = Field(
         default_factory=lambda: platformdirs.user_data_path("torana"),
-        description="The directory of the database, the logs and the installed skills; one gateway uses it at "
-        "a time.",
+        description=(
+            "The directory of the database, the logs and the installed skills. Only one "
+            "gateway can use it at a time."
+        ),
     )
     skills_dir: Directory = Field(
         default_factory=lambda checked: checked["data_dir"] / "skills",
-        description="The directory of your own skills, one folder for each.",
+        description="The directory of your own skills, with one folder for each skill.",
     )
     model: Models = Field(
         default=("builtin",),
-        description="The language model, or several, of which each stands in for those before it; `builtin` "
-        "needs no key.",
+        description=(
+            "The language model. With several models, each is the fallback for the models "
+            "before it. `builtin` needs no key."
+        ),
     )
     model_base_url: BaseUrl = Field(
         default=None,
-        description="The address of an OpenAI-compatible server to use instead of the provider's own; with "
-        "it, `openai:` is read as `openai-chat:`.",
+        description=(
+            "The address of an OpenAI-compatible server to use instead of the provider's own "
+            "server. With it, `openai:` means `openai-chat:`."
+        ),
     )
     model_api_key: Secret = Field(
         default=None,
-        description="The key for the model's provider; without it the provider's own variable is used, such "
-        "as `OPENAI_API_KEY`.",
+        description=(
+            "The API key of the model's provider. By default the provider's own variable is "
+            "used, such as `OPENAI_API_KEY`."
+        ),
     )
     model_files: FileKinds = Field(
         default=("text",),
-        description="What of the files that come with messages from chat platforms the model is handed: "
-        "`text`, and of a model that can look at them `image` and `pdf`. Everything else is only named to it; "
-        "to `builtin` everything is.",
+        description=(
+            "The kinds of files from chat platforms that the model receives: `text`, and "
+            "`image` and `pdf` for a model that accepts them. Of other files the model "
+            "receives only the name; `builtin` receives only names."
+        ),
     )
     embedding_model: EmbeddingModel = Field(
         default=None,
-        description="The model by which memories are also found by their meaning; without it by their words "
-        "alone. `model_base_url` and `model_api_key` count for it too where its provider is the model's.",
+        description=(
+            "The embedding model that finds memories by meaning. Without it memories are "
+            "found by words only. `model_base_url` and `model_api_key` also apply to it if "
+            "it has the same provider as the model."
+        ),
     )
     persona: Text = Field(
         default="You are a helpful assistant. Answer briefly and plainly, in the language of the question. "
         "Use a tool where it knows better than you, and say so when you do not know.",
-        description="The instructions with which every conversation begins.",
+        description="The instructions at the start of every conversation.",
     )
     timezone: Zone = Field(
         default_factory=system_timezone,
-        description="The time zone in which the agent tells and understands times.",
+        description="The time zone in which the agent reads and writes times.",
     )
     history_messages: Whole = Field(
         default=40,
         ge=1,
         le=1000,
-        description="How many of a session's newest messages the model sees; fewer cost less, more remember "
-        "more.",
+        description=(
+            "The number of a session's newest messages that the model receives. Fewer "
+            "messages cost less; more messages give more context."
+        ),
     )
     compact: bool = Field(
         default=True,
-        description="Let the model summarise what it is not shown any more of a long session, so that it "
-        "knows of it; `builtin` never does.",
+        description=(
+            "Let the model summarise the messages of a long session that it no longer "
+            "receives. `builtin` never does."
+        ),
     )
     session_days: Whole = Field(
         default=0,
         ge=0,
         le=36_500,
-        description="Days after which a session in which nothing was said or answered is deleted; 0 keeps all.",
+        description=("Days without a message or reply after which a session is deleted. 0 keeps all sessions."),
     )
     recall_in_rooms: bool = Field(
         default=False,
-        description="Recall a user's private memory also in a channel where more than one user has spoken; the "
-        "others there read the answer.",
+        description=(
+            "Recall a user's private memories also in a channel with several users. The "
+            "other users can read the answer."
+        ),
     )
     rate_per_user: Whole = Field(
         default=20,
         ge=0,
         le=100_000,
-        description="Messages that one user may send in a minute; 0 lifts the limit.",
+        description="Messages that one user may send in a minute. 0 disables the limit.",
     )
     rate_global: Whole = Field(
         default=100,
         ge=0,
         le=100_000,
-        description="Messages that all users together may send in a minute; 0 lifts the limit.",
+        description="Messages that all users together may send in a minute. 0 disables the limit.",
     )
     limits_per_user: BudgetLimits = Field(
         default=(),
-        description="What each user may send and spend, such as `500 messages/day`, `2000000 tokens/month`, "
-        "`5 usd/month`, `100000 tokens/minute`, and `3 turns` without an answer at once.",
+        description=(
+            "Limits for each user, such as `500 messages/day`, `2000000 tokens/month`, `5 "
+            "usd/month`, `100000 tokens/minute`, and `3 turns` (unanswered messages at a "
+            "time)."
+        ),
     )
     limits_per_token: TokenLimits = Field(
         default=(),
-        description="The same for each token but the gateway's own; here also `20 messages/minute`.",
+        description=(
+            "Limits for each created token (not the gateway token). Here `20 messages/minute` is allowed too."
+        ),
     )
-    limits_global: BudgetLimits = Field(default=(), description="The same for all together.")
+    limits_global: BudgetLimits = Field(default=(), description="Limits for the whole gateway.")
     prices: OwnPrices = Field(
         default=(),
-        description="Prices of models in dollars per million input and output tokens, such as "
-        "`openai-chat:my-model 0.15 0.60`; they stand above those that are known.",
+        description=(
+            "Prices of models in dollars per million input and output tokens, such as "
+            "`openai-chat:my-model 0.15 0.60`. They replace known prices."
+        ),
     )
     max_output_tokens: Whole = Field(
         default=4096,
         ge=1,
         le=1_000_000,
-        description="How many tokens a model may answer with in one call; it holds, and is held back, where "
-        "tokens or money are limited.",
+        description=(
+            "The maximum number of output tokens of one model call. It applies, and is "
+            "reserved before each call, if tokens or money are limited."
+        ),
     )
     max_response_bytes: Whole = Field(
         default=1_048_576,
         ge=1_024,
         le=1_073_741_824,
-        description="Bytes of text, thinking and tool calls in one response of a model; a larger response is "
-        "cut off, and its turn fails.",
+        description=(
+            "The maximum number of bytes of text, thinking and tool calls in one model "
+            "response. A larger response is cut off, and its turn fails."
+        ),
     )
     wait: Whole = Field(
         default=300,
         ge=1,
         le=86_400,
-        description="Seconds that a plain request waits for its answer before it gets 504; the turn goes on.",
+        description=(
+            "Seconds that a request waits for its answer before it gets status 504. The turn continues."
+        ),
     )
     turn_timeout: Whole = Field(
         default=600,
@@ -205,140 +249,185 @@ class Settings(BaseModel):
         default=50,
         ge=1,
         le=1000,
-        description="How often one turn may ask the model, in all its attempts; then it fails.",
+        description=(
+            "The maximum number of model calls of one turn, in all its attempts. After that the turn fails."
+        ),
     )
     turn_tool_calls: Whole = Field(
-        default=100, ge=1, le=10_000, description="How many tools one turn may call; then it fails."
+        default=100,
+        ge=1,
+        le=10_000,
+        description=("The maximum number of tool calls of one turn. After that the turn fails."),
     )
     turn_tokens: Whole = Field(
-        default=0, ge=0, le=1_000_000_000, description="How many tokens one turn may take; 0 lifts the limit."
+        default=0,
+        ge=0,
+        le=1_000_000_000,
+        description=("The maximum number of tokens of one turn. 0 disables the limit."),
     )
     concurrency: Whole = Field(
-        default=100, ge=1, le=10_000, description="How many turns run at once; the others wait for a place."
+        default=100,
+        ge=1,
+        le=10_000,
+        description=("The maximum number of turns that run at a time. Other turns are queued."),
     )
     queue_per_session: Whole = Field(
         default=20,
         ge=1,
         le=10_000,
-        description="Messages of one session that may have no answer yet; more are refused with 429.",
+        description=(
+            "The maximum number of unanswered messages of one session. More are refused with status 429."
+        ),
     )
     queue_per_user: Whole = Field(
         default=50,
         ge=1,
         le=10_000,
-        description="Messages of one user that may have no answer yet; more are refused with 429.",
+        description=(
+            "The maximum number of unanswered messages of one user. More are refused with status 429."
+        ),
     )
     queue: Whole = Field(
         default=1000,
         ge=1,
         le=100_000,
-        description="Messages in all that may have no answer yet; more are refused with 503.",
+        description=(
+            "The maximum number of unanswered messages of the whole gateway. More are refused with status 503."
+        ),
     )
     schedules_per_user: Whole = Field(
         default=50,
         ge=0,
         le=10_000,
-        description="Reminders and scheduled tasks that one user may have that have not ended; 0 allows none.",
+        description=("The maximum number of active reminders and scheduled tasks of one user. 0 allows none."),
     )
     schedule_min_minutes: Whole = Field(
         default=5,
         ge=1,
         le=1440,
-        description="Minutes that must lie between two times of a schedule with a rule, at least.",
+        description="The minimum number of minutes between two runs of a recurring schedule.",
     )
     schedule_firings_per_day: Whole = Field(
         default=300,
         ge=1,
         le=100_000,
-        description="How often one user's schedules may be fired in a day (UTC); more are missed.",
+        description=(
+            "The maximum number of runs of one user's schedules in a day (UTC). Further runs are skipped."
+        ),
     )
     max_crashes: Whole = Field(
         default=3,
         ge=1,
         le=1000,
-        description="After so many deaths of the gateway alone with one message, that message is given up.",
+        description=(
+            "The number of crashes while a message is processed alone before the message is marked as failed."
+        ),
     )
     drain: Whole = Field(
         default=30,
         ge=0,
         le=3600,
-        description="Seconds that running turns get when the gateway is stopped; the next start goes on with "
-        "the rest.",
+        description=(
+            "Seconds that running turns get to finish when the gateway is stopped. The next "
+            "start continues the others."
+        ),
     )
     tools: Functions = Field(
         default=(),
-        description="Python functions of your own that the agent may call, each as `package.module:function`.",
+        description=("Your own Python functions that the agent may call, each as `package.module:function`."),
     )
     permissions: PermissionRules = Field(
         default=(),
-        description="Which tools may run, for whom: a table for each rule, `[[permissions]]`, of which the "
-        "first that fits holds; without one the tool's own default. `ask` has somebody approve each call.",
+        description=(
+            "Rules for tools, each a table `[[permissions]]`. The first matching rule "
+            "applies; without a match, the tool's own default applies. With `ask`, a person "
+            "approves each call."
+        ),
     )
     approval_minutes: Whole = Field(
         default=60,
         ge=1,
         le=10_080,
-        description="Minutes after which a call that nobody approved is denied.",
+        description="Minutes after which a call without an approval is denied.",
     )
     mcp: McpTables = Field(
         default={},
-        description="The MCP servers whose tools the agent may use, a table for each: `[mcp.time]` with "
-        '`command` or `url`. A value such as `"$API_KEY"` is taken from that environment variable.',
+        description=(
+            "The MCP servers whose tools the agent may use, each a table such as "
+            '`[mcp.time]` with `command` or `url`. A value such as `"$API_KEY"` is read from '
+            "that environment variable."
+        ),
     )
     mcp_config: OptionalFile = Field(
         default=None,
-        description="A JSON file with more MCP servers, under `mcpServers` as other clients keep them.",
+        description=("A JSON file with more MCP servers under `mcpServers`, in the format of other clients."),
     )
     web_allow: Hosts = Field(
         default=(),
-        description="Hosts that the agent may fetch from although they are not on the public internet, such "
-        "as a wiki of yours, or are this machine or on a network that it is connected to.",
+        description=(
+            "Hosts that the agent may fetch from although they are not on the public "
+            "internet: this machine, or hosts of a private network such as a wiki."
+        ),
     )
     web_deny: Hosts = Field(
-        default=(), description="Hosts that the agent never fetches from, with everything below them."
+        default=(), description="Hosts that the agent never fetches from, including their subdomains."
     )
     search: Annotated[Literal["none", "searxng", "brave", "tavily"], BeforeValidator(lower)] = Field(
-        default="none", description="The service by which the agent searches the web."
+        default="none", description="The service with which the agent searches the web."
     )
     search_url: BaseUrl = Field(
         default=None,
-        description="The address of your SearXNG instance, or of a proxy before another service; it may be a "
-        "private one.",
+        description=(
+            "The address of your SearXNG instance, or of a proxy in front of another "
+            "service. It may be a private address."
+        ),
     )
-    search_api_key: Secret = Field(default=None, description="The key for the search service.")
+    search_api_key: Secret = Field(default=None, description="The API key of the search service.")
     workspace_megabytes: Whole = Field(
-        default=100, ge=1, le=1_000_000, description="How much one user may keep in files of the agent's."
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description=("Megabytes of files that the agent may store for one user."),
     )
     workspace_files: Whole = Field(
-        default=1000, ge=1, le=100_000, description="How many files one user may keep."
+        default=1000,
+        ge=1,
+        le=100_000,
+        description=("The maximum number of files that the agent stores for one user."),
     )
     connectors: ConnectorTables = Field(
         default={},
-        description="The chat platforms to connect to, a table for each: `[connectors.telegram]`. A value "
-        'such as `"$BOT_TOKEN"` is taken from that environment variable.',
+        description=(
+            "The chat platforms to connect to, each a table such as `[connectors.telegram]`. "
+            'A value such as `"$BOT_TOKEN"` is read from that environment variable.'
+        ),
     )
     hooks_port: Whole = Field(
         default=0,
         ge=0,
         le=65535,
-        description="The port on which platforms that call the gateway reach it, at `/hooks/{account}`, and "
-        "nothing else is served; 0 is none.",
+        description=(
+            "The port for calls from chat platforms at `/hooks/{account}`. The port serves "
+            "nothing else. 0 disables it."
+        ),
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
-        default="info", description="The least severe events that are logged."
+        default="info", description="The lowest level of events that are logged."
     )
     log_format: Annotated[Literal["auto", "console", "json"], BeforeValidator(lower)] = Field(
         default="auto",
-        description="How logs are written: for people (`console`), as JSON lines (`json`), or for people on a "
-        "terminal and as JSON elsewhere (`auto`).",
+        description=(
+            "The format of logs: readable lines (`console`), JSON lines (`json`), or "
+            "readable lines on a terminal and JSON otherwise (`auto`)."
+        ),
     )
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting: ``TORANA_PORT`` for ``port``."""
+    """Return the environment variable of a setting: ``TORANA_PORT`` for ``port``."""
     return f"{PREFIX}{name.upper()}"
 
 
 def flag(name: str) -> str:
-    """The command line flag of a setting: ``--data-dir`` for ``data_dir``."""
+    """Return the command line flag of a setting: ``--data-dir`` for ``data_dir``."""
     return f"--{name.replace('_', '-')}"

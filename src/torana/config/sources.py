@@ -1,4 +1,4 @@
-"""The places that settings come from, each read into one ``Source``."""
+"""The sources of settings, each read into a ``Source``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from dotenv.parser import parse_stream
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
+from torana.config.formatting import shown_path
 from torana.config.settings import PREFIX, Settings, flag, variable
-from torana.config.wording import shown_path
 from torana.errors import ConfigInvalid
 
-#: Bytes that a settings file or a ``.env`` may have.
+#: The maximum size of a settings file or ``.env``, in bytes.
 FILE_LIMIT = 1_048_576
 
 _PATHS = frozenset(
@@ -29,7 +29,7 @@ _AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.
 
 
 class _Variables(Settings, BaseSettings):
-    """The settings in the shape that pydantic-settings' sources ask for; never instantiated."""
+    """The settings in the form that pydantic-settings' sources require. Never instantiated."""
 
 
 def _nowhere(_name: str) -> str:
@@ -38,24 +38,24 @@ def _nowhere(_name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What one place says of some settings, and how it is spoken of.
+    """The settings from one source, with its name for messages.
 
-    A relative path in ``values`` has become one from the place's own directory.
+    Relative paths in ``values`` have been resolved against the source's directory.
     """
 
     values: Mapping[str, Any]
-    #: Where a setting came from, for ``config show``.
+    #: The origin of a setting, for ``config show``.
     origin: Callable[[str], str]
-    #: A setting's name as it is written in this place.
+    #: The name of a setting in this source.
     label: Callable[[str], str]
-    #: File and line of a setting, or of ``mcp.time.command`` in one, as the beginning of a message; empty where
-    #: there is no file.
+    #: The file and line of a setting, or of a key such as ``mcp.time.command``, as the start of a message.
+    #: Empty if the source is no file.
     place: Callable[[str], str] = _nowhere
 
 
 @dataclass(frozen=True, kw_only=True)
 class DotEnv:
-    """The variables of a ``.env`` file, and the line of each; what is wrong with its other lines."""
+    """The variables of a ``.env`` file with their lines, and the faults in its other lines."""
 
     variables: Mapping[str, str]
     lines: Mapping[str, int]
@@ -63,27 +63,27 @@ class DotEnv:
 
 
 def from_flags(flags: Mapping[str, Any], *, cwd: Path) -> Source:
-    """The command line, by the names of the settings."""
+    """Return the settings from the command line, by the names of the settings."""
     return Source(
-        values=_rooted(flags, base=cwd),
+        values=_resolve_paths(flags, base=cwd),
         origin=lambda name: f"flag {flag(name)}",
         label=flag,
     )
 
 
 def from_environment(environ: Mapping[str, str], *, cwd: Path) -> Source:
-    """The ``TORANA_*`` variables of the process."""
+    """Return the settings from the process's ``TORANA_*`` variables."""
     return Source(
-        values=_rooted(_settings_in(environ), base=cwd),
+        values=_resolve_paths(_settings_in(environ), base=cwd),
         origin=lambda name: f"environment {variable(name)}",
         label=variable,
     )
 
 
 def from_dotenv(dotenv: DotEnv, *, cwd: Path) -> Source:
-    """The ``TORANA_*`` variables of the ``.env`` in ``cwd``."""
+    """Return the settings from the ``TORANA_*`` variables of the ``.env`` in ``cwd``."""
     return Source(
-        values=_rooted(_settings_in(dotenv.variables), base=cwd),
+        values=_resolve_paths(_settings_in(dotenv.variables), base=cwd),
         origin=lambda _name: ".env",
         label=variable,
         place=lambda name: f".env:{dotenv.lines[variable(name.partition('.')[0])]}: ",
@@ -91,14 +91,14 @@ def from_dotenv(dotenv: DotEnv, *, cwd: Path) -> Source:
 
 
 def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
-    """The settings file at ``path``; ``named_by`` begins the message when it cannot be read.
+    """Return the settings from the file at ``path``. ``named_by`` begins the message if it cannot be read.
 
-    Raises ``ConfigInvalid`` where it cannot be read, is too large, or is not TOML.
+    Raises ``ConfigInvalid`` if the file cannot be read, is too large, or is not TOML.
     """
     file = shown_path(path, within=cwd)
-    text = _read(path, called=f"{named_by}{file}")
+    text = _read_text(path, called=f"{named_by}{file}")
     return Source(
-        values=_rooted(_parse(text, file=file), base=path.parent),
+        values=_resolve_paths(_parse(text, file=file), base=path.parent),
         origin=lambda _name: f"file {shown_path(path)}",
         label=lambda name: name,
         place=lambda name: _file_place(file, line=line_within(name, text=text)),
@@ -106,16 +106,16 @@ def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
 
 
 def read_dotenv(path: Path) -> DotEnv:
-    """The ``.env`` at ``path``, taken literally (``${…}`` is not expanded); empty where there is none.
+    """Read the ``.env`` at ``path`` without expanding ``${…}``. A missing file is empty.
 
-    Raises ``ConfigInvalid`` where it cannot be read.
+    Raises ``ConfigInvalid`` if the file cannot be read.
     """
     faults: list[str] = []
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
-    text = _read(path, called=path.name) if is_file(path) else ""
+    text = _read_text(path, called=path.name) if is_file(path) else ""
     for binding in parse_stream(io.StringIO(text)):
-        # The parser counts the empty lines before a statement as its own.
+        # The parser counts the empty lines before a statement as part of it.
         line = binding.original.line + _leading_lines(binding.original.string)
         if binding.error:
             faults.append(f"{path.name}:{line}: not understood; write NAME=value")
@@ -126,7 +126,7 @@ def read_dotenv(path: Path) -> DotEnv:
 
 
 def is_file(path: Path) -> bool:
-    """True where there is a file; a place that cannot be looked at has none."""
+    """Return whether the path is a file. False if the path cannot be accessed."""
     try:
         return path.is_file()
     except OSError:
@@ -134,7 +134,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """True where there is anything, be it a link to nowhere; a place that cannot be looked at has nothing."""
+    """Return whether the path exists, also as a broken link. False if the path cannot be accessed."""
     try:
         path.lstat()
     except (OSError, ValueError):
@@ -143,9 +143,9 @@ def is_there(path: Path) -> bool:
 
 
 def line_within(path: str, *, text: str) -> int | None:
-    """The line on which TOML ``text`` sets ``path``, such as ``port`` or ``mcp.time.command``.
+    """Return the line on which TOML ``text`` sets ``path``, such as ``port`` or ``mcp.time.command``.
 
-    Else the line of the table around it, of the setting that both belong to, or None where that hides.
+    If the key is not found: the line of the table around it, or of the setting, or None.
     """
     name, _, _ = path.partition(".")
     for header in islice(_HEADER.finditer(text), 200):
@@ -159,7 +159,7 @@ def line_within(path: str, *, text: str) -> int | None:
 
 
 def line_of(key: str, *, text: str) -> int | None:
-    """The line, from 1, on which TOML ``text`` first sets ``key`` at its top level; None where it hides."""
+    """Return the line, from 1, on which TOML ``text`` first sets ``key`` at its top level, or None."""
     pattern = re.compile(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*[=.\]]", re.MULTILINE)
     for match in islice(pattern.finditer(text), 20):
         if _is_whole(text[: match.start()]):
@@ -172,7 +172,7 @@ def _file_place(file: str, *, line: int | None) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Inside a text or an array of several lines, what comes before is no TOML by itself."""
+    """Return whether the text is complete TOML. Text that ends inside a multi-line value is not."""
     try:
         tomllib.loads(text)
     except ValueError:
@@ -185,7 +185,10 @@ def _leading_lines(text: str) -> int:
 
 
 def _settings_in(variables: Mapping[str, str]) -> dict[str, Any]:
-    """An empty variable counts as not set, but not an empty token: that would open the gateway unseen."""
+    """Return the settings in the variables. An empty variable counts as not set.
+
+    An empty token does not: it would silently disable authentication.
+    """
     source = EnvSettingsSource(_Variables, env_prefix=PREFIX, case_sensitive=False)
     source.env_vars = {
         name.lower(): value
@@ -195,7 +198,7 @@ def _settings_in(variables: Mapping[str, str]) -> dict[str, Any]:
     return source()
 
 
-def _rooted(values: Mapping[str, Any], *, base: Path) -> dict[str, Any]:
+def _resolve_paths(values: Mapping[str, Any], *, base: Path) -> dict[str, Any]:
     return {name: _from(base, value) if name in _PATHS else value for name, value in values.items()}
 
 
@@ -205,7 +208,7 @@ def _from(base: Path, value: object) -> object:
     return value
 
 
-def _read(path: Path, *, called: str) -> str:
+def _read_text(path: Path, *, called: str) -> str:
     content = _bytes(path, called=called)
     if len(content) > FILE_LIMIT:
         raise ConfigInvalid(f"{called}: larger than {FILE_LIMIT} bytes")

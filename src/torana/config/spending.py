@@ -1,4 +1,4 @@
-"""Whether what is limited in money can be counted in money."""
+"""Check that models with a money limit have known prices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torana.limits.policies import parse_limit
 from torana.limits.prices import Prices, parse_price
 
 
-def unpriced(settings: Settings, *, where: Callable[[str], str]) -> list[str]:
-    """Why a limit of money cannot be held: a line for each model whose price nobody knows.
+def find_unpriced_models(settings: Settings, *, where: Callable[[str], str]) -> list[str]:
+    """Return a line for each model without a known price, because its cost cannot be limited.
 
-    ``where`` tells how a message about a setting begins.
+    ``where`` returns the start of a message about a setting. Empty if no limit is in money.
     """
     limits = [*settings.limits_per_user, *settings.limits_per_token, *settings.limits_global]
     if not any(parse_limit(text).unit == "usd" for text in limits):

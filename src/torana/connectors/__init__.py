@@ -1,1 +1,1 @@
-"""People where they already are: one chat platform per file, each readable alone."""
+"""Connectors to chat platforms, and the runtime that they share."""

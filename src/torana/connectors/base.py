@@ -1,13 +1,14 @@
-"""What a connector is: a platform's events become ``Heard``, a ``Part`` of a reply becomes a platform's call.
+"""The interface of connectors: platform events become ``IncomingMessage``, a ``Part`` becomes a platform call.
 
-A connector is one file with one class. It knows its platform and nothing else: whether somebody may talk, what
-is answered, in how many parts and when something is tried again is decided around it.
+A connector is one file with one class, and it contains only code for its platform. The connector runtime checks
+senders, splits replies into parts and retries failed deliveries.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -15,46 +16,61 @@ from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cas
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from torana.connectors.markup import plain
+from torana.connectors.transport.markup import plain
 
-#: What becomes of a message that may or may not have arrived when the process died: ``keyed`` platforms know a
-#: key that is sent again, ``readable`` ones can be asked, and on ``blind`` ones it is sent once more, marked.
+#: How a part is repeated after a crash that left its delivery unknown: ``keyed`` platforms recognise a repeated
+#: key, ``readable`` platforms can be searched for the part, and ``blind`` platforms get it again with a mark.
 Repeat = Literal["keyed", "readable", "blind"]
 
 
-#: The longest time, in seconds, for which a platform is left alone because it says so.
+AttachmentKind = Literal["image", "file", "voice", "video"]
+
+#: The longest wait, in seconds, that a platform can request.
 _LONGEST = 86_400.0
 
 
-class Refused(Exception):
-    """The platform will never take this: bad credentials, a chat that is gone, a text that it cannot show."""
+class PermanentError(Exception):
+    """The platform will never accept this: bad credentials, a deleted chat or a text that it cannot show."""
 
 
-class TryLater(Exception):
-    """Nothing was done, and the platform wants to be asked again, after ``seconds`` where it named a time.
+class RetryLater(Exception):
+    """The platform did nothing; the call can be repeated, after ``seconds`` if the platform named a time.
 
-    They may be as the platform wrote them: more than a day is a day, and what is no finite number is None.
+    ``seconds`` may be the platform's raw value: more than a day becomes a day, a non-finite value becomes None.
     """
 
     def __init__(self, reason: str, *, seconds: float | None = None) -> None:
         super().__init__(reason)
-        self.seconds = _bounded(seconds)
+        self.seconds = _clamp_seconds(seconds)
 
 
-class Unsure(Exception):
-    """The platform was told and did not answer: the message may have arrived."""
+class OutcomeUnknown(Exception):
+    """The platform did not answer the call: the message may have arrived."""
 
 
 class TooLarge(Exception):
-    """The file is larger than what may be fetched."""
+    """The file is larger than the limit."""
+
+
+async def collect(chunks: AsyncIterable[bytes], limit: int, *, announced: int = 0) -> bytes:
+    """Join the chunks of a file. Raises ``TooLarge`` if more than ``limit`` bytes come or are announced."""
+    content = bytearray()
+    if announced <= limit:
+        async for chunk in chunks:
+            content += chunk
+            if len(content) > limit:
+                break
+        else:
+            return bytes(content)
+    raise TooLarge(f"the file has more than {limit} bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where something is said: a chat, perhaps a thread in it, by the platform's own ids.
+    """The place of a message: the platform's id of a chat, and optionally of a thread in it.
 
-    ``reply_to`` is what the connector itself needs in order to answer just there, such as the id of the message
-    that is answered. It is kept with the reply, outlives the process, and is nobody else's business.
+    ``reply_to`` holds values that only the connector reads, such as the id of the message to reply to. They are
+    stored with the reply.
     """
 
     chat: str
@@ -64,9 +80,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who said it: the platform's id, which never changes and cannot be chosen, and a name to show.
+    """The sender of a message: the platform's permanent id, and a display name.
 
-    ``automatic`` is true of bots, mailing lists and other machines; they are not answered unless allowed.
+    ``automatic`` marks bots, mailing lists and other programs; they get no replies unless ``bots`` is set.
     """
 
     id: str
@@ -76,12 +92,12 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Something that came with a message. ``size`` is in bytes, where the platform tells it.
+    """A file that came with a message. ``size`` is in bytes, or None if the platform does not report it.
 
-    ``fetch(limit)`` gets the bytes, or raises ``TooLarge`` as soon as there are more than ``limit`` of them.
+    ``fetch(limit)`` returns the content. It raises ``TooLarge`` for more than ``limit`` bytes.
     """
 
-    kind: Literal["image", "file", "voice", "video"]
+    kind: AttachmentKind
     name: str = ""
     media_type: str = "application/octet-stream"
     size: int | None = None
@@ -89,13 +105,12 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """A message as the platform told it.
+class IncomingMessage:
+    """A message as the platform delivered it.
 
-    ``id`` is the platform's, unique in the account: heard again it is the same message. ``addressed`` tells
-    that it is meant for the agent: every direct message is, in a group a mention of the account or a reply to
-    it. A mention at the beginning is not part of ``text``. ``said_at`` is the platform's time (aware), where it
-    tells one: a message may come late.
+    ``id`` is the platform's id, unique in the account: a repeated delivery has the same id. ``addressed`` is
+    true for direct messages, and in groups for messages that mention the account or reply to it. ``text``
+    contains no leading mention. ``said_at`` is the platform's time (aware), or None: a message may come late.
     """
 
     id: str
@@ -110,10 +125,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a reply, or the whole of it, in the platform's own markup.
+    """A part of a reply, or the whole reply, in the platform's own markup.
 
-    ``key`` is a UUID, the same at each try. ``number`` counts a reply's parts from 0. ``edits`` is the
-    platform's id of an earlier message of ours whose text this one replaces.
+    ``key`` is a UUID, the same for each attempt. ``number`` counts a reply's parts from 0. ``edits`` is the
+    platform's id of an earlier message of the account whose text this part replaces.
     """
 
     key: str
@@ -124,14 +139,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
-    """What a platform can do.
+class Capabilities:
+    """The capabilities of a platform.
 
-    ``length`` is the most that one message takes, as ``measure`` counts its text after ``render`` made the
-    platform's markup of Markdown. ``edit_every`` and ``typing_every`` are seconds. ``pace`` is how many
-    messages a second the account may send. After ``quiet`` seconds in which nothing at all was received, not
-    even the answer to a probe, the connection is taken for dead; None where the platform calls us.
-    ``asks`` tells that people read what is said there and can answer a question.
+    ``length`` is the maximum size of one message: ``render`` converts Markdown to the platform's markup, and
+    ``measure`` counts the result. ``edit_every`` and ``typing_every`` are seconds. ``pace`` is the number of
+    messages that the account may send in a second. A connection that received nothing for ``quiet`` seconds,
+    not even the response to a probe, counts as dead; None is for platforms that call the gateway.
+    ``asks`` says that people read the messages and can answer a question.
     """
 
     length: int
@@ -147,36 +162,36 @@ class Abilities:
     asks: bool = True
 
 
-class Ears(Protocol):
-    """Where a connector takes what it hears."""
+class MessageSink(Protocol):
+    """The receiver of a connector's messages."""
 
     def ready(self) -> None:
-        """Say that messages are received from now on, and can be sent."""
+        """Report that messages can be received and sent from now on."""
         ...
 
     def alive(self) -> None:
-        """Say that something was received: a message, an empty poll, the answer to a probe."""
+        """Report that something was received: a message, an empty poll or the response to a probe."""
         ...
 
-    async def hear(self, heard: Heard) -> None:
-        """Take a message. When this returns it is durable or refused for good: now the platform may be told.
+    async def hear(self, heard: IncomingMessage) -> None:
+        """Process a message. After this returns, the message is stored or rejected, and can be acknowledged.
 
-        Whatever it raises, the platform must not be told, and the connector passes it on.
+        If it raises, the connector must not acknowledge the message, and must propagate the error.
         """
         ...
 
-    async def paired(self, most: int) -> Sequence[str]:
-        """The ids of so many senders whom the operator let in, the latest first.
+    async def paired_ids(self, most: int) -> Sequence[str]:
+        """Return the ids of up to ``most`` paired senders, the latest first.
 
-        For platforms that do not tell with whom the account has direct chats: there it is asked for what was
-        missed. Those of ``allow`` and ``users`` are in the settings.
+        For platforms that do not list the account's direct chats: the connector asks each of these chats for
+        missed messages. The ids of ``allow`` and ``users`` are in the settings.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRequest:
-    """A platform's call of ``/hooks/{account}``. Names of ``headers`` are in lower case."""
+    """A platform's request to ``/hooks/{account}``. Names of ``headers`` are in lower case."""
 
     method: str
     headers: Mapping[str, str]
@@ -186,22 +201,28 @@ class HookRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookResponse:
-    """What the platform is answered."""
+    """The response to a platform's request."""
 
     status: int = 200
     body: bytes = b""
     media_type: str = "text/plain"
 
 
-def _bounded(seconds: object) -> float | None:
-    """A time that can be reckoned with; None for what is none."""
+def attachment_kind(media_type: str) -> AttachmentKind:
+    """Return the kind of a file with this media type; audio counts as a voice message."""
+    kinds: Mapping[str, AttachmentKind] = {"image": "image", "audio": "voice", "video": "video"}
+    return kinds.get(media_type.partition("/")[0], "file")
+
+
+def _clamp_seconds(seconds: object) -> float | None:
+    """Return a finite number of seconds in the allowed range; None for any other value."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -inf < seconds < inf:
         return None
     return float(min(max(seconds, 0), _LONGEST))
 
 
 def _ids(value: object) -> object:
-    """Ids as texts: a settings file may name them as numbers."""
+    """Convert ids to texts: a settings file may contain numbers."""
     if isinstance(value, str):
         return tuple(item.strip() for item in value.split(",") if item.strip())
     if isinstance(value, list | tuple):
@@ -214,52 +235,52 @@ Ids = Annotated[tuple[str, ...], BeforeValidator(_ids)]
 
 
 class ConnectorSettings(BaseModel):
-    """What the settings say of every connector; each adds what its platform needs."""
+    """The settings of every connector; each platform adds its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     enabled: bool = Field(default=True, description="Whether the connector runs.")
     allow: Ids = Field(
-        default=(), description='Ids of the senders who may talk, besides those paired; `"*"` is everyone.'
+        default=(), description='Ids of senders who may talk without pairing; `"*"` allows every sender.'
     )
     rooms: Ids = Field(
         default=("*",),
-        description="Ids of the groups in which the agent answers those who may talk; `[]` is none.",
+        description='Ids of the groups in which the agent replies; `["*"]` is every group, `[]` is none.',
     )
     pairing: bool = Field(
-        default=True, description="Whether an unknown person who writes directly gets a code for the operator."
+        default=True, description="Whether an unknown sender of a direct message receives a pairing code."
     )
-    bots: bool = Field(default=False, description="Whether bots and other machines may talk.")
+    bots: bool = Field(default=False, description="Whether bots and other programs may talk.")
     users: Mapping[str, str] = Field(
-        default_factory=dict, description="The userId of a sender's id, where it is not `kind:id`."
+        default_factory=dict, description="The `userId` of a sender's id; the default is `kind:id`."
     )
-    per_minute: int = Field(default=20, ge=1, description="Messages a minute taken from one sender.")
+    per_minute: int = Field(default=20, ge=1, description="Messages per minute that one sender may send.")
     on_busy: Literal["queue", "steer", "interrupt"] = Field(
-        default="queue", description="What a message does to the running turn of its own sender."
+        default="queue", description="What a message does to a running turn of the same sender."
     )
     per_session: int = Field(
-        default=20, ge=0, description="Turns in ten minutes after which a session is paused; 0 is no bound."
+        default=20, ge=0, description="Maximum number of turns of a session in ten minutes; 0 is no limit."
     )
     previews: bool = Field(
-        default=True, description="Whether a reply is shown while it grows, where the platform has edits."
+        default=True, description="Whether a growing reply is shown, on platforms where messages can be edited."
     )
     files: int = Field(
         default=5,
         ge=0,
         le=20,
-        description="How many files of a message are fetched for the model, where it takes such files "
-        "(`model_files`); all are named.",
+        description="Maximum number of files of a message that are passed to the model, if it accepts such "
+        "files (`model_files`). The message text names all files.",
     )
     file_bytes: int = Field(
         default=3_750_000,
         ge=1,
         le=50_000_000,
-        description="Bytes of a file above which it is only named.",
+        description="Maximum size, in bytes, of a file that is passed to the model.",
     )
     on_ambiguous: Literal["resend", "hold"] = Field(
         default="resend",
-        description="What becomes of a part that may have arrived, where the platform cannot be asked: sent "
-        "once more with a mark, or held for the operator.",
+        description="What happens to a part that may have arrived, on platforms that cannot be searched: "
+        "`resend` sends it again with a mark, `hold` leaves it to the operator.",
     )
 
 
@@ -267,16 +288,16 @@ S = TypeVar("S", bound=ConnectorSettings)
 
 
 class Connector(ABC, Generic[S]):
-    """One connection of one account. A broken one is thrown away, and a new one made.
+    """One connection of one account. After a failure the runtime creates a new object.
 
-    A subclass names its ``Settings`` and ``abilities``, and implements ``run`` and ``send``; what else it
-    implements its abilities announce.
+    A subclass defines ``Settings`` and ``abilities``, and implements ``run`` and ``send``; ``abilities`` says
+    which other methods it implements.
     """
 
     Settings: ClassVar[type[ConnectorSettings]]
-    abilities: ClassVar[Abilities]
-    #: Whether a sender's id is the same person wherever the platform is met, whatever server the account is on.
-    #: Else people are the account's own: who was let in on one of two accounts is a stranger on the other.
+    abilities: ClassVar[Capabilities]
+    #: Whether a sender's id means the same person on every account of the platform, on any server.
+    #: If not, a sender who is paired with one account is unknown to the other accounts.
     global_ids: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
@@ -285,39 +306,60 @@ class Connector(ABC, Generic[S]):
     @property
     @abstractmethod
     def credentials(self) -> str:
-        """What makes the account this one and no other, such as a token. Two listeners never share it."""
+        """Return the secret that identifies the account, such as a token. Two listeners never share it."""
 
     @property
     def events(self) -> Collection[str]:
-        """Events of all turns that the account is told: ``turn.completed`` and ``turn.failed``.
+        """The events of all turns that the account receives: ``turn.completed`` and ``turn.failed``.
 
         Each is a ``Part`` whose place has the event's name in ``reply_to``, and whose text is JSON.
         """
         return ()
 
     @abstractmethod
-    async def run(self, ears: Ears) -> None:
-        """Connect, say ``ears.ready()``, and listen until cancelled; leave nothing behind.
+    async def run(self, sink: MessageSink) -> None:
+        """Connect, call ``sink.ready()``, and listen until cancelled; release all resources at the end.
 
-        Returns or raises when the connection has ended: ``Refused`` where the credentials are, ``TryLater``
-        where the platform named a time.
+        Returns or raises when the connection has ended: ``PermanentError`` when the platform rejects the
+        credentials, ``RetryLater`` when it names a time.
         """
 
     @abstractmethod
     async def send(self, part: Part) -> str:
-        """Show a part, and return the platform's id of it; called only while ``run`` is ready.
+        """Send a part, and return its id on the platform; called only while ``run`` is ready.
 
-        Raises ``Refused``, ``TryLater`` or ``Unsure``; anything else counts as ``Unsure``.
+        Raises ``PermanentError``, ``RetryLater`` or ``OutcomeUnknown``; any other error counts as
+        ``OutcomeUnknown``.
         """
 
     async def find(self, part: Part) -> str | None:
-        """The platform's id of a part that arrived already (``readable``); raises as ``send`` does."""
+        """Return the platform's id of a part that has arrived (``readable``); raises the errors of ``send``."""
         raise NotImplementedError
 
     async def typing(self, place: Place) -> None:
-        """Show that the agent works; whatever goes wrong is of no matter."""
+        """Show the typing indicator; errors are ignored."""
 
     async def hook(self, request: HookRequest) -> HookResponse:
-        """Answer the platform's call; whoever called is not known before its signature is checked."""
+        """Answer the platform's request; the connector must check its signature."""
         del request
         return HookResponse(status=404)
+
+
+#: Earlier names of classes in this module; version 1.0 removes them.
+_EARLIER_NAMES = {
+    "Abilities": Capabilities,
+    "Ears": MessageSink,
+    "Heard": IncomingMessage,
+    "Refused": PermanentError,
+    "TryLater": RetryLater,
+    "Unsure": OutcomeUnknown,
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a class by its earlier name, with a ``DeprecationWarning``."""
+    if name not in _EARLIER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _EARLIER_NAMES[name]
+    warnings.warn(f"{name} is now {new.__name__}", DeprecationWarning, stacklevel=2)
+    return new

@@ -1,4 +1,4 @@
-"""Which sorts of connectors there are; each is imported when it is configured, and not before."""
+"""The kinds of connectors; each module is imported only when an account of its kind is configured."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pydantic import ValidationError
 
 from torana.connectors.base import Connector, ConnectorSettings
 from torana.errors import ConfigInvalid
-from torana.tools.entry_faults import entry_faults, meant
+from torana.tools.validation_messages import entry_faults, suggest_name
 
-#: Where other packages say which connectors they bring: a name, and the class.
+#: The entry point group of connectors in other packages: a name, and the class.
 GROUP = "torana.connectors"
 
-#: A value that stands in the environment.
+#: A setting whose value is an environment variable.
 _VARIABLE = re.compile(r"\$[A-Z_][A-Z0-9_]*")
 
-#: The connectors of this package: a module here of that name, with this class.
+#: The connectors of this package: module name and class name.
 BUILTIN = {
     "discord": "Discord",
     "dingtalk": "Dingtalk",
     "email": "Email",
     "feishu": "Feishu",
     "irc": "Irc",
-    "line": "Line",
+    "line": "LineConnector",
     "matrix": "Matrix",
     "slack": "Slack",
     "telegram": "Telegram",
@@ -40,10 +40,10 @@ BUILTIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A connector as the settings name it: ``[connectors.<name>]``, of the kind of that name or of another.
+    """A connector in the settings: ``[connectors.<name>]``; ``kind`` is the name unless the table sets it.
 
-    ``missing`` has a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set; with any it cannot
-    be opened. ``reachable`` tells whether a platform that calls can do so: whether calls are listened for.
+    ``missing`` has a line for each value such as ``"$BOT_TOKEN"`` whose variable is not set; such an account
+    cannot be opened. ``reachable`` says whether the gateway listens for calls from platforms.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Account:
 def read_accounts(
     tables: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str], *, reachable: bool
 ) -> list[Account]:
-    """The accounts that the settings name and do not switch off, with the values of their variables."""
+    """Return the enabled accounts of the settings, with the values of environment variables."""
     return [
         _account(name, values, environ, reachable)
         for name, values in tables.items()
@@ -65,14 +65,14 @@ def read_accounts(
 
 
 def kinds_of_people(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """What people's ids may begin with on the accounts that the settings name, also on those switched off."""
+    """Return the prefixes of user ids for the accounts in the settings, including disabled accounts."""
     return frozenset(kind for name, table in tables.items() for kind in (name, str(table.get("kind", name))))
 
 
 def check_accounts(accounts: Sequence[Account]) -> None:
-    """Import what the accounts need, and check their settings; nothing is connected. May take seconds.
+    """Import the accounts' connectors, and check their settings, without connecting. May take seconds.
 
-    Raises ``ConfigInvalid`` with the faults of all of them, a line for each.
+    Raises ``ConfigInvalid`` with one line for each fault of any account.
     """
     faults = [line for account in accounts for line in _faults(account)]
     if faults:
@@ -83,13 +83,13 @@ def _faults(account: Account) -> list[str]:
     try:
         open_connector(account)
     except ConfigInvalid as error:
-        return [_placed(account, line) for line in error.detail.splitlines()]
+        return [_with_account_prefix(account, line) for line in error.detail.splitlines()]
     except Exception as error:  # noqa: BLE001 - a library that fails at its import is its connector's fault
-        return [_placed(account, f"{type(error).__name__}: {error}")]
+        return [_with_account_prefix(account, f"{type(error).__name__}: {error}")]
     return []
 
 
-def _placed(account: Account, line: str) -> str:
+def _with_account_prefix(account: Account, line: str) -> str:
     where = f"connectors.{account.name}"
     return line if line.startswith((f"{where}:", f"{where}.")) else f"{where}: {line}"
 
@@ -97,18 +97,20 @@ def _placed(account: Account, line: str) -> str:
 def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str], reachable: bool) -> Account:
     missing: list[str] = []
     values = {key: value for key, value in table.items() if key != "kind"}
-    filled = _filled(values, f"connectors.{name}", environ, missing)
+    filled = _substitute_variables(values, f"connectors.{name}", environ, missing)
     kind = str(table.get("kind", name))
     return Account(name=name, kind=kind, values=filled, missing=tuple(missing), reachable=reachable)
 
 
-def _filled(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
-    """The value, and all in it, with its variables' values; ``missing`` is told of those that are not set."""
+def _substitute_variables(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
+    """Replace variables in a value by their values; append a line for each unset variable to ``missing``."""
     if isinstance(value, dict):
         inner = cast("dict[str, Any]", value)
-        return {key: _filled(item, f"{place}.{key}", environ, missing) for key, item in inner.items()}
+        return {
+            key: _substitute_variables(item, f"{place}.{key}", environ, missing) for key, item in inner.items()
+        }
     if isinstance(value, list):
-        return [_filled(item, place, environ, missing) for item in cast("list[Any]", value)]
+        return [_substitute_variables(item, place, environ, missing) for item in cast("list[Any]", value)]
     if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
         return value
     if value[1:] not in environ:
@@ -118,53 +120,51 @@ def _filled(value: Any, place: str, environ: Mapping[str, str], missing: list[st
 
 
 def load(kind: str) -> type[Connector[Any]]:
-    """The class of a kind; may take seconds. Raises ``ConfigInvalid`` with the line that installs it."""
+    """Return the class of a kind; may take seconds. Raises ``ConfigInvalid`` with the install command."""
     if kind in BUILTIN:
         return _builtin(kind)
-    found = _brought()
+    found = _third_party_connectors()
     if kind not in found:
-        hint = meant(kind, _kinds()) or f"; there are {', '.join(sorted(_kinds()))}"
+        hint = suggest_name(kind, _kinds()) or f"; there are {', '.join(sorted(_kinds()))}"
         raise ConfigInvalid(f'there is no connector "{kind}"{hint}')
     return cast("type[Connector[Any]]", found[kind].load())
 
 
-def _brought() -> dict[str, EntryPoint]:
-    """The connectors of other packages."""
+def _third_party_connectors() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _kinds() -> set[str]:
-    return {*BUILTIN, *_brought()}
+    return {*BUILTIN, *_third_party_connectors()}
 
 
 def open_connector(account: Account) -> Connector[Any]:
-    """A connector with its settings, not connected. Raises ``ConfigInvalid`` with a line for each fault."""
+    """Return an unconnected connector. Raises ``ConfigInvalid`` with one line for each fault."""
     if account.missing:
         raise ConfigInvalid("\n".join(account.missing))
     kind = load(account.kind)
     connector = kind(_read_settings(account, kind))
-    # One that is told events does its work uncalled.
+    # A connector that only posts events needs no calls.
     if not account.reachable and _is_called(kind) and not connector.events:
         raise ConfigInvalid(
-            f"connectors.{account.name}: its platform calls the gateway; set TORANA_HOOKS_PORT, which holds "
-            "from the next start"
+            f"connectors.{account.name}: its platform calls the gateway; set TORANA_HOOKS_PORT and restart the "
+            "gateway"
         )
     return connector
 
 
 def _is_called(kind: type[Connector[Any]]) -> bool:
-    """Whether the platform calls the gateway, instead of being asked by it."""
     own, base = cast("tuple[Any, Any]", (kind, Connector))
     return own.hook is not base.hook
 
 
 def _read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
-    """What the settings say of the account. Raises ``ConfigInvalid``; no value is in its text."""
+    """Return the validated settings of the account. Raises ``ConfigInvalid`` without any value in its text."""
     if not kind.global_ids and account.name != account.kind and account.name in _kinds():
-        # Its people are called by its name, and would be taken for those of that kind.
+        # The user ids of its senders begin with its name, and would be mixed up with those of that kind.
         raise ConfigInvalid(
             f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "
-            "connector; give it another one"
+            "connector; rename the account"
         )
     try:
         return kind.Settings.model_validate(dict(account.values))
@@ -175,7 +175,7 @@ def _read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSet
 
 def _builtin(kind: str) -> type[Connector[Any]]:
     try:
-        module = import_module(f"torana.connectors.{kind}")
+        module = import_module(f"torana.connectors.platforms.{kind}")
     except ImportError as error:
         if (error.name or "").startswith("torana"):
             raise

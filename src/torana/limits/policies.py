@@ -1,4 +1,4 @@
-"""Limits as they are written in the settings, such as ``500 messages/day``, and the windows they are of."""
+"""Limits as written in the settings, such as ``500 messages/day``, and their time windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torana.messages import MICRO
 
 Unit = Literal["messages", "tokens", "usd", "turns"]
 Period = Literal["minute", "day", "month"]
-#: Whose limit it is; the first part of a policy's name.
+#: The subject of a limit; the first part of a policy's name.
 Whose = Literal["user", "token", "global"]
 
 #: Numbers in headers have at most 15 digits (RFC 8941); money is counted in micro-dollars.
@@ -26,7 +26,7 @@ _LIMIT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """So much of something in a period, or so many turns at once. Money is in micro-dollars."""
+    """An amount in a period, or a number of concurrent turns. Money is in micro-dollars."""
 
     unit: Unit
     quota: int
@@ -34,28 +34,28 @@ class Limit:
 
     @property
     def label(self) -> str:
-        """Its part of a policy's name, such as ``tokens-day`` or ``turns``."""
+        """Return its part of a policy's name, such as ``tokens-day`` or ``turns``."""
         return self.unit if self.period is None else f"{self.unit}-{self.period}"
 
     @property
     def words(self) -> str:
-        """As it is written in the settings."""
+        """Return the limit as the settings write it."""
         return self.amount(self.quota) + (f"/{self.period}" if self.period else "")
 
     @property
     def scale(self) -> int:
-        """How many of what is counted are one of what is written: money is counted in micro-dollars."""
+        """Return the number of counted units in one written unit: money is counted in micro-dollars."""
         return MICRO if self.unit == "usd" else 1
 
     def amount(self, number: int) -> str:
-        """So much of what it limits, in words."""
+        """Return an amount with its unit."""
         if self.unit == "usd":
             return f"{number / MICRO:.6f}".rstrip("0").rstrip(".") + " usd"
         return f"{number} {self.unit}"
 
 
 def parse_limit(text: str) -> Limit:
-    """The limit that a text stands for. Raises ``ValueError`` where it stands for none, or for nothing."""
+    """Parse a limit. Raises ``ValueError`` for invalid text and for zero."""
     found = _LIMIT.fullmatch(" ".join(text.split()))
     if found is None:
         raise ValueError(text)
@@ -68,7 +68,7 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """All limits of the gateway that are kept as rows: of each user, of each token, and of all together."""
+    """All limits that are stored as rows: per user, per token and for the whole gateway."""
 
     per_user: Sequence[Limit] = ()
     per_token: Sequence[Limit] = ()
@@ -76,25 +76,24 @@ class Limits:
 
     @property
     def all(self) -> list[Limit]:
-        """Every one."""
         return [*self.per_user, *self.per_token, *self.overall]
 
     @property
     def bound_calls(self) -> bool:
-        """Whether tokens or money are limited, so that something has to be held back for a model call."""
+        """Return whether tokens or money are limited, so that each model call needs a reservation."""
         return any(limit.unit in ("tokens", "usd") for limit in self.all)
 
     @property
     def bound_minutes(self) -> bool:
-        """Whether a limit needs rows of minutes."""
+        """Return whether a limit has a period of a minute."""
         return any(limit.period == "minute" for limit in self.all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The rows of a period that a moment is in: from ``first`` to ``last``, and the moment it ends.
+    """The usage rows of a period, from ``first`` to ``last``, and the end of the period.
 
-    ``last`` is one row behind the end, so that a clock that is set back over the edge frees nothing.
+    ``last`` is one row after the end, so that setting the clock back over the end releases nothing.
     """
 
     first: str
@@ -104,7 +103,7 @@ class Window:
 
 
 def window_of(period: Period, at: datetime) -> Window:
-    """The window of a moment in UTC."""
+    """Return the window that contains a time in UTC."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     match period:
         case "minute":
@@ -124,10 +123,10 @@ def window_of(period: Period, at: datetime) -> Window:
 
 
 def day_of(at: datetime) -> str:
-    """The row of a moment's day, such as ``2026-11-20``."""
+    """Return the period of a day, such as ``2026-11-20``."""
     return f"{at:%Y-%m-%d}"
 
 
 def minute_of(at: datetime) -> str:
-    """The row of a moment's minute, such as ``2026-11-20T22:05``."""
+    """Return the period of a minute, such as ``2026-11-20T22:05``."""
     return f"{at:%Y-%m-%dT%H:%M}"

@@ -1,4 +1,4 @@
-"""What a model's tokens cost: by the operator's own prices, else as pydantic-ai knows them."""
+"""The prices of models: the operator's own prices, or those that pydantic-ai knows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from torana.messages import MICRO, Usage
 
-if TYPE_CHECKING:  # it takes a second to import
+if TYPE_CHECKING:  # importing it takes a second
     from pydantic_ai.messages import ModelResponse
 
-#: The model that runs inside the gateway.
+#: The model inside the gateway.
 _FREE = "builtin"
 
-#: Models without a known price that are remembered by the names that providers gave them.
+#: Maximum number of remembered models without a known price, by the providers' names.
 _STRANGERS = 100
 
 _OWN_PRICE = re.compile(r"([!-~]{1,200}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,6}(?:\.\d{1,6})?)", re.ASCII)
@@ -25,19 +25,19 @@ _OWN_PRICE = re.compile(r"([!-~]{1,200}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,6}(?:\.\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPrice:
-    """What a model costs in dollars, per million tokens."""
+    """The price of a model in dollars per million tokens."""
 
     model: str
     input: Decimal
     output: Decimal
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The price of so many tokens, in dollars."""
+        """Return the price of the tokens in dollars."""
         return float((self.input * input_tokens + self.output * output_tokens) / MICRO)
 
 
 def parse_price(text: str) -> OwnPrice:
-    """The price that a text such as ``openai-chat:my-model 0.15 0.60`` stands for. Raises ``ValueError``."""
+    """Parse a price such as ``openai-chat:my-model 0.15 0.60``. Raises ``ValueError``."""
     found = _OWN_PRICE.fullmatch(" ".join(text.split()))
     if found is None:
         raise ValueError(text)
@@ -49,21 +49,21 @@ class Prices:
     """The prices of the models that the settings name."""
 
     def __init__(self, *, models: Sequence[str] = (), own: Sequence[OwnPrice] = ()) -> None:
-        """``models`` are names as in the settings; of several prices for one model the last counts."""
+        """``models`` are names as in the settings. The last of several prices for a model is used."""
         self._models = tuple(models)
         self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
         self._own |= {price.model: price for price in own}
-        #: Those of the models that turned out to have no known price: to find that out again takes long.
+        #: Configured models without a known price; finding out takes long.
         self._unpriced: set[str] = set()
-        #: As the providers name them.
+        #: Reported model names without a known price.
         self._strangers: set[str | None] = set()
 
     def unknown(self) -> list[str]:
-        """The models whose price nobody knows."""
+        """Return the models without a known price."""
         return [model for model in self._models if self._of_model(model, 1, 1) is None]
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
-        """What a call of so many tokens costs at most, whichever of the models answers; in micro-dollars.
+        """Return the highest cost of a call with this many tokens over all models, in micro-dollars.
 
         A model without a known price counts as free.
         """
@@ -71,7 +71,7 @@ class Prices:
         return math.ceil(max(prices, default=0.0) * MICRO)
 
     def usage(self, responses: Sequence[ModelResponse]) -> Usage:
-        """What responses consumed and cost; 0 for one whose price is not known."""
+        """Return the usage and cost of responses; the cost is 0 for a model without a known price."""
         return Usage(
             input_tokens=sum(response.usage.input_tokens for response in responses),
             output_tokens=sum(response.usage.output_tokens for response in responses),
@@ -79,10 +79,10 @@ class Prices:
         )
 
     def _of_response(self, response: ModelResponse) -> float:
-        model = self._answered(response.model_name or "")
+        model = self._priced_model(response.model_name or "")
         if model in self._own:
             return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
-        if response.usage.cost is not None:  # as pydantic-ai has reckoned it
+        if response.usage.cost is not None:  # computed by pydantic-ai
             return float(response.usage.cost)
         if response.model_name not in self._strangers:
             try:
@@ -95,8 +95,8 @@ class Prices:
         tokens = response.usage.input_tokens, response.usage.output_tokens
         return (self._of_model(model, *tokens) if model else None) or 0.0
 
-    def _answered(self, model_name: str) -> str | None:
-        """The setting's name of the model that answered: providers add a date to it, or give another."""
+    def _priced_model(self, model_name: str) -> str | None:
+        """Return the configured name of the model that answered: providers add a date or use another name."""
         if len(self._models) == 1:
             return self._models[0]
         fitting = [name for name in self._models if model_name.startswith(name.partition(":")[2] or name)]
@@ -107,14 +107,14 @@ class Prices:
             return self._own[name].of(input_tokens, output_tokens)
         if name in self._unpriced:
             return None
-        price = _known(name, input_tokens, output_tokens)
+        price = _library_price(name, input_tokens, output_tokens)
         if price is None:
             self._unpriced.add(name)
         return price
 
 
-def _known(name: str, input_tokens: int, output_tokens: int) -> float | None:
-    """The price as pydantic-ai's library has it; None for a model that it does not know."""
+def _library_price(name: str, input_tokens: int, output_tokens: int) -> float | None:
+    """Return the price from pydantic-ai's library; None for an unknown model."""
     from genai_prices import Usage as Tokens
     from genai_prices import calc_price
 
@@ -126,5 +126,5 @@ def _known(name: str, input_tokens: int, output_tokens: int) -> float | None:
         return None
 
 
-#: Where pydantic-ai's name of a service is not the price list's name of the provider.
+#: pydantic-ai's provider names that differ from the price list's.
 _PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai"}

@@ -1,4 +1,4 @@
-"""How many messages a user, a token, and everyone together may send in a minute."""
+"""Limit the messages per minute of a user, a token and the whole gateway."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from torana.errors import GatewayError, RateLimited
-from torana.limits.standings import Policy, Standing, headers
+from torana.limits.rate_limit_status import LimitStatus, Policy, headers
 
-#: With so many users' windows the empty ones are swept out for the first time.
+#: Number of windows at which empty windows are first removed.
 _WINDOWS = 10_000
 
-#: Seconds of a window.
 _MINUTE = 60.0
 
 
 class MessageRates:
-    """Sliding windows of one minute, in memory: a restart forgets them.
+    """Sliding windows of one minute, in memory; a restart clears them.
 
-    They are measured on the monotonic clock, so setting the machine's clock changes none of them. Nothing here
-    awaits, so the test of a message and its counting cannot be parted.
+    They use the monotonic clock. No method awaits, so checking and counting a message is atomic.
     """
 
     def __init__(
@@ -33,20 +31,20 @@ class MessageRates:
         per_token: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """0 switches a limit off."""
+        """0 disables a limit."""
         self._per_user = per_user
         self._per_token = per_token
         self._overall = overall
         self._monotonic = monotonic
-        #: When the messages of each policy and key were counted, the oldest first.
+        #: The times of counted messages by policy and key, oldest first.
         self._windows: dict[tuple[str, str], deque[float]] = {}
         self._sweep_at = _WINDOWS
 
-    def take(self, user: str | None, token: str | None = None) -> list[Standing]:
-        """Count one message against every limit that applies, and tell how each stands after it.
+    def take(self, user: str | None, token: str | None = None) -> list[LimitStatus]:
+        """Count one message against every applicable limit, and return their states.
 
-        All limits are tested before any is hit, so a refused message consumes nothing. Raises ``RateLimited``
-        with ``Retry-After`` and the names of all violated policies.
+        All limits are checked first, so a refused message consumes nothing. Raises ``RateLimited`` with
+        ``Retry-After`` and the names of all violated policies.
         """
         now = self._monotonic()
         self._sweep(now)
@@ -59,8 +57,8 @@ class MessageRates:
         return self._standings(policies, now)
 
     @contextmanager
-    def counted(self, user: str | None, token: str | None = None) -> Generator[list[Standing]]:
-        """``take`` what is done inside; where that is refused nothing was consumed."""
+    def count(self, user: str | None, token: str | None = None) -> Generator[list[LimitStatus]]:
+        """Count a message as ``take`` does, and give it back if the body raises a ``GatewayError``."""
         standings = self.take(user, token)
         try:
             yield standings
@@ -69,7 +67,7 @@ class MessageRates:
             raise
 
     def give_back(self, user: str | None, token: str | None = None) -> None:
-        """Take back the newest message that was counted: it was refused after all."""
+        """Remove the newest counted message, which was refused later."""
         for policy in self._policies(user, token):
             window = self._windows.get((policy.name, policy.key))
             if window:
@@ -88,26 +86,25 @@ class MessageRates:
         return [policy for policy in named if policy.quota]
 
     def _window(self, policy: Policy, now: float) -> deque[float]:
-        """The times at which messages of the last minute were counted."""
+        """Return the times of the messages that were counted in the last minute."""
         window = self._windows.setdefault((policy.name, policy.key), deque())
         while window and window[0] <= now - _MINUTE:
             window.popleft()
         return window
 
-    def _standings(self, policies: list[Policy], now: float) -> list[Standing]:
-        standings: list[Standing] = []
+    def _standings(self, policies: list[Policy], now: float) -> list[LimitStatus]:
+        standings: list[LimitStatus] = []
         for policy in policies:
             window = self._window(policy, now)
             oldest = window[0] if window else now
             reset = math.ceil(oldest + _MINUTE - now)
-            standings.append(Standing(policy=policy, remaining=policy.quota - len(window), reset=reset))
+            standings.append(LimitStatus(policy=policy, remaining=policy.quota - len(window), reset=reset))
         return standings
 
     def _sweep(self, now: float) -> None:
-        """Drop the windows of users who fell silent.
+        """Remove the windows of inactive users.
 
-        The next sweep follows when the number of windows has doubled, so a sweep costs each message next to
-        nothing.
+        The next sweep happens when the number of windows has doubled, so its amortised cost is small.
         """
         if len(self._windows) < self._sweep_at:
             return
@@ -116,7 +113,7 @@ class MessageRates:
         self._sweep_at = max(_WINDOWS, 2 * len(self._windows))
 
 
-def _refusal(standings: list[Standing], violated: list[Policy]) -> RateLimited:
+def _refusal(standings: list[LimitStatus], violated: list[Policy]) -> RateLimited:
     wait = max(1, *(s.reset for s in standings if s.policy in violated))
     named = " and ".join(f"{policy.quota} a minute ({policy.setting})" for policy in violated)
     return RateLimited(

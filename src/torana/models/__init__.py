@@ -1,1 +1,1 @@
-"""Which language model answers."""
+"""The language models: providers, and the builtin model."""

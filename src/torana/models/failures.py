@@ -1,4 +1,4 @@
-"""Says in one safe line why a language model did not answer, and what would mend it."""
+"""Explain in one safe line why a model request failed, and how to fix it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
 )
 
+from torana.characters import one_line
 from torana.errors import ModelFailed
 from torana.telemetry import mask_text
 
-#: What a model call raises when the model, its provider or the way there is at fault; all for ``explain``.
+#: Errors of a model, its provider or the connection; the arguments of ``explain``.
 MODEL_ERRORS = (ModelAPIError, UnexpectedModelBehavior, FallbackExceptionGroup)
 
-#: What an SDK and pydantic-ai raise where an answer has the wrong shape, such as a text in place of a number.
+#: Errors of SDKs and pydantic-ai for a response of the wrong shape, such as text instead of a number.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _CHECK_ADDRESS = "check that TORANA_MODEL_BASE_URL is its API's address"
@@ -42,21 +43,21 @@ _MESSAGE_LIMIT = 200
 _CHAIN_LIMIT = 10
 _RETRY_LIMIT = 86_400
 
-#: By the package that raised: the variable from which the key came.
+#: The variable of the key, by the package that raised the error.
 _KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 
-#: How pydantic-ai begins where what came is no answer in the provider's format, such as a page of HTML.
+#: The beginnings of pydantic-ai's messages for a response in another format, such as HTML.
 _NO_ANSWER = ("Streamed response ended without", "Invalid response from")
 
 
 def explain(error: Exception) -> ModelFailed:
-    """The error that may be shown to a caller and to the operator.
+    """Return the error for callers and the operator.
 
-    Its detail is one line: which server or model, what happened, the cure where there is one, and at most 200
-    characters of the provider's own message, without keys and credentials. ``Retry-After`` is among its headers
-    when the provider named a time of at most a day.
+    Its detail is one line: the server or model, the error, the remedy if there is one, and at most 200
+    characters of the provider's message, without credentials. ``headers`` contain ``Retry-After`` if the
+    provider gave a time of at most a day.
     """
-    # An SDK may wrap what the HTTP client raises.
+    # An SDK may wrap the HTTP client's errors.
     known = next((cause for cause in _chain(error) if isinstance(cause, ModelFailed)), None)
     if known is not None:
         return known
@@ -66,16 +67,14 @@ def explain(error: Exception) -> ModelFailed:
 
 
 def _explain_all(errors: list[Exception]) -> ModelFailed:
-    """One failure out of those of a fallback list, with the shortest wait that any provider named."""
+    """Combine the failures of a fallback list, with the shortest wait that a provider gave."""
     failures = [explain(error) for error in errors]
-    told = " | ".join(_named(error, failure) for error, failure in zip(errors, failures, strict=True))
+    told = " | ".join(_model_label(error, failure) for error, failure in zip(errors, failures, strict=True))
     waits = sorted(int(failure.headers["Retry-After"]) for failure in failures if failure.headers)
-    return ModelFailed(
-        f"none of the models answered. {told}", headers={"Retry-After": str(waits[0])} if waits else None
-    )
+    return ModelFailed(f"all models failed. {told}", headers={"Retry-After": str(waits[0])} if waits else None)
 
 
-def _named(error: Exception, failure: ModelFailed) -> str:
+def _model_label(error: Exception, failure: ModelFailed) -> str:
     name = getattr(error, "model_name", None)
     return f"{name}: {failure.detail}" if name else failure.detail
 
@@ -89,13 +88,13 @@ def _detail(error: Exception) -> str:
 
 def _tell_context(error: Exception) -> str:
     return (
-        f"the conversation is longer than the model can read (context length exceeded at {_server(error)}); "
-        "lower TORANA_HISTORY_MESSAGES or go on in a new channel"
+        f"the conversation exceeds the model's context length at {_server(error)}; lower "
+        "TORANA_HISTORY_MESSAGES or use a new channel"
     )
 
 
 def _tell_key(error: Exception) -> str:
-    # The provider's own message is left out: it may quote the key.
+    # The provider's message is left out: it may quote the key.
     package = type(error.__cause__).__module__.partition(".")[0]
     server = _server(error)
     if package in _KEY_VARIABLES or server == "api.openai.com":
@@ -119,7 +118,7 @@ def _tell_rate(error: Exception) -> str:
 
 
 def _tell_quota(error: Exception) -> str:
-    return f"the account at {_server(error)} has no quota or credit left{_quoted(error)}"
+    return f"the account at {_server(error)} has no quota or credit left{_quote_provider_message(error)}"
 
 
 def _tell_time(error: Exception) -> str:
@@ -137,7 +136,8 @@ def _tell_connection(error: Exception) -> str:
 
 
 def _tell_status(error: Exception) -> str:
-    return f"{_server(error)} answered {getattr(error, 'status_code', 'with an error')}{_quoted(error)}"
+    status = getattr(error, "status_code", "with an error")
+    return f"{_server(error)} answered {status}{_quote_provider_message(error)}"
 
 
 def _tell_unreadable(error: Exception) -> str:
@@ -147,28 +147,28 @@ def _tell_unreadable(error: Exception) -> str:
 
 
 def _tell_filter(_: Exception) -> str:
-    return "the provider's content filter stopped the answer; put the question differently"
+    return "the provider's content filter blocked the answer; rephrase the message"
 
 
 def _tell_cut(_: Exception) -> str:
-    return "the model reached its limit of tokens while it was calling a tool; ask for less at once"
+    return "the model reached its token limit within a tool call; ask for less at once"
 
 
 def _tell_behaviour(error: Exception) -> str:
     if str(error).startswith(_NO_ANSWER):
-        return f"what the provider sent is no answer of a language model; {_CHECK_ADDRESS}"
-    return f"the model's answer could not be used: {_safe(str(error))}"
+        return f"the provider's response is not a language model's response; {_CHECK_ADDRESS}"
+    return f"the model's answer is not usable: {_safe(str(error))}"
 
 
 def _tell_unknown(error: Exception) -> str:
-    """An error that did not come through pydantic-ai: the connection's, or something else's."""
+    """Describe an error that pydantic-ai did not raise, such as a connection error."""
     causes = list(_chain(error))
     if any(isinstance(cause, OSError) or _netloc(cause) for cause in causes):
         return _tell_connection(error)
-    return f"the model could not be asked ({type(error).__name__}); the log has the details"
+    return f"the model call failed ({type(error).__name__}); the log has the details"
 
 
-#: From the particular to the general: the first that fits tells.
+#: From specific to general; the first match is used.
 _TELLERS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = (
     (ModelContextWindowExceededError, _tell_context),
     (ModelAuthenticationError, _tell_key),
@@ -200,8 +200,8 @@ def _retry_after(error: Exception) -> dict[str, str]:
     return {"Retry-After": str(math.ceil(seconds))}
 
 
-def _quoted(error: Exception) -> str:
-    """What the provider itself said, ready to stand at the end of a sentence; empty if nothing fit to show."""
+def _quote_provider_message(error: Exception) -> str:
+    """Return the provider's message as the end of a sentence, or '' if it is unusable."""
     body: object = getattr(error, "body", None)
     if isinstance(body, Mapping):
         fields = cast("Mapping[str, Any]", body)
@@ -213,29 +213,26 @@ def _quoted(error: Exception) -> str:
 
 
 def _safe(text: str) -> str:
-    """One printable line, without what looks like a secret, cut at the limit."""
-    printable = "".join(character if character.isprintable() else " " for character in text)
-    line = mask_text(" ".join(printable.split()))
+    """Return the text as one printable line without secrets, cut off at the limit."""
+    line = mask_text(one_line(text, len(text)))
     return line if len(line) <= _MESSAGE_LIMIT else f"{line[: _MESSAGE_LIMIT - 1]}…"
 
 
 def _server(error: Exception) -> str:
-    """The host, with the port where it is not the usual one."""
+    """Return the host, with its port unless it is the default."""
     return next((netloc for cause in _chain(error) if (netloc := _netloc(cause))), "the provider")
 
 
 def _netloc(error: BaseException) -> str:
-    """Where the request of an HTTP client's or an SDK's error went; without user name and password."""
+    """Return the host of a failed request, without user name and password."""
     request: Any = None
-    # httpx raises RuntimeError when an error has no request.
+    # HTTPX raises ``RuntimeError`` if an error has no request.
     with suppress(RuntimeError):
         request = getattr(error, "request", None) or getattr(getattr(error, "response", None), "request", None)
     return urlsplit(str(getattr(request, "url", ""))).netloc.rpartition("@")[2]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that led to it."""
-
     def follow() -> Iterator[BaseException]:
         current: BaseException | None = error
         while current is not None:

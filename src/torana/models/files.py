@@ -1,4 +1,4 @@
-"""Which files the language model can be handed."""
+"""The kinds of files that each language model accepts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 def files_taken(model: Model, wanted: Collection[FileKind]) -> frozenset[FileKind]:
-    """Those of the wanted kinds that can be sent to a model, whichever of a list answers; to builtin none.
+    """Return those of the wanted kinds that every model of a list accepts; none for the builtin model.
 
-    pydantic-ai knows for certain what an interface cannot carry. What it does not rule out may still be
-    refused by the model itself, and with it the whole request: that the operator knows, who names the kinds.
+    This checks only what pydantic-ai knows about an interface. The model itself may still refuse a request with
+    such a file; the operator chooses the kinds.
     """
     members = model.models if isinstance(model, FallbackModel) else [model]
     models = [member for member in members if not isinstance(member, BuiltinModel)]
@@ -26,7 +26,7 @@ def files_taken(model: Model, wanted: Collection[FileKind]) -> frozenset[FileKin
         return frozenset()
     taken = frozenset[FileKind](kind for kind in wanted if all(_carries(model, kind) for model in models))
     for kind in set(wanted) - taken:
-        _log.warning("%s files are only named to the model: there is no way to send it any", kind)
+        _log.warning("model_rejects_file_kind", extra={"kind": kind})
     return taken
 
 

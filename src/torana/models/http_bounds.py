@@ -1,7 +1,7 @@
-"""Bounds how many bytes the HTTP client of a provider reads of one response.
+"""Limit the bytes that a provider's HTTP client reads of one response.
 
-The bounds of ``response_bounds`` apply to what a response means. To find that out an SDK first reads an event
-or a whole body into memory, so those are bounded here, where the bytes arrive.
+``response_bounds`` limits parsed responses. An SDK reads a whole event or body into memory before it parses it,
+so this module limits the bytes as they arrive.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from torana.errors import ModelResponseTooLarge
 if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
 
-#: Bytes of an event, or of a body that is no event stream, for each byte that a response may have: JSON writes
-#: a character with up to three times its bytes.
+#: Maximum bytes of an event, or of a body that is not a stream, per allowed response byte: JSON encodes a
+#: character in up to three times its bytes.
 _EVENT_FACTOR = 4
 
-#: Bytes of a whole event stream for each byte that a response may have: an event carries a token, about four
-#: bytes, in two or three hundred.
+#: Maximum bytes of an event stream per allowed response byte: an event of two or three hundred bytes carries a
+#: token of about four.
 _STREAM_FACTOR = 32
 
-#: A line that carries a token is no longer. What goes beyond that is content, and the last events of a stream
-#: may repeat all of it several times.
+#: Maximum bytes of a line with one token. Longer lines count as content, and the last events of a stream may
+#: repeat the whole content several times.
 _SMALL_LINE = 512
 _CONTENT_FACTOR = 8
 
-#: Bytes of an error's body that are read; the rest is not needed to tell what is wrong.
+#: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
 
 _EVENT_STREAM = "text/event-stream"
 
-#: What ends an event.
+#: The ends of an event.
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
-    """Make the HTTP client of this provider stop reading responses of far more than ``max_bytes``.
+    """Make the provider's HTTP client stop reading responses much larger than ``max_bytes``.
 
-    Reading then raises ``ModelResponseTooLarge``. The body of an error is cut instead. Responses are asked for
-    without compression, and a compressed one is refused: a few bytes of it can stand for gigabytes. A provider
-    that does not use HTTPX stays as it is.
+    Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead. Responses are
+    requested uncompressed and compressed ones are refused, because a few bytes can expand to gigabytes.
+    Providers that do not use HTTPX are not changed.
     """
-    # pydantic-ai keeps the client that it has made for a provider, and makes another one after that was closed.
+    # pydantic-ai creates another client after the first was closed.
     own = vars(provider)
     make: Callable[[], Any] | None = own.get("_http_client_factory")
     if make is None:
@@ -60,8 +60,6 @@ def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
 
 
 def _hooked(client: Any, max_bytes: int) -> Any:
-    """The client, HTTPX's or its predecessor's, with hooks around each request."""
-
     async def ask_uncompressed(request: Any) -> None:
         request.headers["Accept-Encoding"] = "identity"
 
@@ -74,9 +72,9 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         encoding = headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
             raise ModelResponseTooLarge(
-                f"The model's provider sent a response with the encoding {encoding[:20]!r}, which was not "
-                "asked for, and the response was refused. Turn compression off there, or check "
-                "TORANA_MODEL_BASE_URL."
+                "The model's provider sent a response with the unrequested encoding "
+                f"{encoding[:20]!r}, and the response was refused. Turn compression off at the "
+                "provider, or check TORANA_MODEL_BASE_URL."
             )
         is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
         response.stream = _Bounded(response.stream, max_bytes=max_bytes, is_stream=is_stream)
@@ -87,7 +85,7 @@ def _hooked(client: Any, max_bytes: int) -> Any:
 
 
 class _Stream(httpx2.AsyncByteStream, httpx.AsyncByteStream):
-    """Another stream's bytes, for a client of either library."""
+    """A wrapped byte stream for clients of both libraries."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -109,7 +107,7 @@ class _Cut(_Stream):
 
 
 class _Bounded(_Stream):
-    """A response's bytes as they arrive, up to so many in all, in one event, and of content."""
+    """A response's bytes, limited in total, per event and in content."""
 
     def __init__(self, stream: Any, *, max_bytes: int, is_stream: bool) -> None:
         super().__init__(stream)
@@ -133,7 +131,8 @@ class _Bounded(_Stream):
             event = len(joined) - max(ends) if ends else event + len(piece)
             if read > self._most_in_all or event > self._most_in_event or content > self._most_content:
                 raise ModelResponseTooLarge(
-                    "The model's provider sent far more than a response may hold (TORANA_MAX_RESPONSE_BYTES), "
-                    "and was cut off. Use another model, or raise the setting."
+                    "The response of the model's provider is larger than "
+                    "TORANA_MAX_RESPONSE_BYTES allows, and was cut off. Use another model, or "
+                    "raise the setting."
                 )
             yield piece

@@ -1,4 +1,4 @@
-"""Sends a request to Chat Completions without the OpenAI client taking it apart first."""
+"""Send Chat Completions requests without the OpenAI client's processing of the body."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-#: What the client has to be told itself: whom it asks, and how it reads the answer.
+#: Options for the client itself, not for the body.
 _OF_CLIENT = frozenset({"model", "stream", "timeout", "extra_headers", "extra_query"})
 
 
 def send_as_it_is(client: AsyncOpenAI) -> None:
-    """Make this client put what a chat request says into the body untouched.
+    """Make this client send the options of a chat request unchanged in the body.
 
-    The client checks every message against every type of message that there is, and everything else field by
-    field, looking for fields to rename and files to read. pydantic-ai hands over plain JSON, where there is
-    nothing to find, so it travels as ``extra_body``, which is merged into the body after that search.
-    ``docs/explanation/performance.md`` has what that saves.
-
-    A copy made by ``client.with_options`` works as before, at the old price.
+    The client checks every message against all message types and searches every field for names to convert and
+    files to read. pydantic-ai passes plain JSON, so this is unnecessary; ``extra_body`` is merged after the
+    search. ``docs/explanation/performance.md`` has the measurements. Copies from ``client.with_options`` are
+    not changed.
     """
     completions = client.chat.completions
     create = cast("Callable[..., Awaitable[Any]]", completions.create)
@@ -31,10 +29,10 @@ def send_as_it_is(client: AsyncOpenAI) -> None:
         left = {name: option for name, option in options.items() if name not in plain}
         return await create(extra_body={**plain, **(extra_body or {})}, **{"messages": (), **left})
 
-    # An attribute of this one object: neither the class nor any other client is changed.
+    # Set on this object: the class and other clients are not changed.
     vars(completions)["create"] = create_untouched
 
 
 def _is_plain(name: str, option: object) -> bool:
-    """Whether it is a part of the body. Of other types are the client's own marks for what is not given."""
+    """Return whether an option belongs to the body; the client marks omitted options with its own types."""
     return name not in _OF_CLIENT and isinstance(option, str | int | float | list | dict)

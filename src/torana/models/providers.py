@@ -1,4 +1,4 @@
-"""Opens the language model that the settings name, at whichever provider has it."""
+"""Open the configured language model at its provider."""
 
 from __future__ import annotations
 
@@ -23,34 +23,32 @@ from pydantic_ai.settings import ModelSettings
 
 from torana.errors import ConfigInvalid
 from torana.models.builtin import BuiltinModel
-from torana.models.embeddings import EMBEDDINGS_BYTES, Embedder
+from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
 from torana.models.openai_chat import send_as_it_is
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
 
-#: The name of the model that needs no provider.
+#: The model without a provider.
 BUILTIN = "builtin"
 
 _PROBE_TIMEOUT = 60.0
 
-#: What makes the next model of a list be asked: a failure, or an answer that is none, such as a page of HTML.
+#: Errors after which the next model of a list is tried, including responses in another format, such as HTML.
 _FALL_BACK_ON = (ModelAPIError, UnexpectedModelBehavior)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Service:
-    """What has to be known about a provider to reach it."""
-
-    #: The variables that may hold its key; the first that is set counts.
+    #: The variables of its key; the first that is set is used.
     keys: tuple[str, ...]
-    #: Its address where the library must be told it.
+    #: Its address, if the library needs it.
     url: str | None = None
-    #: The variable that moves it elsewhere; None where only its own address is possible.
+    #: The variable for another address; None if the address is fixed.
     url_variable: str | None = None
     key_needed: bool = True
-    #: Torana's extra that brings its library; None where the one for OpenAI serves, which is always there.
+    #: Torana's extra with its library; None if the OpenAI library, always installed, is used.
     extra: str | None = None
 
 
@@ -92,10 +90,10 @@ _SERVICES: Mapping[str, _Service] = {
     "zai": _Service(keys=("ZAI_API_KEY",)),
 }
 
-#: The variables that are handed to providers by value, so that no library reads them.
+#: Variables whose values are passed to providers, so that no library reads them.
 KEY_VARIABLES = frozenset(key for service in _SERVICES.values() for key in service.keys)
 
-#: The keys of providers that pydantic-ai alone knows, where they are not called ``<PROVIDER>_API_KEY``.
+#: Key variables of other pydantic-ai providers that are not called ``<PROVIDER>_API_KEY``.
 _OTHER_KEYS = {
     "azure": "AZURE_OPENAI_API_KEY",
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
@@ -106,14 +104,14 @@ _OTHER_KEYS = {
 }
 
 
-#: In pydantic-ai's messages: the extra that brings a missing library, and the variables that it looked for.
+#: Parts of pydantic-ai's messages: the extra of a missing library, and missing variables.
 _EXTRA = re.compile(r"pydantic-ai-slim\[([\w-]+)\]")
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """Which model answered one real call, and how soon."""
+    """The model that answered a test call, and its latency."""
 
     model: str
     latency_ms: float
@@ -121,10 +119,8 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opener:
-    """Opens one model by its name."""
-
     environ: Mapping[str, str]
-    #: The address and the key that were set for ``owner``; other services use their own variables.
+    #: The configured address and key, for ``owner`` only; other services use their own variables.
     base_url: str | None
     api_key: str | None
     owner: _Service | None
@@ -132,7 +128,7 @@ class _Opener:
     max_response_bytes: int
 
     def open(self, name: str) -> Model:
-        """The model of that name; ``ConfigInvalid`` says what is missing."""
+        """Return the model of that name. Raises ``ConfigInvalid`` with the missing setting."""
         service_name, _, model_name = name.partition(":")
         if not model_name:
             raise ConfigInvalid(_unknown(name))
@@ -142,32 +138,32 @@ class _Opener:
             return self._other(name, service)
         arguments = self._arguments(name, service, url)
         if service_name == "openai" and url:
-            # Servers that only resemble OpenAI's seldom have the Responses API.
+            # Compatible servers rarely have the Responses API.
             service_name = "openai-chat"
         return self._model(service_name, model_name, service, arguments)
 
-    def open_embedder(self, name: str) -> Embedder:
-        """The embedding model of that name; ``ConfigInvalid`` says what is missing."""
+    def open_embedder(self, name: str) -> ProviderEmbedder:
+        """Return the embedding model of that name. Raises ``ConfigInvalid`` with the missing setting."""
         service_name, _, model_name = name.partition(":")
         service = _SERVICES.get(service_name)
         if service is None or not model_name:
             raise ConfigInvalid(_no_embeddings(name))
-        # Embeddings have no two interfaces, as chats have at OpenAI.
+        # OpenAI has two chat interfaces, but one for embeddings.
         service_name = "openai" if service == _OPENAI else service_name
         try:
             provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
             provider = provide(**self._arguments(name, service, self._url(name, service)))
             model = infer_embedding_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
         except ImportError as error:
-            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+            raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         except UserError as error:
             raise ConfigInvalid(_no_embeddings(name)) from error
         self._limit_client(provider)
-        return Embedder(name=name, model=model, provider=provider)
+        return ProviderEmbedder(name=name, model=model, provider=provider)
 
     def _arguments(self, name: str, service: _Service, url: str | None) -> dict[str, str]:
-        """What a provider is made with: a key, and an address where it is known."""
-        # A server of one's own often wants no key, but the SDKs insist on sending one.
+        """Return the provider's constructor arguments: a key, and an address if it is known."""
+        # Self-hosted servers often need no key, but the SDKs require one.
         arguments = {"api_key": self._key(name, service, needed=service.key_needed and not url) or "none"}
         if url or service.url:
             arguments["base_url"] = url or cast("str", service.url)
@@ -181,7 +177,7 @@ class _Opener:
             provider = provide(**arguments)
             model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
         except ImportError as error:
-            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+            raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         self._limit_client(provider)
         if service.extra is None:
             send_as_it_is(provider.client)
@@ -190,7 +186,7 @@ class _Opener:
         return model
 
     def _other(self, name: str, service: _Service) -> Model:
-        """A model at a provider that pydantic-ai alone knows; beside the key it looks into the process."""
+        """Return a model of a provider that only pydantic-ai knows; it may read the process's environment."""
         service_name = name.partition(":")[0]
         provide = _provider_class(name)
         key = self._key(name, service, needed=False)
@@ -199,7 +195,7 @@ class _Opener:
             provider = provide(api_key=key) if takes_key else provide()
             model = infer_model(name, provider_factory=lambda _: provider)
         except ImportError as error:
-            raise ConfigInvalid(_not_installed(service_name, service, error)) from error
+            raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
         self._limit_client(provider)
@@ -208,12 +204,12 @@ class _Opener:
 
     def _limit_client(self, provider: Provider[Any]) -> None:
         bound_http(provider, max_bytes=self.max_response_bytes)
-        # Some clients have no such attribute: Google's, which does not retry.
+        # Some clients, such as Google's, have no such attribute and do not retry.
         if hasattr(provider.client, "max_retries"):
             provider.client.max_retries = self.retries
 
     def _url(self, name: str, service: _Service) -> str | None:
-        """The address that was set for the service, if any."""
+        """Return the configured address of the service. Raises ``ConfigInvalid``."""
         if self.base_url and service == self.owner:
             variable, url = "TORANA_MODEL_BASE_URL", self.base_url
             if service.url_variable is None:
@@ -225,7 +221,7 @@ class _Opener:
             return None
         if not _is_address(url):
             raise ConfigInvalid(
-                f"{variable}: this is not the address of a server; write for example http://localhost:8000/v1"
+                f"{variable}: this is not a URL of a server; write for example http://localhost:8000/v1"
             )
         return url.removesuffix("/").removesuffix("/chat/completions")
 
@@ -249,23 +245,23 @@ def open_model(
     builtin: Callable[[], Model],
     max_response_bytes: int = RESPONSE_BYTES,
 ) -> Model:
-    """The model with that name, or one that tries several in the given order.
+    """Return the model of that name, or one that tries several in order.
 
-    A name is ``builtin`` or pydantic-ai's own ``provider:model``. Keys and addresses come from ``environ`` by
-    each provider's usual variables; ``base_url`` and ``api_key`` stand above them for the first provider in the
-    list. What else a provider needs, such as a region, pydantic-ai reads from the process's environment. With
-    an address of its own ``openai:`` means Chat Completions, and a key is optional.
+    A name is ``builtin`` or pydantic-ai's ``provider:model``. Keys and addresses come from the providers' usual
+    variables in ``environ``; ``base_url`` and ``api_key`` take precedence for the first provider in the list.
+    pydantic-ai reads other provider settings, such as a region, from the process's environment. With another
+    address, ``openai:`` means Chat Completions and the key is optional.
 
-    Nothing is sent, and only the libraries of the named providers are imported. The model waits 5 s for a
-    connection and 600 s for each part of an answer. A single model repeats a request once when the provider
-    fails in passing; in a list the next one is tried at once instead, as long as nothing of an answer came.
-    Enter it (``async with``) for as long as it is used: leaving closes its connections. A response of more than
-    ``max_response_bytes`` raises ``ModelResponseTooLarge``; see ``response_bounds`` and ``http_bounds``.
+    Nothing is sent, and only the libraries of the named providers are imported. Time-outs are 5 s for a
+    connection and 600 s for each part of a response. A single model retries a request once after a transient
+    failure. In a list the next model is tried instead, unless a part of the response has arrived.
 
-    Raises ``ConfigInvalid`` for an unknown name, a missing key or library, or an address that is none.
+    Use it as an async context manager, which closes its connections. A response of more than
+    ``max_response_bytes`` raises ``ModelResponseTooLarge``; see ``response_bounds`` and ``http_bounds``. Raises
+    ``ConfigInvalid`` for an unknown name, a missing key or library, or an invalid address.
     """
     if not names:
-        raise ConfigInvalid(f"TORANA_MODEL: no model is named; write {BUILTIN} or for example openai:gpt-5")
+        raise ConfigInvalid(f"TORANA_MODEL: the model is missing; write {BUILTIN} or for example openai:gpt-5")
     services = [_service(name.partition(":")[0]) for name in names if name != BUILTIN]
     opener = _Opener(
         environ=environ,
@@ -280,7 +276,7 @@ def open_model(
 
 
 def without_builtin(model: Model) -> Model | None:
-    """The language models of a model, for what the builtin one cannot do; None where there is no other."""
+    """Return the model without the builtin model; None if there is no other."""
     if isinstance(model, FallbackModel):
         others = [member for member in model.models if not isinstance(member, BuiltinModel)]
         return FallbackModel(*others, fallback_on=_FALL_BACK_ON) if others else None
@@ -289,11 +285,11 @@ def without_builtin(model: Model) -> Model | None:
 
 def open_embedder(
     name: str, *, models: Sequence[str], environ: Mapping[str, str], base_url: str | None, api_key: str | None
-) -> Embedder:
-    """The embedding model of that name, such as ``openai:text-embedding-3-small``.
+) -> ProviderEmbedder:
+    """Return the embedding model of that name, such as ``openai:text-embedding-3-small``.
 
-    ``base_url`` and ``api_key`` belong to the first provider in ``models``; where that is this one's too, or
-    there is none, they count here as well. Nothing is sent. Raises ``ConfigInvalid`` as ``open_model`` does.
+    ``base_url`` and ``api_key`` belong to the first provider in ``models``; they apply here if this is the same
+    provider or ``models`` has none. Nothing is sent. Raises ``ConfigInvalid`` as ``open_model`` does.
     """
     services = [_service(model.partition(":")[0]) for model in models if model != BUILTIN]
     owner = services[0] if services else _service(name.partition(":")[0])
@@ -309,10 +305,7 @@ def open_embedder(
 
 
 async def probe(model: Model) -> ProbeResult:
-    """Make one real, small call as the agent makes them, streamed, for at most a minute.
-
-    Raises ``ModelFailed`` with the reason.
-    """
+    """Make one small streamed request of at most a minute. Raises ``ModelFailed`` with the reason."""
     request = ModelRequest.user_text_prompt("Answer with one word: ready")
     started = time.perf_counter()
     settings = ModelSettings(request_timeout=_PROBE_TIMEOUT)
@@ -333,15 +326,15 @@ def _service(service_name: str) -> _Service:
 
 
 def _provider_class(name: str) -> Callable[..., Provider[Any]]:
-    """The class of a provider that pydantic-ai alone knows."""
+    """Return the class of a provider that only pydantic-ai knows."""
     service_name = name.partition(":")[0]
     try:
-        # gateway/… is read as the provider behind it, and would send that one's key there.
+        # pydantic-ai reads gateway/… as the provider behind it, and would send that provider's key there.
         if "/" in service_name:
             raise ConfigInvalid(_unknown(name))
         return cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
     except ImportError as error:
-        raise ConfigInvalid(_not_installed(service_name, _service(service_name), error)) from error
+        raise ConfigInvalid(_missing_extra_message(service_name, _service(service_name), error)) from error
     except ValueError as error:
         raise ConfigInvalid(_unknown(name)) from error
 
@@ -349,7 +342,7 @@ def _provider_class(name: str) -> Callable[..., Provider[Any]]:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # A port that is none is found out when it is read.
+        # Reading an invalid port raises ``ValueError``.
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
@@ -357,23 +350,24 @@ def _is_address(url: str) -> bool:
 
 def _checked_key(variable: str, key: str) -> str:
     key = key.strip()
-    # It travels in a header: anything else would fail there, at the first message and without its name.
+    # The key is sent in a header; other characters would fail at the first message, without naming the
+    # variable.
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigInvalid(f"{variable}: a key is plain ASCII without spaces; copy it again")
+        raise ConfigInvalid(f"{variable}: the key is not ASCII without spaces; copy it again")
     return key
 
 
 def _fixed_address(name: str) -> str:
     service_name, _, model_name = name.partition(":")
     return (
-        f"TORANA_MODEL_BASE_URL: {service_name} has an address of its own; remove the setting, or write "
+        f"TORANA_MODEL_BASE_URL: {service_name} has a fixed address; remove the setting, or write "
         f"openai-chat:{model_name} for another server"
     )
 
 
 def _no_embeddings(name: str) -> str:
     return (
-        f'TORANA_EMBEDDING_MODEL: "{name}" names no embedding model; write for example '
+        f'TORANA_EMBEDDING_MODEL: "{name}" is not an embedding model; write for example '
         "openai:text-embedding-3-small or ollama:nomic-embed-text"
     )
 
@@ -383,16 +377,16 @@ def _needs_key(name: str, service: _Service) -> str:
 
 
 def _incomplete(name: str, service: _Service, error: UserError) -> str:
-    """What else a provider needs, by the variables that pydantic-ai names."""
+    """Return the error message with the variables that the provider still needs."""
     variables = tuple(dict.fromkeys(_VARIABLE.findall(str(error))))
     if variables == service.keys:
         return _needs_key(name, service)
     if variables:
-        return f"{name} needs {' or '.join(variables)} in the environment itself (.env is not read for it)"
+        return f"{name} needs {' or '.join(variables)} in the environment (.env is not read for it)"
     return f"{name} cannot be opened: {str(error).partition('. ')[0]}"
 
 
-def _not_installed(service_name: str, service: _Service, error: ImportError) -> str:
+def _missing_extra_message(service_name: str, service: _Service, error: ImportError) -> str:
     extra = _EXTRA.search(str(error))
     if service.extra:
         cure = f"run in Torana's checkout: pip install '.[{service.extra}]'"
@@ -404,14 +398,14 @@ def _not_installed(service_name: str, service: _Service, error: ImportError) -> 
 
 
 def _unknown(name: str) -> str:
-    """What is wrong with a name, with the nearest right one, or with all providers where none is near."""
+    """Return the error message for an unknown name, with the nearest known name or the list of providers."""
     service_name, colon, model_name = name.partition(":")
     if not colon:
         nearest = get_close_matches(name, _known_by_short_name(), n=1)
         hint = f'did you mean "{_known_by_short_name()[nearest[0]]}"?' if nearest else _every_service()
-        return f'TORANA_MODEL: "{name}" names no provider; {hint}'
+        return f'TORANA_MODEL: "{name}" has no provider; {hint}'
     if not model_name:
-        return f'TORANA_MODEL: "{name}" names no model; write for example openai:gpt-5'
+        return f'TORANA_MODEL: "{name}" has no model; write for example openai:gpt-5'
     nearest = get_close_matches(service_name.lower(), _every_service_name(), n=1)
     hint = f'did you mean "{nearest[0]}:{model_name}"?' if nearest else _every_service()
     return f'TORANA_MODEL: unknown provider "{service_name}"; {hint}'

@@ -1,7 +1,7 @@
-"""Bounds what a provider answers: the size of a response, and the usage that it reports.
+"""Limit the size of a provider's responses and the usage that it reports.
 
-A provider is a server that the gateway does not control. A response that passes a bound ends the request while
-it streams, so that neither memory nor the database grows with what the server sends.
+A provider is a server that the gateway does not control. A response above a limit ends the request while it
+streams, so that memory and the database stay bounded.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from pydantic_ai.usage import RequestUsage
 from torana.errors import ModelResponseTooLarge
 from torana.models.failures import MISSHAPEN
 
-#: Bytes of text, thinking and tool calls in one response, where no setting says otherwise.
+#: Default maximum bytes of text, thinking and tool calls in one response.
 RESPONSE_BYTES = 1_048_576
 
-#: Parts of one response: texts, thoughts and tool calls. Providers allow up to 128 tool calls.
+#: Maximum parts of one response: texts, thoughts and tool calls. Providers allow up to 128 tool calls.
 _PARTS = 256
 
-#: Bytes of what a response holds besides its parts, such as its id and the model's name.
+#: Maximum bytes of a response besides its parts, such as its id and the model's name.
 _METADATA_BYTES = 65_536
 
-#: Tokens of one call: ten times the largest context window that is sold. Money of one call, in dollars.
+#: Maximum tokens of one call, ten times the largest context window on the market, and maximum dollars of one
+#: call.
 _TOKENS = 100_000_000
 _DOLLARS = 10_000
 
-#: Counts of other names that a provider may report for one call, such as tokens of a rejected prediction.
+#: Maximum number of additional counts in the usage, such as tokens of a rejected prediction.
 _DETAILS = 32
 
 
 def bound_responses(model: Model, *, max_bytes: int) -> None:
-    """Make this model refuse a response of more than ``max_bytes``, and report plausible usage only.
+    """Make this model refuse responses of more than ``max_bytes`` and correct implausible usage.
 
-    A request then raises ``ModelResponseTooLarge``; a stream raises it as soon as the bound is passed, and the
-    connection to the provider is closed. A response that has the wrong shape is ``UnexpectedModelBehavior``.
+    A request then raises ``ModelResponseTooLarge``; a stream raises it as soon as the limit is exceeded, and
+    the connection is closed. A response of the wrong shape raises ``UnexpectedModelBehavior``.
     """
     request, request_stream = model.request, model.request_stream
 
@@ -71,12 +72,12 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
             vars(stream)["_get_event_iterator"] = lambda: _bounded(stream, events(), _Meter(max_bytes))
             yield stream
 
-    # Attributes of this one object: its class is not changed.
+    # Set on this object: its class is not changed.
     vars(model).update(request=request_bounded, request_stream=stream_bounded)
 
 
 def plausible(usage: RequestUsage) -> RequestUsage:
-    """The usage with each number in a range that can be true; any other number becomes the nearest one."""
+    """Return the usage with each number limited to its plausible range."""
     given = vars(usage)
     counts = {name: _count(number) for name, number in given.items() if name not in ("cost", "details")}
     details = list(cast("dict[str, object]", usage.details).items())[:_DETAILS]
@@ -93,7 +94,7 @@ class _Meter:
         self._parts = 0
 
     def add_part(self, part: object) -> None:
-        """Count a part and what it begins with."""
+        """Count a new part with its content."""
         self._parts += 1
         if self._parts > _PARTS:
             raise ModelResponseTooLarge(
@@ -103,7 +104,7 @@ class _Meter:
         self.add(part)
 
     def add(self, piece: object) -> None:
-        """Count what a part goes on with."""
+        """Count further content of a part."""
         self._bytes += _size(piece)
         if self._bytes > self._max_bytes:
             raise ModelResponseTooLarge(
@@ -112,7 +113,7 @@ class _Meter:
             )
 
     def check_metadata(self, response: ModelResponse | StreamedResponse) -> None:
-        """Refuse a response whose other fields are too large to keep."""
+        """Refuse a response whose other fields are too large to store."""
         kept = (
             response.model_name,
             response.provider_name,
@@ -130,7 +131,7 @@ class _Meter:
 async def _bounded(
     stream: StreamedResponse, events: AsyncIterator[ModelResponseStreamEvent], meter: _Meter
 ) -> AsyncGenerator[ModelResponseStreamEvent]:
-    """The events of a stream, counted, while the stream's usage is kept plausible."""
+    """Yield the events of a stream; count them, and keep its usage plausible."""
     last: tuple[int, int] | None = None
     try:
         async for event in events:
@@ -176,7 +177,7 @@ def _cost(cost: object) -> Decimal | None:
 
 
 def _size(value: object) -> int:
-    """About how many bytes a value takes where it is kept: those of its texts, and a few for anything else."""
+    """Return the approximate bytes of a stored value: those of its texts, and a few for other values."""
     if isinstance(value, str):
         return len(value.encode(errors="surrogatepass"))
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Writes the schemas of tools as a provider wants them once, and not before every request."""
+"""Convert the schemas of tools to a provider's form once, instead of before every request."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-#: Schemas that are remembered, of tools that were lately shown to the model.
+#: Maximum number of remembered schemas.
 _SCHEMAS = 1_000
 
 
 def write_schemas_once(model: Model) -> None:
-    """Make this model remember how it wrote the schemas of tools.
+    """Make this model remember the converted schemas of tools.
 
-    pydantic-ai copies and walks each tool's schema for each request. The same schema, the very object, is
-    written the same, and so is the same tool; ``docs/explanation/performance.md`` has what that saves.
+    pydantic-ai copies and walks each tool's schema for each request. The result is the same for the same schema
+    object; ``docs/explanation/performance.md`` has the measurements.
     """
-    # An attribute of this one object: its class is not changed.
+    # Set on this object: its class is not changed.
     vars(model)["customize_request_parameters"] = _Remembering(model.customize_request_parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A tool, which holds its schema so that no other object takes its place, and what became of it."""
+    """A tool and its converted form. It holds the schema, so that its ``id`` is not reused."""
 
     tool: ToolDefinition
     becomes: ToolDefinition
@@ -34,11 +34,11 @@ class _Written:
 class _Remembering:
     def __init__(self, customize: Callable[[ModelRequestParameters], ModelRequestParameters]) -> None:
         self._customize = customize
-        #: By the schema's identity and what was said of strictness, the last tool that had them.
+        #: The last tool by the schema's ``id`` and strictness.
         self._written: OrderedDict[tuple[int, bool | None], _Written] = OrderedDict()
 
     def __call__(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
-        if parameters.output_tools or parameters.output_object is not None:  # not of the agent's
+        if parameters.output_tools or parameters.output_object is not None:  # the agent uses neither
             return self._customize(parameters)
         return replace(parameters, function_tools=[self._write(tool) for tool in parameters.function_tools])
 

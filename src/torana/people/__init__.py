@@ -1,1 +1,1 @@
-"""Who someone is, what they may, and what is kept of them."""
+"""Tokens, pairing, the audit record, export and erasure."""

@@ -1,4 +1,4 @@
-"""The audit record, as the operator reads it; whatever is an administrative act writes it itself."""
+"""The audit record as the operator reads it. Administrative actions write their own entries."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from functools import partial
 from typing import Any
 
 from torana.paging import TIME_KEY, Page, cut, read_cursor
-from torana.store import audit as rows
-from torana.store.audit import Act, Entry
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows import audit as rows
+from torana.store.rows.audit import Act, AuditEntry
 
 
 class AuditRecord:
-    """Who did what to whom, when, and from where."""
+    """The record of operators' actions: principal, action, object, time and source."""
 
     def __init__(self, *, database: Database) -> None:
         self._database = database
 
     async def add(self, act: Act, action: str, target: str, **detail: Any) -> None:
-        """Write down an act that changes no row of its own, before it is done."""
+        """Record an action that changes no row, before it is done."""
         await self._database.run(partial(rows.record, act=act, action=action, target=target, **detail))
 
-    async def listed(self, *, limit: int, after: str | None) -> Page[Entry]:
-        """What was done, the newest first."""
+    async def list_entries(self, *, limit: int, after: str | None) -> Page[AuditEntry]:
+        """Return the actions, the newest first."""
         before = read_cursor(after, TIME_KEY)
-        found = await self._database.run(partial(rows.listed, before=before, limit=limit + 1))
+        found = await self._database.run(partial(rows.list_entries, before=before, limit=limit + 1))
         return cut(found, limit, lambda entry: (entry.act.at, entry.id), TIME_KEY)

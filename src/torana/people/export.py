@@ -1,4 +1,4 @@
-"""Exporting a user: everything that is kept of somebody, as a zip file that needs no Torana to be read."""
+"""Export a user: all of their data as a zip file that is readable without Torana."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from torana import __version__
-from torana.store import audit
-from torana.store.audit import Act
-from torana.store.database import Database
-from torana.store.gathering import Holdings
-from torana.store.questions import call_digest
-from torana.store.reading import read_database
+from torana.store.backup.user_data import UserData
+from torana.store.engine.database import Database
+from torana.store.engine.read_only import read_database
+from torana.store.rows import audit
+from torana.store.rows.approval_questions import call_digest
+from torana.store.rows.audit import Act
 from torana.store.workspaces import Workspaces
 
 _Row = Mapping[Any, Any]
@@ -29,9 +29,9 @@ _SPENT = ("period", "messages", "inputTokens", "outputTokens", "costUsd")
 
 
 class Export:
-    """Writes what is kept of a user into a file that has no name and is gone when it is closed.
+    """Writes a user's data into a temporary file without a name.
 
-    Rows go through the memory one by one, and all come from one moment.
+    Rows are read one by one, all in one transaction.
     """
 
     def __init__(self, *, database: Database, path: Path, workspaces: Workspaces) -> None:
@@ -40,14 +40,15 @@ class Export:
         self._workspaces = workspaces
 
     async def write(self, user: str, act: Act) -> IO[bytes]:
-        """A zip file, to be read from its beginning and closed by the caller; recorded as an act.
+        """Return a zip file for the caller to read and close. The export is recorded in the audit record.
 
-        It holds ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and the answers to them, a
-        turn a line), ``files.jsonl`` and ``files/`` (what came with them and is kept), ``workspace/`` (the
-        files that the agent keeps for the user), ``memories.jsonl``, ``schedules.jsonl``, ``tokens.jsonl``,
-        ``approvals.jsonl`` (calls that somebody was asked about), ``accounts.jsonl`` (of chat platforms) and
-        ``usage.csv``; nobody known has empty ones.
-        Raises ``OSError`` where there is no room.
+        It contains ``manifest.json``, ``sessions/<id>.jsonl`` (the user's messages and their replies, one turn
+        per line), ``files.jsonl`` and ``files/`` (stored attachments), ``workspace/`` (the files that the agent
+        stores for the user), ``memories.jsonl``, ``schedules.jsonl``, ``tokens.jsonl``, ``approvals.jsonl``
+        (calls that needed approval), ``accounts.jsonl`` (of chat platforms) and ``usage.csv``. For an unknown
+        user these are empty.
+
+        Raises ``OSError`` if there is not enough space.
         """
         file, counts = await asyncio.to_thread(self._spool, user, act)
         await self._database.run(
@@ -56,13 +57,13 @@ class Export:
         return file
 
     def _spool(self, user: str, act: Act) -> tuple[IO[bytes], dict[str, int]]:
-        # Beside the database, where room is provided for texts like these.
-        file = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed by whoever sends it
+        # Next to the database: that volume is sized for this amount of text.
+        file = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed by the sender
         try:
             with ZipFile(file, "w", ZIP_DEFLATED) as out:
                 kept = self._write_workspace(out, user)
                 counts = read_database(
-                    self._path, lambda connection: _write(out, Holdings(connection, user), user, act, kept)
+                    self._path, lambda connection: _write(out, UserData(connection, user), user, act, kept)
                 )
         except BaseException:
             file.close()
@@ -71,7 +72,6 @@ class Export:
         return file, counts
 
     def _write_workspace(self, out: ZipFile, user: str) -> int:
-        """Write the user's own files under their names; returns how many."""
         count = 0
         for name, body in self._workspaces.contents(user):
             out.writestr(f"workspace/{name}", body)
@@ -79,16 +79,16 @@ class Export:
         return count
 
 
-def _write(out: ZipFile, holdings: Holdings, user: str, act: Act, kept: int) -> dict[str, int]:
-    counts = _write_sessions(out, holdings.said())
-    counts["files"] = _write_files(out, holdings.sent())
+def _write(out: ZipFile, holdings: UserData, user: str, act: Act, kept: int) -> dict[str, int]:
+    counts = _write_sessions(out, holdings.turns())
+    counts["files"] = _write_files(out, holdings.attachments())
     counts["workspace"] = kept
-    counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.remembered()))
-    counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.scheduled()))
+    counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.memories()))
+    counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.schedules()))
     counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
-    counts["approvals"] = _write_lines(out, "approvals.jsonl", map(_approval, holdings.asked()))
+    counts["approvals"] = _write_lines(out, "approvals.jsonl", map(_approval, holdings.approvals()))
     counts["accounts"] = _write_lines(out, "accounts.jsonl", map(_account, holdings.accounts()))
-    _write_usage(out, holdings.spent())
+    _write_usage(out, holdings.spending())
     manifest = {"version": __version__, "user": user, "createdAt": act.at.isoformat(), "counts": counts}
     out.writestr("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False))
     return counts
@@ -103,7 +103,7 @@ def _write_sessions(out: ZipFile, said: Iterable[_Row]) -> dict[str, int]:
 
 
 def _write_files(out: ZipFile, sent: Iterable[_Row]) -> int:
-    """Write each file under a name of ours, and what it was called into a list; returns how many."""
+    """Write each file under a generated name, and list the original names. Return the number of files."""
     records: list[dict[str, Any]] = []
     for row in sent:
         member = f"files/{row['turn_id']}/{row['number'] + 1}"
@@ -114,7 +114,7 @@ def _write_files(out: ZipFile, sent: Iterable[_Row]) -> int:
 
 
 def _write_lines(out: ZipFile, name: str, records: Iterable[dict[str, Any]]) -> int:
-    """Write a JSON object a line; returns how many."""
+    """Write one JSON object per line, and return their number."""
     count = 0
     with out.open(name, "w", force_zip64=True) as lines:
         for record in records:

@@ -1,4 +1,4 @@
-"""Who may talk: an unknown person gets a code, and the operator, who hears it from them, lets them in."""
+"""Pairing: an unknown sender gets a code, shows it to the operator, and the operator approves it."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from typing import Literal
 
 from torana.errors import BadRequest, NotFound
 from torana.messages import ID_LIMIT
-from torana.store import senders
-from torana.store.audit import Act
-from torana.store.database import Connection, Database
-from torana.store.senders import Asker, Paired, SenderState
-from torana.tools.entry_faults import meant
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import senders
+from torana.store.rows.audit import Act
+from torana.store.rows.senders import Asker, Paired, SenderState
+from torana.tools.validation_messages import suggest_name
 
-#: How long a code is good for. One from so far in the future was made by a wrong clock, and has expired.
+#: The validity of a code. A code from further in the future was made with a wrong clock, and has expired.
 VALID = timedelta(hours=1)
 
-#: Codes that a person gets until the operator says something; then nothing more is answered.
+#: The number of codes that a sender gets before the operator decides; then the sender gets no reply.
 _CODES = 3
 
-#: People who wait for the operator's word on one account; more are not answered.
+#: The number of pending senders for one account; further senders get no reply.
 _WAITING = 50
 
-#: No letters and digits that look alike.
+#: Without letters and digits that look alike.
 _ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _LENGTH = 8
 
 
 class Pairing:
-    """The people who asked, and the operator's word on them."""
+    """The pairing requests of senders, and the operator's decisions."""
 
     def __init__(self, *, database: Database, clock: Callable[[], datetime]) -> None:
         self._database = database
         self._clock = clock
 
-    async def known(self, kind: str, sender: str) -> Paired | None:
-        """What the operator said of a sender, or that they wait."""
+    async def find_sender(self, kind: str, sender: str) -> Paired | None:
+        """Return the operator's decision on a sender, or the pending request."""
         return await self._database.run(partial(senders.get, kind=kind, sender=sender))
 
-    async def approved(self, kind: str, most: int) -> Sequence[str]:
-        """The ids of those of that kind who may talk by the operator's word, the latest first."""
-        return await self._database.run(partial(senders.approved, kind=kind, most=most))
+    async def approved_ids(self, kind: str, most: int) -> Sequence[str]:
+        """Return the ids of the approved senders of that kind, the latest first."""
+        return await self._database.run(partial(senders.approved_ids, kind=kind, most=most))
 
     async def ask(self, asker: Asker) -> str | None:
-        """A code for somebody unknown; None while they have one, got enough, or too many others wait."""
+        """Create a code for an unknown sender. Return None while a code is valid, or if a limit is reached."""
         code = "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
-        work = partial(_asked, asker=asker, code=_digest(code), at=self._clock())
+        work = partial(_record_request, asker=asker, code=_digest(code), at=self._clock())
         return code if await self._database.run(work) else None
 
     async def approve(self, who: str, *, user: str | None = None, kinds: Collection[str], act: Act) -> Paired:
-        """Let somebody talk, by their code or by ``kind:id``, as a user of that name or of their own.
+        """Approve a sender, by code or by ``kind:id``. The default of ``user`` is ``kind:id``.
 
-        ``kinds`` are those that there are. Raises ``NotFound`` for a code that is wrong or too old, and for
-        somebody of another kind of whom nothing is known.
+        ``kinds`` are those of the settings. Raises ``NotFound`` for a wrong or expired code, and for an unknown
+        sender of another kind.
         """
-        return await self._decided(who, "approved", user, kinds, act)
+        return await self._decide(who, "approved", user, kinds, act)
 
     async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
-        """Let somebody not talk, or not any more; they are not answered again. Raises as ``approve``."""
-        return await self._decided(who, "denied", None, kinds, act)
+        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises as ``approve``."""
+        return await self._decide(who, "denied", None, kinds, act)
 
-    async def listed(self, *, state: SenderState | None = None, limit: int = 200) -> Sequence[Paired]:
-        """Who asked, the newest first."""
-        return await self._database.run(partial(senders.listed, state=state, limit=limit))
+    async def list_senders(self, *, state: SenderState | None = None, limit: int = 200) -> Sequence[Paired]:
+        """Return the senders, the newest first."""
+        return await self._database.run(partial(senders.list_senders, state=state, limit=limit))
 
-    async def _decided(
+    async def _decide(
         self,
         who: str,
         state: Literal["approved", "denied"],
@@ -82,7 +82,7 @@ class Pairing:
         return await self._database.run(work)
 
 
-def _asked(connection: Connection, asker: Asker, code: bytes, at: datetime) -> bool:
+def _record_request(connection: Connection, asker: Asker, code: bytes, at: datetime) -> bool:
     known = senders.get(connection, asker.kind, asker.sender)
     if known is not None:
         expired = abs(at - known.asked_at) >= VALID
@@ -107,15 +107,15 @@ def _decide(
         known = senders.get(connection, kind, sender)
         if known is None and kind not in kinds:
             raise NotFound(
-                f"no connector is called {kind[:60]!r}; the settings have "
-                f"{', '.join(sorted(kinds)) or 'none'}{meant(kind, kinds)}"
+                f"there is no connector {kind[:60]!r}; the settings have "
+                f"{', '.join(sorted(kinds)) or 'none'}{suggest_name(kind, kinds)}"
             )
         asker = known.asker if known else Asker(kind=kind, sender=sender, account="", place="", name="")
     else:
         found = senders.by_code(connection, _digest(who.strip().upper()), act.at - VALID, act.at + VALID)
         if found is None:
             raise NotFound(
-                "there is no such code, or it has expired; the person gets a new one by writing again"
+                "the code is unknown or has expired; the sender gets a new code with the next message"
             )
         asker = found.asker
     named = (user or f"{asker.kind}:{asker.sender}") if state == "approved" else None

@@ -1,7 +1,7 @@
-"""Tokens besides the gateway's own: made, listed, rotated, revoked, and recognised.
+"""Created tokens: create, list, rotate, revoke and authenticate.
 
-A secret is ``torana_`` and the base64url of 32 random bytes, so that a leaked one is found by its prefix. Of
-it only the SHA-256 is kept: a slow hash is for passwords, which can be guessed; 256 random bits cannot.
+A secret is ``torana_`` and the base64url of 32 random bytes, so that scanners find a leaked one by its prefix.
+Only its SHA-256 is stored. A slow hash is not needed: 256 random bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import partial
 from torana.errors import FieldFault, InvalidField, NotFound
 from torana.messages import ID_LIMIT, SCOPES, Principal, Scope, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
-from torana.store import tokens as rows
-from torana.store.audit import Act
-from torana.store.database import Connection, Database
-from torana.store.tokens import Token
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import tokens as rows
+from torana.store.rows.audit import Act
+from torana.store.rows.tokens import Token
 
 PREFIX = "torana_"
 
-#: What a token may do unless it is said.
+#: The scopes of a token that names none.
 DEFAULT_SCOPES: frozenset[Scope] = frozenset({"message", "read", "memory"})
-#: What reaches beyond one user, and therefore goes to no token that is bound to one.
+#: The scopes that reach beyond one user. A token that is bound to a user cannot have them.
 UNBOUND_SCOPES: frozenset[Scope] = frozenset({"admin", "impersonate"})
 
 LABEL_LIMIT = 100
@@ -39,7 +39,7 @@ _SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A token that is wanted; ``lifetime`` None is for ever."""
+    """The properties of a token to create. ``lifetime`` None means that it does not expire."""
 
     user: str | None = None
     scopes: frozenset[Scope] = DEFAULT_SCOPES
@@ -49,21 +49,21 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """A new token with its secret, which is nowhere else."""
+    """A new token with its secret, which is not stored."""
 
     token: Token
     secret: str
 
 
 class Tokens:
-    """Everybody's tokens. Each change is in the audit record, in the transaction of the change itself."""
+    """The tokens of all users. Each change is recorded in the audit record in the same transaction."""
 
     def __init__(self, *, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
         self._database = database
         self._clock = clock
 
     async def create(self, new: NewToken, *, act: Act) -> Issued:
-        """Make a token. Raises ``InvalidField`` for one that cannot be."""
+        """Create a token. Raises ``InvalidField`` for invalid properties."""
         _check(new)
         now = self._clock()
         token = Token(
@@ -78,17 +78,17 @@ class Tokens:
         await self._database.run(partial(rows.create, token=token, digest=_digest(secret), act=act))
         return Issued(token=token, secret=secret)
 
-    async def listed(self, *, limit: int, after: str | None) -> Page[Token]:
-        """The tokens, also those that ended, the newest first."""
+    async def list_tokens(self, *, limit: int, after: str | None) -> Page[Token]:
+        """Return the tokens, including ended ones, the newest first."""
         before = read_cursor(after, TIME_KEY)
-        found = await self._database.run(partial(rows.listed, before=before, limit=limit + 1))
+        found = await self._database.run(partial(rows.list_tokens, before=before, limit=limit + 1))
         return cut(found, limit, lambda token: (token.created_at, token.id), TIME_KEY)
 
     async def rotate(self, token_id: str, *, overlap: timedelta, act: Act) -> Issued:
-        """Make a token that takes the place of another one, which ends after the overlap, or earlier by itself.
+        """Create a token that replaces another one, which ends after ``overlap`` or at its own expiry.
 
-        The new one has the user, the scopes and the label of the old one, and lives as long as that one was to.
-        Raises ``NotFound``, ``InvalidField``, and ``TokenEnded`` for one that has ended or was rotated before.
+        The new token has the user, scopes, label and lifetime of the old one. Raises ``NotFound``,
+        ``InvalidField``, and ``TokenEnded`` for a token that has ended or was rotated before.
         """
         if not timedelta() <= overlap <= LONGEST_OVERLAP:
             raise _invalid("/overlap", f"must be 0 to {LONGEST_OVERLAP.days} days")
@@ -105,32 +105,28 @@ class Tokens:
         return Issued(token=_there(await self._database.run(work), token_id), secret=secret)
 
     async def revoke(self, token_id: str, *, act: Act) -> Token:
-        """End a token at once; from the next request on it is not taken. One that is revoked is left as it is.
-
-        Raises ``NotFound``.
-        """
+        """End a token at once; the next request with it is refused. Idempotent. Raises ``NotFound``."""
         work = partial(rows.revoke, token_id=token_id, now=self._clock(), act=act)
         return _there(await self._database.run(work), token_id)
 
     async def authenticate(self, secret: str) -> Principal | None:
-        """Who holds a secret; None for one that is not, or not any more, a token's.
+        """Return the principal of a secret, or None for an unknown, expired or revoked token.
 
-        What has not the form of a secret is refused without asking the database. Everything else is asked
-        every time, so a token that was revoked, by whichever process, is not taken again. Raises
-        ``StoreUnavailable``.
+        A text in another format is refused without a query. Any other secret is looked up each time, so a token
+        that another process revoked is refused too. Raises ``StoreUnavailable``.
         """
         if _SECRET.fullmatch(secret) is None:
             return None
         return await self._database.run(partial(_holder, digest=_digest(secret), now=self._clock()))
 
     async def root(self, token_id: str) -> str:
-        """The id under which a token's rules and limits stand: of the first, where it was rotated."""
+        """Return the id for a token's rules and limits: the first id in its chain of rotations."""
         return await self._database.run(partial(rows.root, token_id=token_id))
 
 
 def _check(new: NewToken) -> None:
     if new.user is not None and not 1 <= len(new.user) <= ID_LIMIT:
-        raise _invalid("/user", f"must have 1 to {ID_LIMIT} characters; leave it out for a token of nobody's")
+        raise _invalid("/user", (f"must have 1 to {ID_LIMIT} characters; omit it for a token without a user"))
     if len(new.label) > LABEL_LIMIT:
         raise _invalid("/label", f"must have at most {LABEL_LIMIT} characters")
     for pointer, text in (("/user", new.user or ""), ("/label", new.label)):
@@ -141,11 +137,16 @@ def _check(new: NewToken) -> None:
     if new.user is not None and (beyond := sorted(new.scopes & UNBOUND_SCOPES)):
         raise _invalid(
             "/scopes",
-            f"cannot hold {' or '.join(beyond)}: the token is bound to a user, and that reaches beyond one. "
-            "Leave out the user, or the scope",
+            (
+                f"cannot contain {' or '.join(beyond)}: the token is bound to a user, and the scope "
+                "covers all users. Omit the user, or the scope"
+            ),
         )
     if new.lifetime is not None and not timedelta(seconds=1) <= new.lifetime <= LONGEST_LIFE:
-        raise _invalid("/expiresIn", f"must be a second to {LONGEST_LIFE.days} days, or nothing for ever")
+        raise _invalid(
+            "/expiresIn",
+            (f"must be 1 second to {LONGEST_LIFE.days} days; omit it for a token that does not expire"),
+        )
 
 
 def _is_text(text: str) -> bool:
@@ -161,7 +162,7 @@ def _invalid(pointer: str, detail: str) -> InvalidField:
 
 def _there(token: Token | None, token_id: str) -> Token:
     if token is None:
-        raise NotFound(f"there is no token {token_id!r}; `torana token list` names them")
+        raise NotFound(f"there is no token {token_id!r}; `torana token list` lists all tokens")
     return token
 
 

@@ -1,12 +1,12 @@
-"""What is said or done at a time: reminders and recurring tasks, kept as rows and fired by the gateway.
+"""Schedules: reminders and recurring tasks, stored as rows and run by the gateway.
 
 ::
 
-    rules.py     when a rule is due, in a time zone
+    rules.py     the due times of a rule in a time zone
     words.py     times and rules as people write them
-    service.py   make, list, pause, resume and remove them
-    ticker.py    fires what is due, once
-    agents.py    the same for the agent's tools
+    service.py   create, list, pause, resume and remove schedules
+    ticker.py    run due schedules, each due time once
+    agents.py    schedules for the agent's tools
 """
 
 from torana.schedules.agents import AgentSchedules

@@ -1,4 +1,4 @@
-"""Schedules for the agent's tools: those of whoever speaks in a turn."""
+"""The schedules of a turn's sender, for the agent's tools."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from zoneinfo import ZoneInfo
 from torana.messages import Turn
 from torana.schedules.service import NewSchedule, Schedules
 from torana.schedules.words import say
-from torana.store.schedules import Schedule
-from torana.tools.schedules import Planned, Wish
+from torana.store.rows.schedules import Schedule
+from torana.tools.builtin.schedules import Planned, Wish
 
 
 class AgentSchedules:
-    """Fills ``tools.schedules.Planner``.
+    """Implements ``tools.schedules.Planner``.
 
-    What is made without a user belongs to its owner and channel, and is found there alone.
+    A schedule without a user belongs to its owner and channel, and is listed only there.
     """
 
     def __init__(self, *, schedules: Schedules) -> None:
         self._schedules = schedules
 
     async def make(self, turn: Turn, wish: Wish, *, call: str) -> Planned:
-        """See ``Planner``."""
         new = NewSchedule(
             owner=turn.owner,
             user=turn.user,
@@ -38,26 +37,24 @@ class AgentSchedules:
             rule=wish.rule,
             timezone=wish.timezone,
         )
-        return _planned(await self._schedules.make(new, made_by=_digest(turn, wish, call)))
+        return _to_planned(await self._schedules.make(new, made_by=_digest(turn, wish, call)))
 
-    async def listed(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
-        """See ``Planner``."""
+    async def list_schedules(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
         channel = None if everywhere and turn.user is not None else turn.channel
         found = await self._schedules.of_speaker(turn.owner, turn.user, channel)
-        return [_planned(schedule) for schedule in found]
+        return [_to_planned(schedule) for schedule in found]
 
     async def cancel(self, turn: Turn, schedule_id: str) -> None:
-        """See ``Planner``."""
         await self._schedules.remove(turn.owner, schedule_id)
 
 
 def _digest(turn: Turn, wish: Wish, call: str) -> bytes:
-    """What a call is known by when it is made again. Some providers number their calls anew in each answer."""
+    """Return a digest that identifies a repeated call. Some providers reuse call ids in each response."""
     said = [turn.id, call, wish.kind, wish.text, wish.at, wish.rule]
     return hashlib.sha256(json.dumps(said).encode()).digest()
 
 
-def _planned(schedule: Schedule) -> Planned:
+def _to_planned(schedule: Schedule) -> Planned:
     due = schedule.due_at
     return Planned(
         id=schedule.id,

@@ -1,10 +1,10 @@
-"""When something is due: cron expressions and times of a wall clock, in a time zone.
+"""Due times of cron expressions and of wall-clock times, in a time zone.
 
-The days and times of a rule are cronsim's, reckoned without a zone. Where the clock jumps, what happens follows
-Debian's cron(8), as in cronsim: a rule with fixed hours and minutes is due once for each of its times, at the
-end of the jump for one that is skipped and the first time for one that comes twice; a rule whose hours or
-minutes begin with ``*`` goes by the time that really passes. cronsim's own reckoning with zones is not used: it
-adds whole hours to a wall clock, and loses times where the clock jumps by half an hour (Australia/Lord_Howe).
+cronsim computes the days and times of a rule without a zone. At a change of the clock, the rules of Debian's
+cron(8) apply, as in cronsim: a rule with fixed hours and minutes is due once for each of its times, at the end
+of the change for a skipped time and at the first occurrence of a repeated one; a rule whose hours or minutes
+begin with ``*`` follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a
+wall clock, and loses times where the clock changes by half an hour (Australia/Lord_Howe).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cronsim import CronSim, CronSimError
 
 from torana.errors import ScheduleInvalid
 
-#: How far ahead anything may be due.
+#: The maximum time until a schedule is due.
 HORIZON = timedelta(days=3_653)
-#: Characters of a cron expression.
+#: The maximum length of a cron expression.
 RULE_LIMIT = 100
 
 _SHAPE = re.compile(r"[0-9A-Za-z*/,#-]+(?: [0-9A-Za-z*/,#-]+){4}")
@@ -29,9 +29,9 @@ _SECOND = timedelta(seconds=1)
 
 
 def normal(rule: str) -> str:
-    """The cron expression in the one way that it is kept. Raises ``ScheduleInvalid`` for what is none.
+    """Return the cron expression in its canonical form. Raises ``ScheduleInvalid`` for an invalid one.
 
-    It has five fields; seconds, names such as ``@daily``, and days that no month has are refused.
+    It must have five fields. Seconds, names such as ``@daily``, and days that no month has are refused.
     """
     told = " ".join(rule[: 2 * RULE_LIMIT].split()).upper()
     if len(told) > RULE_LIMIT or not _SHAPE.fullmatch(told):
@@ -43,15 +43,15 @@ def normal(rule: str) -> str:
         CronSim(told, datetime(2000, 1, 1))  # noqa: DTZ001 - a rule knows no zone
     except (CronSimError, ValueError, TypeError, AssertionError) as error:
         raise ScheduleInvalid(
-            f"`{told}` is never due: {error or 'it cannot be read'}. Its fields are minute (0-59), hour "
-            "(0-23), day of the month (1-31, as the months have them), month (1-12) and day of the week (0-7 "
-            "or SUN-SAT)."
+            f"`{told}` is never due: {error or 'it cannot be parsed'}. Its "
+            "fields are minute (0-59), hour (0-23), day of the month (1-31), month (1-12) and "
+            "day of the week (0-7 or SUN-SAT)."
         ) from None
     return told
 
 
 def smallest_gap(rule: str) -> timedelta:
-    """The least time between two times of a day for which a rule is due, or between two days of it."""
+    """Return the shortest time between two due times of the same day or of consecutive days."""
     parsed = CronSim(rule, datetime(2000, 1, 1))  # noqa: DTZ001 - as above
     times = sorted(hour * 60 + minute for hour in parsed.hours for minute in parsed.minutes)
     times.append(times[0] + 24 * 60)
@@ -59,22 +59,23 @@ def smallest_gap(rule: str) -> timedelta:
 
 
 def next_due(rule: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first time behind ``after`` for which the rule is due, in UTC; None where none comes in time.
+    """Return the first time after ``after`` at which the rule is due, in UTC, or None if there is none in time.
 
-    It depends on nothing else, so that asked from any moment between two due times it gives the same one.
+    It depends only on its arguments: every moment between two due times gives the same result.
     """
-    after = after.astimezone(UTC)  # elsewhere Python reckons with what the clock shows
+    after = after.astimezone(UTC)  # in another zone, Python calculates with wall-clock times
     goes_by_time = any(field.startswith("*") for field in rule.split()[:2])
     try:
         due = (_next_in_time if goes_by_time else _next_on_the_clock)(rule, zone, after)
-    except (StopIteration, OverflowError, ValueError):  # never, or behind the last year there is
+    except (StopIteration, OverflowError, ValueError):  # never, or after the last year of datetime
         return None
     return due if due <= after + HORIZON else None
 
 
 def instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The moment, in UTC, at which a clock on the wall shows a time: the first one where it comes twice, the
-    end of the jump where it is skipped.
+    """Return the moment, in UTC, at which a wall clock shows a time.
+
+    For a repeated time it is the first occurrence, for a skipped time the end of the change.
     """
     while True:
         there = wall.replace(tzinfo=zone, fold=0)
@@ -85,16 +86,16 @@ def instant(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _next_on_the_clock(rule: str, zone: ZoneInfo, after: datetime) -> datetime:
-    """For fixed times: each is a moment of its own, however often the clock shows it."""
+    """Return the next due time of a rule with fixed times. A time that the clock shows twice is due once."""
     for wall in CronSim(rule, _wall(after, zone)):
         moment = instant(wall, zone)
-        if moment > after:  # not so while the clock shows again what it has shown already
+        if moment > after:  # false for a time that the clock shows for the second time
             return moment
     raise StopIteration
 
 
 def _next_in_time(rule: str, zone: ZoneInfo, after: datetime) -> datetime:
-    """For what goes by the time that passes: from one change of the clock to the next."""
+    """Return the next due time of a rule that follows elapsed time. Each clock change starts a new search."""
     while True:
         offset = _offset(after, zone)
         moment = (next(CronSim(rule, _wall(after, zone))) - offset).replace(tzinfo=UTC)
@@ -116,7 +117,7 @@ def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
 
 
 def _change(zone: ZoneInfo, start: datetime, end: datetime) -> datetime | None:
-    """The first second behind ``start``, and not behind ``end``, at which the zone has another offset."""
+    """Return the first second after ``start``, and not after ``end``, with another UTC offset, or None."""
     before = _offset(start, zone)
     low = start
     while low < end:

@@ -1,4 +1,4 @@
-"""Schedules of users: made, listed, paused, resumed and removed."""
+"""Create, list, pause, resume and remove users' schedules."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from torana.messages import new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.schedules.rules import next_due, smallest_gap
 from torana.schedules.words import read_instant, read_rule
-from torana.store import schedules as rows
-from torana.store.audit import Act, on_a_users, record
-from torana.store.database import Connection, Database
-from torana.store.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
-from torana.turns.controls import WORDS
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import schedules as rows
+from torana.store.rows.audit import Act, on_a_users, record
+from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
+from torana.turns.commands import WORDS
 
-#: Characters of what is said or done.
+#: The maximum length of the text of a schedule.
 TEXT_LIMIT = 2_000
 
-#: How far a clock may be set back so that nothing is done twice.
+#: The clock may be set back by this much without a schedule running twice.
 _AHEAD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
-    """What somebody wants said or done, and when: ``at`` a time once, or by a ``rule``, as they wrote it."""
+    """A requested schedule: either ``at`` (one time) or ``rule`` (repeated times), as the user wrote it."""
 
     owner: str
     text: str
     kind: ScheduleKind = "remind"
     at: str | None = None
     rule: str | None = None
-    #: An IANA zone; None is the gateway's.
+    #: An IANA zone. None is the gateway's zone.
     timezone: str | None = None
     missed: MissedPolicy = "run_once"
     user: str | None = None
     token: str | None = None
-    #: Where it is said; None stands for a channel of its own.
+    #: The channel of the turns. None creates a separate channel.
     channel: str | None = None
     account: str | None = None
     place: str | None = None
 
 
 class Schedules:
-    """The schedules of all owners. The owner may be ``EVERYONE`` where one is named by its id.
+    """The schedules of all owners. In methods with an id, the owner may be ``EVERYONE``.
 
-    An operator's act is written down where the schedule is a user's own. Every method that takes an id raises
-    ``NotFound`` for one that the owner has not.
+    An operator's action on a user's schedule is recorded in the audit record. Every method with an id raises
+    ``NotFound`` for a schedule that the owner does not have.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Schedules:
         changed: Callable[[], None],
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """``zone`` is where no other is named; ``changed`` is told that there may be another next due time."""
+        """``zone`` is the default zone. ``changed`` is called when the next due time may have changed."""
         self._database = database
         self._zone = zone
         self._per_user = per_user
@@ -72,20 +72,20 @@ class Schedules:
         self._clock = clock
 
     async def make(self, new: NewSchedule, *, made_by: bytes | None = None, act: Act | None = None) -> Schedule:
-        """Keep a schedule; asked again with the same ``made_by``, the one that was made before.
+        """Store a schedule. A call with the same ``made_by`` returns the schedule of the first call.
 
         Raises ``ScheduleInvalid`` and ``SchedulesFull``.
         """
-        if made_by is not None:  # asked first: what was to come then may have passed
-            known = await self._database.run(partial(rows.made, owner=new.owner, made_by=made_by))
+        if made_by is not None:  # before validation: the time of a repeated call may have passed
+            known = await self._database.run(partial(rows.find_by_call, owner=new.owner, made_by=made_by))
             if known is not None:
                 return known
-        schedule = self._checked(new)
+        schedule = self._validate(new)
         await self._database.run(partial(self._add, schedule=schedule, made_by=made_by, act=act))
         self._changed()
         return schedule
 
-    async def listed(
+    async def list_schedules(
         self,
         owner: str,
         *,
@@ -94,25 +94,25 @@ class Schedules:
         limit: int,
         after: str | None = None,
     ) -> Page[Schedule]:
-        """The owner's schedules, the newest first. Raises ``InvalidField`` for a cursor that no page gave."""
+        """Return the owner's schedules, the newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
-        work = partial(rows.listed, owner=owner, state=state, user=user, before=before, limit=limit + 1)
+        work = partial(rows.list_schedules, owner=owner, state=state, user=user, before=before, limit=limit + 1)
         found = await self._database.run(work)
         return cut(found, limit, lambda schedule: (schedule.created_at, schedule.id), TIME_KEY)
 
     async def of_speaker(self, owner: str, user: str | None, channel: str | None) -> list[Schedule]:
-        """What a speaker has made that has not ended, the next first; see ``store.schedules``."""
+        """Return the speaker's schedules that have not ended, the next due first."""
         return await self._database.run(partial(rows.of_speaker, owner=owner, user=user, channel=channel))
 
     async def get(self, owner: str, schedule_id: str) -> Schedule:
-        """One of them."""
-        return await self._database.run(partial(_found, owner=owner, schedule_id=schedule_id))
+        """Return the schedule with this id."""
+        return await self._database.run(partial(_require_schedule, owner=owner, schedule_id=schedule_id))
 
     async def remove(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
-        """Delete one; what it has begun goes on."""
+        """Delete the schedule. Turns that it started continue."""
 
         def work(connection: Connection) -> Schedule:
-            found = _found(connection, owner, schedule_id)
+            found = _require_schedule(connection, owner, schedule_id)
             rows.delete(connection, found)
             _note(connection, found, act, "schedule.remove")
             return found
@@ -120,10 +120,10 @@ class Schedules:
         return await self._database.run(work)
 
     async def pause(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
-        """Let one rest; paused already, it is left as it is. Raises ``ScheduleEnded``."""
+        """Pause the schedule; a paused one is unchanged. Raises ``ScheduleEnded``."""
 
         def work(connection: Connection) -> Schedule:
-            found = _found(connection, owner, schedule_id)
+            found = _require_schedule(connection, owner, schedule_id)
             if found.state == "paused":
                 return found
             paused = replace(_going(found), state="paused", try_at=None, tries=0, reason=None)
@@ -134,13 +134,13 @@ class Schedules:
         return await self._database.run(work)
 
     async def resume(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
-        """Let one that rests go on with its next due time; what was due meanwhile once, comes now.
+        """Resume a paused schedule at its next due time; a missed single time is due at once.
 
-        One that does not rest is left as it is. Raises ``ScheduleEnded``.
+        An active schedule is unchanged. Raises ``ScheduleEnded``.
         """
 
         def work(connection: Connection) -> Schedule:
-            found = _found(connection, owner, schedule_id)
+            found = _require_schedule(connection, owner, schedule_id)
             if _going(found).state == "active":
                 return found
             due = found.due_at if found.cron is None else following(found, self._clock())
@@ -158,16 +158,16 @@ class Schedules:
     def _add(self, connection: Connection, schedule: Schedule, made_by: bytes | None, act: Act | None) -> None:
         if not rows.add(connection, schedule, made_by=made_by, most=self._per_user):
             raise SchedulesFull(
-                f"A user may have {self._per_user} schedules that have not ended (TORANA_SCHEDULES_PER_USER); "
-                "remove some first."
+                f"A user may have {self._per_user} open schedules (TORANA_SCHEDULES_PER_USER). "
+                "Remove a schedule first."
             )
         _note(connection, schedule, act, "schedule.create")
 
-    def _checked(self, new: NewSchedule) -> Schedule:
+    def _validate(self, new: NewSchedule) -> Schedule:
         now = self._clock()
         zone = self._zone if new.timezone is None else _zone(new.timezone)
         if (new.at is None) == (new.rule is None):
-            raise ScheduleInvalid("A schedule has either a time, at which it is due once, or a rule.")
+            raise ScheduleInvalid("A schedule needs either `at`, for one time, or `rule`, for repeated times.")
         rule = None if new.rule is None else read_rule(new.rule)
         due = self._first(rule, zone, now) if rule else read_instant(new.at or "", now=now, zone=zone)
         return Schedule(
@@ -191,8 +191,8 @@ class Schedules:
     def _first(self, rule: str, zone: ZoneInfo, now: datetime) -> datetime:
         if smallest_gap(rule) < self._least:
             raise ScheduleInvalid(
-                f"`{rule}` is due more often than every {self._least // timedelta(minutes=1)} minutes, which "
-                "is the least here (TORANA_SCHEDULE_MIN_MINUTES)."
+                f"`{rule}` is due more often than every {self._least // timedelta(minutes=1)} "
+                "minutes, the shortest interval allowed (TORANA_SCHEDULE_MIN_MINUTES)."
             )
         due = next_due(rule, zone, now)
         if due is None:
@@ -201,10 +201,9 @@ class Schedules:
 
 
 def following(schedule: Schedule, now: datetime) -> datetime | None:
-    """The next time that a schedule with a rule is due, behind now and behind what was dealt with.
+    """Return the next due time of a schedule with a rule, after now and after the time last dealt with.
 
-    What was dealt with too early by a clock that was more than a day ahead is due again: nobody is helped by
-    silence until then.
+    A time dealt with that is more than a day ahead comes from a wrong clock, and is ignored.
     """
     assert schedule.cron is not None  # noqa: S101 - the caller has looked
     dealt_with = schedule.dealt_with
@@ -212,7 +211,7 @@ def following(schedule: Schedule, now: datetime) -> datetime | None:
     return next_due(schedule.cron, ZoneInfo(schedule.timezone), after)
 
 
-def _found(connection: Connection, owner: str, schedule_id: str) -> Schedule:
+def _require_schedule(connection: Connection, owner: str, schedule_id: str) -> Schedule:
     found = rows.get(connection, owner, schedule_id)
     if found is None:
         raise NotFound(f"there is no schedule {schedule_id!r}")
@@ -226,7 +225,7 @@ def _going(schedule: Schedule) -> Schedule:
 
 
 def _note(connection: Connection, schedule: Schedule, act: Act | None, action: str) -> None:
-    """Write down the act, where it reaches into what a user's own token made."""
+    """Record the action if it concerns a schedule of a user's own token."""
     if noted := on_a_users(schedule.owner, act):
         record(connection, noted, action, schedule.id)
 
@@ -244,5 +243,5 @@ def _text(text: str) -> str:
     if not said or len(said) > TEXT_LIMIT or "\0" in said:
         raise ScheduleInvalid(f"A schedule needs a text of 1 to {TEXT_LIMIT:,} characters.")
     if said.casefold() in WORDS:
-        raise ScheduleInvalid(f"{said} is a word to the gateway itself; say what the agent is to do.")
+        raise ScheduleInvalid(f"{said} is a command to the gateway. Write a task for the agent.")
     return said

@@ -1,4 +1,4 @@
-"""Times and rules as people write them, read precisely or not at all, and told back to them."""
+"""Parse times and rules as people write them, and format times. Ambiguous texts are refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo
 from torana.errors import ScheduleInvalid
 from torana.schedules.rules import HORIZON, instant, normal
 from torana.tools.base import ToolError
-from torana.tools.dates import read_date
+from torana.tools.builtin.dates import read_date
 
-#: Characters of a time or a rule in words.
+#: The maximum length of a time or a rule in words.
 WORDS_LIMIT = 100
-#: When something is due of which only the day was named.
+#: The time of day for a date without a time.
 MORNING = time(9)
 
-#: The time that each stands for, and the hours that are in it. "Tonight at 1" is of another day.
+#: The default time of each part of the day, and its hours. "Tonight at 1" belongs to another day.
 _PARTS_OF_DAYS: Mapping[str, tuple[time | None, range]] = {
     "": (None, range(24)),
     "morning": (MORNING, range(12)),
@@ -57,8 +57,8 @@ _TIME = re.compile(
 )
 _PART = re.compile(r"\b(?:in the |this )?(?P<part>morning|noon|afternoon|evening|night)\b")
 _TONIGHT = re.compile(r"\btonight\b")
-#: Words of a time that is read here in one form alone, or of another zone: what is left over would be taken for
-#: a day without a time.
+#: Words of times in unsupported forms or other zones. Without this check, the rest would be read as a day
+#: without a time.
 _OTHERWISE = re.compile(
     r"(?<!at )\b(?:\d*(?:second|sec|minute|min|hour|hr|h)s?|now|ago|utc|gmt|[ecmp][sd]t|ces?t|bst|jst)\b"
     r"(?<!\d h)"
@@ -79,7 +79,7 @@ _DAYS = {
 }
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _MONTH = rf"(?:{'|'.join(_MONTHS).lower()})"
-#: The numbers of a date. What is left over besides is a time in another form, which dateparser passes over.
+#: The numbers of a date. Other remaining numbers are a time in another form, which dateparser would ignore.
 _OF_DATES = re.compile(
     r"\d{4}-\d\d-\d\d|\d+[./]\d+[./]\d+|\b20\d\d(?:\d{4})?\b|\b[\w-]+ (?:day|week|month|year)s?\b"
     rf"|\b\d+(?:st|nd|rd|th)?(?: of)? {_MONTH}|\b{_MONTH}[a-z]* \d+(?:st|nd|rd|th)?\b"
@@ -104,28 +104,28 @@ _IN_YEAR = re.compile(
 
 
 def read_instant(text: str, *, now: datetime, zone: ZoneInfo) -> datetime:
-    """The moment that a time names, in UTC: ``2026-12-24T09:00``, ``tomorrow at 9``, ``in 20 minutes``.
+    """Return the moment that a text names, in UTC: ``2026-12-24T09:00``, ``tomorrow at 9``, ``in 20 minutes``.
 
-    A day without a time is its morning; a time without a day is the next one. Raises ``ScheduleInvalid`` for
-    what cannot be read, has passed, or is further ahead than ``HORIZON``.
+    A day without a time is its morning; a time without a day is its next occurrence. Raises ``ScheduleInvalid``
+    for a text that is not understood, has passed, or is further ahead than ``HORIZON``.
     """
     said = _plain(text)
     there = now.astimezone(zone)
-    moment = _iso(said, zone) or _ahead(said, there, zone) or _named(said, there, zone)
+    moment = _iso(said, zone) or _ahead(said, there, zone) or _parse_named_time(said, there, zone)
     if moment is None:
         raise ScheduleInvalid(
-            f"I cannot read “{said}” as a time; write it as {there:%Y-%m-%d} 17:30, as “tomorrow at 9”, “on "
-            "Friday at 17:30” or “in 20 minutes”. What comes again and again is a rule, not a time."
+            f"“{said}” is not a time. Write for example {there:%Y-%m-%d} 17:30, “tomorrow at 9”, "
+            "“on Friday at 17:30” or “in 20 minutes”. Repeated times are a rule, not a time."
         )
     if moment <= now:
-        raise ScheduleInvalid(f"{say(moment, zone)} has passed; now it is {say(now, zone)}.")
+        raise ScheduleInvalid(f"{say(moment, zone)} is in the past. The time is now {say(now, zone)}.")
     if moment > now + HORIZON:
         raise ScheduleInvalid(f"{say(moment, zone)} is more than {HORIZON.days // 365} years ahead.")
     return moment
 
 
 def read_rule(text: str) -> str:
-    """The cron expression of a rule: one itself, or words such as ``every weekday at 17:00``.
+    """Return the cron expression of a rule: an expression, or words such as ``every weekday at 17:00``.
 
     Raises ``ScheduleInvalid``.
     """
@@ -135,15 +135,16 @@ def read_rule(text: str) -> str:
     rule = _in_steps(said) or _at_times(said)
     if rule is None:
         raise ScheduleInvalid(
-            f"I cannot read “{said}” as a rule; write it as “every day at 9”, “every weekday at 17:00”, “every "
-            "Monday and Thursday at 8”, “every 2 hours”, “every month on the 1st at 9”, “every year on 24 "
-            "December at 9”, or as a cron expression such as `30 9 * * MON-FRI`."
+            f"“{said}” is not a rule. Write for example “every day at 9”, “every weekday at "
+            "17:00”, “every Monday and Thursday at 8”, “every 2 hours”, “every month on the 1st "
+            "at 9”, “every year on 24 December at 9”, or a cron expression such as `30 9 * * "
+            "MON-FRI`."
         )
     return normal(rule)
 
 
 def say(moment: datetime, zone: ZoneInfo) -> str:
-    """A moment in words, with its zone: ``Monday, 2 March 2026 at 09:00 (Europe/Berlin)``."""
+    """Format a moment with its zone: ``Monday, 2 March 2026 at 09:00 (Europe/Berlin)``."""
     there = moment.astimezone(zone)
     return f"{there:%A}, {there.day} {there:%B} {there.year} at {there:%H:%M} ({zone.key})"
 
@@ -156,7 +157,7 @@ def _plain(text: str) -> str:
 
 
 def _iso(said: str, zone: ZoneInfo) -> datetime | None:
-    """An ISO 8601 date with a time, in the zone unless it has an offset of its own."""
+    """Parse an ISO 8601 date with a time, in ``zone`` unless it has a UTC offset."""
     if not re.match(r"\d{4}-\d\d-\d\d[t ]\d", said):
         return None
     try:
@@ -167,7 +168,7 @@ def _iso(said: str, zone: ZoneInfo) -> datetime | None:
 
 
 def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
-    """A time from now; after days and weeks the clock shows the same."""
+    """Parse a time from now. Days and weeks keep the wall-clock time."""
     match = _IN.fullmatch(said)
     if match is None:
         return None
@@ -177,8 +178,8 @@ def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
     return there.astimezone(UTC).replace(microsecond=0) + ahead
 
 
-def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
-    """A day and a time of it, or one of both."""
+def _parse_named_time(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
+    """Parse a day and a time of day, or one of them."""
     if _OTHERWISE.search(said):
         return None
     at, words = _time_in(said)
@@ -191,13 +192,13 @@ def _named(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
     if at is None and not words:
         return None
     moment = instant(datetime.combine(day, at or MORNING), zone)
-    if not words and moment <= there:  # the next time that the clock shows it
+    if not words and moment <= there:  # the next occurrence of that time
         moment = instant(datetime.combine(day + timedelta(days=1), at or MORNING), zone)
     return moment
 
 
 def _time_in(said: str) -> tuple[time | None, str]:
-    """The time of day in a text, and the words around it; of two times none is meant."""
+    """Return the time of day in a text, and the remaining words. With two times, return neither."""
     part, words = _part_in(said)
     usual, hours = _PARTS_OF_DAYS[part]
     match = _TIME.search(words)
@@ -208,7 +209,7 @@ def _time_in(said: str) -> tuple[time | None, str]:
 
 
 def _part_in(said: str) -> tuple[str, str]:
-    """The part of the day that a text names, or "", and the words around it."""
+    """Return the part of the day that a text names, or "", and the remaining words."""
     if match := _TONIGHT.search(said):
         return "night", f"{said[: match.start()]}today{said[match.end() :]}"
     if (match := _PART.search(said)) and not said[: match.start()].endswith("at "):
@@ -221,7 +222,7 @@ def _without(said: str, match: re.Match[str]) -> str:
 
 
 def _time(match: re.Match[str], hours: range) -> time | None:
-    """The time, if it is in these hours; in the evening 8 is twelve hours later, but 8 am is not."""
+    """Return the time if it is in these hours. In the evening, 8 means 20:00, but 8 am does not."""
     found: Mapping[str, str | None] = match.groupdict()
     if name := found["name"]:
         at = _NAMED_TIMES[name]
@@ -238,21 +239,21 @@ def _time(match: re.Match[str], hours: range) -> time | None:
 
 
 def _in_steps(said: str) -> str | None:
-    """Every so many minutes or hours, of which an hour or a day has a whole number."""
+    """Parse an interval of minutes or hours that divides an hour or a day."""
     match = _STEP.fullmatch(said)
     if match is None:
         return None
     number, of_minutes = int(match["number"] or 1), match["unit"] == "minute"
     if number == 0 or (60 if of_minutes else 24) % number:
         whole = "60 minutes" if of_minutes else "24 hours"
-        raise ScheduleInvalid(f"{number} does not go into {whole} without a rest; choose a number that does.")
+        raise ScheduleInvalid(f"{number} does not divide {whole}. Choose a number that does.")
     if of_minutes:
         return "0 * * * *" if number == 60 else f"*/{number} * * * *"
     return "0 0 * * *" if number == 24 else f"0 */{number} * * *"
 
 
 def _at_times(said: str) -> str | None:
-    """On days of the week, the month or the year, at a time."""
+    """Parse days of the week, the month or the year, with a time of day."""
     if said == "daily" or said.startswith("daily "):
         said = "every day" + said.removeprefix("daily")
     at, words = _time_in(said)
@@ -262,7 +263,7 @@ def _at_times(said: str) -> str | None:
     clock = f"{at.minute} {at.hour}"
     if match := _ON_DAYS.fullmatch(words):
         if not words.startswith(("every", "each")) and not match["days"].endswith("s"):
-            return None  # "on Monday" comes once
+            return None  # "on Monday" is a single day, not a rule
         named = re.findall("|".join(_DAYS), match["days"])
         days = [_DAYS[name] for name in named]
         return f"{clock} * * {'*' if '*' in days else ','.join(dict.fromkeys(days))}"

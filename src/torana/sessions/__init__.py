@@ -1,4 +1,4 @@
-"""A session's history: what the model is shown of it, and what was said earlier."""
+"""Sessions: the history for the model, and lists of sessions and messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torana.errors import NotFound
 from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
 from torana.sessions import history
-from torana.sessions.listing import Message, Session, messages_of, session_of
-from torana.store import attachments, transcript
-from torana.store import sessions as session_rows
-from torana.store.database import Database
+from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
+from torana.store.engine.database import Database
+from torana.store.rows import attachments, transcript
+from torana.store.rows import sessions as session_rows
 
-#: How far back ``Sessions.earlier`` looks, in turns.
+#: Maximum number of turns that ``Sessions.earlier`` reads.
 _REACH = 500
 
 Speaker = Literal["user", "assistant", "any"]
@@ -27,41 +27,42 @@ Speaker = Literal["user", "assistant", "any"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """One thing that was said in a session."""
+    """One message of a session."""
 
     speaker: Literal["user", "assistant"]
-    #: Who spoke, or was answered; None is someone without a name.
+    #: The user of the turn, or None.
     user: str | None
     text: str
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What a turn is shown of its session: the newest messages, and in short what stood before them.
+class HistoryWindow:
+    """The part of a session for the model: the newest messages, and a summary of older ones.
 
-    ``shared`` tells whether more than one user has spoken in it.
+    ``shared`` is true if several users have sent messages in the session.
     """
 
     messages: Sequence[ModelMessage]
     shared: bool = False
-    #: None where the messages are all there is, or nothing is told of the others yet.
+    #: None if all messages are included, or the others are not summarised yet.
     before: str | None = None
 
 
 class Sessions:
-    """Reads what is written of sessions; only turns write it."""
+    """Reads sessions; only turns write them."""
 
     def __init__(self, *, database: Database, history_messages: int) -> None:
         self._database = database
         self._history_messages = history_messages
 
-    async def window(self, turn: Turn) -> Window:
-        """What the model is shown of the session before this turn: its newest messages, oldest first.
+    async def window(self, turn: Turn) -> HistoryWindow:
+        """Return the messages of the session before this turn for the model, oldest first.
 
-        At most ``history_messages``, in whole turns, so that no tool call is parted from its result; of a
-        single turn longer than that, its question and its answer. In a shared room each question is given
-        with its speaker's name. What does not fit is told in short, once it was summarised (``Summaries``).
+        Returns at most ``history_messages``, in whole turns, so that a tool call is not separated from its
+        result. Of a single longer turn it returns the first and the last message. In a shared session each
+        question starts with its user's name. ``before`` summarises older messages if a summary exists
+        (``Summaries``).
         """
         limit = self._history_messages // 2 + 1
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
@@ -73,14 +74,14 @@ class Sessions:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:
             messages = [message for messages in turns_of for message in messages]
-        return Window(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
+        return HistoryWindow(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
 
     async def files(self, owner: str, turn_id: str) -> list[File]:
-        """What came with the message of the owner's turn, in its order, as long as it is kept."""
+        """Return the stored files of the message of the owner's turn, in order."""
         return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
     async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> list[Said]:
-        """What was said before this turn, from the newest or from the first; at most 500 turns of it."""
+        """Return messages of at most 500 turns before this turn, starting with the newest or the first."""
         rows = await self._database.run(
             partial(
                 transcript.exchanges,
@@ -99,12 +100,12 @@ class Sessions:
             said.extend(reversed(pair) if newest else pair)
         return [item for item in said if speaker in ("any", item.speaker)]
 
-    async def listed(
+    async def list_sessions(
         self, owner: str, *, channel: str | None, user: str | None, limit: int, after: str | None
     ) -> Page[Session]:
-        """The owner's sessions, the last used first: of a channel, or those in which a user spoke."""
+        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user."""
         work = partial(
-            session_rows.listed,
+            session_rows.list_sessions,
             owner=owner,
             channel=channel,
             user=user,
@@ -115,28 +116,32 @@ class Sessions:
         return cut(found, limit, lambda item: (item.updated_at, item.id), TIME_KEY)
 
     async def get(self, owner: str, session_id: str) -> Session:
-        """The owner's session. Raises ``NotFound``, also for another owner's."""
+        """Return the owner's session. Raises ``NotFound``, also for another owner's."""
         row = await self._database.run(partial(session_rows.get, owner=owner, session_id=session_id))
         if row is None:
             raise NotFound(f"there is no session {session_id!r}")
         return session_of(row)
 
-    async def messages(self, owner: str, session_id: str, *, limit: int, after: str | None) -> Page[Message]:
-        """What was said, in the order of turns, a question before its answer; what waits is there too."""
+    async def messages(
+        self, owner: str, session_id: str, *, limit: int, after: str | None
+    ) -> Page[SessionMessage]:
+        """Return the messages, also queued ones, in the order of turns, each question before its answer."""
         await self.get(owner, session_id)
         seq, role = read_cursor(after, MESSAGE_KEY) or (0, "")
-        # One more than the page tells of a next one; of the turn that the cursor stands in nothing may be left.
-        work = partial(session_rows.said, owner=owner, session_id=session_id, from_seq=seq, limit=limit + 2)
+        # One more than the page detects a next page; the cursor's turn may have no messages left.
+        work = partial(
+            session_rows.list_turns, owner=owner, session_id=session_id, from_seq=seq, limit=limit + 2
+        )
         rows = await self._database.run(work)
         said = [(row["seq"], message) for row in rows for message in messages_of(row)]
         behind = [item for item in said if item[0] > seq or item[1].role < role]
         page = cut(behind, limit, lambda item: (item[0], item[1].role), MESSAGE_KEY)
         return Page(items=[message for _, message in page.items], next=page.next)
 
-    async def pages(self, owner: str, session_id: str) -> AsyncGenerator[Sequence[Message]]:
-        """Every message, page by page as they are asked for.
+    async def pages(self, owner: str, session_id: str) -> AsyncGenerator[Sequence[SessionMessage]]:
+        """Yield every message in pages that are read on demand.
 
-        Raises ``NotFound`` at the beginning, and later when the session is deleted meanwhile.
+        Raises ``NotFound`` at the beginning, and later if the session is deleted in the meantime.
         """
         after: str | None = None
         while True:
@@ -147,7 +152,7 @@ class Sessions:
             after = page.next
 
     def _fit(self, newest_first: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """As many whole turns as fit, oldest first; the newest one in any case."""
+        """Return as many whole turns as fit, oldest first; always the newest turn."""
         chosen: list[bytes] = []
         room = self._history_messages
         for body, count in newest_first:

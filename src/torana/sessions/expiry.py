@@ -1,4 +1,4 @@
-"""Expiry: sessions in which nothing was said or answered for long are deleted."""
+"""Delete sessions that have been idle for a long time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from functools import partial
 
 from torana.errors import StoreUnavailable
 from torana.messages import utc_now
-from torana.store import deletion
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows import session_deletion
 
-#: Seconds between two looks.
+#: Seconds between two sweeps.
 _PAUSE = 3_600.0
 
-#: How many are looked up at once, and how many of them one transaction deletes.
+#: Sessions per query, and per deleting transaction.
 _FOUND, _BATCH = 1_000, 10
 
 _log = logging.getLogger(__name__)
 
 
 class Expiry:
-    """Deletes idle sessions, when it is started and then once an hour.
+    """Deletes idle sessions at the start and then once an hour.
 
-    None goes with a turn that has not ended, or whose reply is still to be delivered.
+    A session with an unfinished turn or an open delivery is not deleted.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Expiry:
         clock: Callable[[], datetime] = utc_now,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """A session expires that was silent for ``after``; ``forget`` gets the ids of its turns."""
+        """A session expires when it is idle for ``after``. ``forget`` receives the ids of its turns."""
         self._database = database
         self._after = after
         self._forget = forget
@@ -46,26 +46,26 @@ class Expiry:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in the background."""
+        """Start the background task."""
         self._task = asyncio.create_task(self._keep_looking(), name="expiry of sessions")
 
     async def stop(self) -> None:
-        """End; a deletion that has begun is finished by the database or not at all."""
+        """Stop; a deletion in progress is completed or rolled back by the database."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def sweep(self) -> int:
-        """Delete what has expired, in small transactions; how many turns are gone."""
+        """Delete the expired sessions in small transactions; return the number of deleted turns."""
         before = self._clock() - self._after
         gone = 0
-        while found := await self._database.run(partial(deletion.idle, before=before, limit=_FOUND)):
+        while found := await self._database.run(partial(session_deletion.idle, before=before, limit=_FOUND)):
             for first in range(0, len(found), _BATCH):
                 gone += await self._delete(found[first : first + _BATCH], before)
         return gone
 
     async def _delete(self, session_ids: Sequence[str], before: datetime) -> int:
-        work = partial(deletion.delete_idle, session_ids=session_ids, before=before, at=self._clock())
+        work = partial(session_deletion.delete_idle, session_ids=session_ids, before=before, at=self._clock())
         deleted = await self._database.run(work)
         self._forget(deleted.turns)
         return len(deleted.turns)
@@ -74,9 +74,9 @@ class Expiry:
         while True:
             try:
                 if gone := await self.sweep():
-                    _log.info("idle sessions were deleted", extra={"turns": gone})
+                    _log.info("idle_sessions_deleted", extra={"turns": gone})
             except StoreUnavailable as error:
-                _log.warning("idle sessions could not be deleted", extra={"reason": error.detail})
-            except Exception:  # noqa: BLE001 - nobody else would delete them
-                _log.exception("idle sessions could not be deleted")
+                _log.warning("idle_sessions_not_deleted", extra={"reason": error.detail})
+            except Exception:  # noqa: BLE001 - no other task deletes them
+                _log.exception("idle_sessions_not_deleted")
             await self._pause(_PAUSE)

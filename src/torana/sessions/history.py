@@ -1,4 +1,4 @@
-"""How a turn's model messages are written into a row, and shown again."""
+"""Serialize a turn's model messages into a row, and load them for the model."""
 
 from __future__ import annotations
 
@@ -14,29 +14,37 @@ from pydantic_ai.messages import (
     ModelResponse,
     TextContent,
     TextPart,
+    ToolReturnPart,
     UserContent,
     UserPromptPart,
 )
 
+#: Tools whose results contain private data of one user.
+PRIVATE_TOOLS = frozenset(
+    {"cancel_schedule", "correct", "forget", "list_files", "list_schedules", "read_file", "recall"}
+)
+
+_NOT_SHOWN = "[Hidden: this result belongs to one user, and the channel has several users now.]"
+
 _SPEAKER = "user"
-#: The turns whose files stood in a request, by the place of the part.
+#: Metadata key of the turns whose files a request contains, by the index of the part.
 _FILES = "files"
 
-#: What stands between a message and its files.
-_BEHIND = "What came with this message:"
+#: The text between a message and its files.
+_BEHIND = "Attachments of this message:"
 
 
 def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
-    """The messages of one turn, serialised, and how many they are.
+    """Return the serialised messages of one turn, and their number.
 
-    The instructions are left out: every run writes its own. The speaker is kept beside what the user said. So
-    is whose files were shown, but not the files: a message names what came with it.
+    Instructions are left out: each run creates its own. The user and the turn of files are stored as metadata.
+    The files themselves are left out.
     """
-    kept = [_kept(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
+    kept = [_storable_request(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
     return ModelMessagesTypeAdapter.dump_json(kept), len(kept)
 
 
-def _kept(request: ModelRequest, speaker: str | None) -> ModelRequest:
+def _storable_request(request: ModelRequest, speaker: str | None) -> ModelRequest:
     is_said = any(isinstance(part, UserPromptPart) for part in request.parts)
     metadata: dict[str, Any] = {_SPEAKER: speaker} if is_said and speaker is not None else {}
     parts, files = list(request.parts), dict[str, str]()
@@ -50,58 +58,76 @@ def _kept(request: ModelRequest, speaker: str | None) -> ModelRequest:
 
 
 def with_files(content: str, turn_id: str, files: Sequence[UserContent]) -> list[UserContent]:
-    """A message together with its files, as they are shown to the model; the turn is that of the message."""
+    """Return a message with its files as prompt content; ``turn_id`` is the message's turn."""
     return [content, TextContent(_BEHIND, metadata={_FILES: turn_id}), *files]
 
 
 def shown_files(request: ModelRequest) -> Mapping[int, str]:
-    """The turns whose files stood in a request when it was kept, by the place of the part."""
+    """Return the turns whose files a stored request contained, by the index of the part."""
     return {int(place): turn for place, turn in (request.metadata or {}).get(_FILES, {}).items()}
 
 
 def _shown_of(part: UserPromptPart) -> str | None:
-    """The turn whose files are in a prompt, behind its message, as ``with_files`` put them there."""
+    """Return the turn whose files ``with_files`` added to a prompt."""
     mark = None if isinstance(part.content, str) or len(part.content) < 2 else part.content[1]
     return mark.metadata[_FILES] if isinstance(mark, TextContent) and mark.content == _BEHIND else None
 
 
 def cut_off(content: str, text: str) -> list[ModelMessage]:
-    """What the model is later shown of a cancelled turn: what was asked, and how far the answer came."""
-    said = f"{text}\n\n(Cancelled here.)" if text else "(Cancelled before there was an answer.)"
+    """Return the messages of a cancelled turn for later requests: the question and the answer so far."""
+    said = (f"{text}\n\n(Cancelled at this point.)") if text else "(Cancelled before the reply.)"
     return exchange(content, said)
 
 
 def exchange(content: str, reply: str) -> list[ModelMessage]:
-    """What the model is later shown of a turn that it did not answer itself."""
+    """Return the messages of a turn that the model did not answer, for later requests."""
     return [ModelRequest(parts=[UserPromptPart(content)]), ModelResponse(parts=[TextPart(reply)])]
 
 
 def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
-    """The messages of one turn; with ``name_speakers`` each user's words begin with who said them."""
+    """Return the messages of one turn; with ``name_speakers``, user messages start with the user's name."""
     messages = ModelMessagesTypeAdapter.validate_json(body)
     if not name_speakers:
         return messages
-    return [_named(message) if isinstance(message, ModelRequest) else message for message in messages]
+    return [
+        _with_speaker_names(message) if isinstance(message, ModelRequest) else message for message in messages
+    ]
+
+
+def without_private_results(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages as more than one person may read them: without the results of ``PRIVATE_TOOLS``."""
+    return [
+        replace(message, parts=[_without_private_result(part) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
+
+
+def _without_private_result(part: ModelRequestPart) -> ModelRequestPart:
+    if isinstance(part, ToolReturnPart) and part.tool_name in PRIVATE_TOOLS:
+        return replace(part, content=_NOT_SHOWN)
+    return part
 
 
 def one_line(name: str) -> str:
-    """A name that a caller chose, as it may stand in front of a model: one line, and not too long."""
+    """Return a name as one line of at most 64 characters, because callers choose it freely."""
     return " ".join(name.split())[:64]
 
 
 def speaker_of(request: ModelRequest) -> str | None:
-    """Who said what the request holds, as far as that was kept."""
+    """Return the speaker of a request, if it is stored."""
     return (request.metadata or {}).get(_SPEAKER)
 
 
-def _named(request: ModelRequest) -> ModelRequest:
+def _with_speaker_names(request: ModelRequest) -> ModelRequest:
     speaker = speaker_of(request)
     if speaker is None:
         return request
-    return replace(request, parts=[_prefixed(part, one_line(speaker)) for part in request.parts])
+    return replace(request, parts=[_with_speaker_prefix(part, one_line(speaker)) for part in request.parts])
 
 
-def _prefixed(part: ModelRequestPart, speaker: str) -> ModelRequestPart:
+def _with_speaker_prefix(part: ModelRequestPart, speaker: str) -> ModelRequestPart:
     if isinstance(part, UserPromptPart) and isinstance(part.content, str):
         return replace(part, content=f"{speaker}: {part.content}")
     return part

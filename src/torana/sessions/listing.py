@@ -1,4 +1,4 @@
-"""A session and its messages, as they are listed."""
+"""Sessions and messages as the API lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Session:
     id: str
     owner: str
     channel: str
-    #: The beginning of what was said in it first; None where that is not known.
+    #: The beginning of its first message; None if unknown.
     title: str | None
     turns: int
     created_at: datetime
@@ -23,8 +23,8 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One side of a turn."""
+class SessionMessage:
+    """A question or an answer of a turn."""
 
     id: str
     turn_id: str
@@ -35,7 +35,7 @@ class Message:
 
 
 def session_of(row: Mapping[Any, Any]) -> Session:
-    """The session that a row is."""
+    """Return the session of a row."""
     return Session(
         id=row["id"],
         owner=row["owner"],
@@ -47,9 +47,9 @@ def session_of(row: Mapping[Any, Any]) -> Session:
     )
 
 
-def messages_of(row: Mapping[Any, Any]) -> list[Message]:
-    """The sides of the turn that a row is, the question before its answer."""
-    question = Message(
+def messages_of(row: Mapping[Any, Any]) -> list[SessionMessage]:
+    """Return the messages of a turn's row, the question before its answer."""
+    question = SessionMessage(
         id=f"{row['id']}_user",
         turn_id=row["id"],
         role="user",

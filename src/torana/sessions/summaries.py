@@ -1,4 +1,4 @@
-"""What is told of a session's older history, in place of the messages that the model is not shown any more."""
+"""Summaries of a session's older history, for the messages that the model no longer receives."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from pydantic_ai.messages import (
 
 from torana.messages import Turn
 from torana.sessions import history
-from torana.store import transcript
-from torana.store.database import Database
-from torana.store.transcript import Unsummarised
+from torana.store.engine.database import Database
+from torana.store.rows import transcript
+from torana.store.rows.transcript import Unsummarised
 
-#: Of one message, of a tool's call or result, and of all that is summarised at once, in characters.
+#: Maximum characters of a message, of a tool call or result, and of a whole transcript.
 _MESSAGE_CHARS = 2_000
 _TOOL_CHARS = 300
 _ALL_CHARS = 48_000
 
-#: What is read at once, in bytes as it is stored.
+#: Maximum stored bytes that are read at once.
 _READ_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdue:
-    """What has to be summarised of a session, and what was told of the part before it."""
+    """The part of a session to summarise, and the summary of the part before it."""
 
     turn: Turn
     summary: str | None
-    #: Who said what, in order; long messages are cut.
+    #: The messages as text, in order; long messages are cut off.
     transcript: str
-    #: The place in the history up to which the transcript goes.
+    #: The last place in the history that the transcript covers.
     to: int
     known: Unsummarised
 
 
 class Summaries:
-    """Finds what has to be summarised, and keeps what was made of it.
+    """Finds the history to summarise, and stores its summaries.
 
-    A session's messages behind its summary may be as many as the model is shown. When they are more, the older
-    of them are overdue, until half of these are left: so at any time the model is told of everything, and what
-    is summarised at once is bounded, however long a session has become.
+    When the messages after a session's summary exceed the model's history window, the oldest are summarised
+    until half of the window is left. So the window and the summary always cover the whole session, and the size
+    of one summary request is bounded.
     """
 
     def __init__(self, *, database: Database, history_messages: int) -> None:
@@ -56,10 +56,10 @@ class Summaries:
         self._room = history_messages
 
     async def overdue(self, turn: Turn) -> Overdue | None:
-        """What has to be summarised of the turn's session; None where nothing has."""
-        limit = self._room + 1  # so many hold more messages than are shown, whatever else there is
+        """Return the part of the session to summarise, or None."""
+        limit = self._room + 1  # these rows always hold more messages than the window
         place = {"owner": turn.owner, "session_id": turn.session_id}
-        known = await self._database.run(partial(transcript.unsummarised, **place, limit=limit))
+        known = await self._database.run(partial(transcript.oldest_unsummarised, **place, limit=limit))
         chosen = [] if known is None else self._chosen(known.rows)
         if known is None or not chosen:
             return None
@@ -68,7 +68,7 @@ class Summaries:
         return Overdue(turn=turn, summary=known.summary, transcript=text, to=to, known=known)
 
     async def keep(self, overdue: Overdue, text: str) -> bool:
-        """Keep what was made of it; False where the session was reset, deleted or summarised meanwhile."""
+        """Store the summary; return False if the session was reset, deleted or summarised in the meantime."""
         return await self._database.run(
             partial(
                 transcript.keep_summary,
@@ -81,7 +81,7 @@ class Summaries:
         )
 
     def _chosen(self, rows: Sequence[tuple[int, int, int]]) -> list[int]:
-        """The places of the rows to summarise: never the newest one, which is shown in any case."""
+        """Return the places of the rows to summarise; never the newest row."""
         left = sum(messages for _, messages, _ in rows)
         chosen: list[int] = []
         size = 0
@@ -97,14 +97,14 @@ class Summaries:
 
 
 def _transcript(bodies: Sequence[tuple[int, bytes]]) -> tuple[str, int]:
-    """The turns as text, as many as may be told at once, and the place of the last one."""
+    """Return as many turns as text as the limit allows, and the place of the last one."""
     told: list[str] = []
     room, to = _ALL_CHARS, 0
     for seq, body in bodies:
         text = "\n".join(line for message in history.load(body) for line in _lines(message))
         if told and len(text) > room:
             break
-        told.append(_cut(text, _ALL_CHARS))
+        told.append(_truncate(text, _ALL_CHARS))
         room -= len(text)
         to = seq
     return "\n".join(told), to
@@ -115,22 +115,25 @@ def _lines(message: ModelMessage) -> Iterator[str]:
     for part in message.parts:
         match part:
             case UserPromptPart(content=str(text)):
-                yield f"{history.one_line(speaker or 'User')}: {_below(_cut(text, _MESSAGE_CHARS))}"
+                yield f"{history.one_line(speaker or 'User')}: {_below(_truncate(text, _MESSAGE_CHARS))}"
             case TextPart(content=text) if text:
-                yield f"Assistant: {_below(_cut(text, _MESSAGE_CHARS))}"
+                yield f"Assistant: {_below(_truncate(text, _MESSAGE_CHARS))}"
             case ToolCallPart():
-                yield f"(The assistant called {part.tool_name} {_cut(part.args_as_json_str(), _TOOL_CHARS)})"
+                arguments = _truncate(part.args_as_json_str(), _TOOL_CHARS)
+                yield f"(The assistant called {part.tool_name} {arguments})"
+            case ToolReturnPart(tool_name=name) if name in history.PRIVATE_TOOLS:
+                pass  # others may speak by the time the summary is read
             case ToolReturnPart():
-                returned = _below(_cut(part.model_response_str(), _TOOL_CHARS))
+                returned = _below(_truncate(part.model_response_str(), _TOOL_CHARS))
                 yield f"({part.tool_name} returned {returned})"
             case _:
                 pass
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def _below(text: str) -> str:
-    """A text whose further lines are indented, so that none of them passes for somebody else's."""
+    """Indent the lines after the first, so that no line looks like another speaker's."""
     return "\n    ".join(text.splitlines())

@@ -1,17 +1,17 @@
-"""What a session is called: the beginning of what was said in it first."""
+"""Derive a session's title from the beginning of its first message."""
 
 from __future__ import annotations
 
-import unicodedata
+from torana.characters import BIDI, CONTROLS, char_class
 
 _LONGEST = 60
 
-#: They turn the direction of what stands behind them, in a list as well.
-_TURNS_DIRECTION = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+#: Characters that are removed.
+_HIDDEN = char_class("\n\r", CONTROLS, BIDI)
 
 
 def title_of(content: str) -> str | None:
-    """The first line with something in it, cut between words; None where nothing can be seen of it."""
+    """Return the first non-empty line, cut between words; None if there is no visible text."""
     lines = (_line(line) for line in content.splitlines())
     first = next((line for line in lines if line), None)
     if first is None or len(first) <= _LONGEST:
@@ -22,10 +22,4 @@ def title_of(content: str) -> str | None:
 
 
 def _line(text: str) -> str:
-    return " ".join("".join(character for character in text if _is_shown(character)).split())
-
-
-def _is_shown(character: str) -> bool:
-    if unicodedata.category(character) == "Cc":
-        return character == "\t"
-    return unicodedata.bidirectional(character) not in _TURNS_DIRECTION
+    return " ".join(_HIDDEN.sub("", text).split())

@@ -1,25 +1,24 @@
-"""What the agent may know how to do: skill folders, found, read and checked. Their code is never run here."""
+"""Skills: find, read and check folders with instructions. This package never runs their code."""
 
-from torana.skills.faults import SkillFileError, SkillInvalid
-from torana.skills.library import CORE_DIR, Catalogue, Missing, SkillRecord, Skills
-from torana.skills.needs import Needs
+from torana.skills.errors import SkillFileError, SkillInvalid
+from torana.skills.format.manifest import Needs
+from torana.skills.format.triggers import SkillTrigger
+from torana.skills.library import CORE_DIR, Catalogue, MissingRequirement, Skills
 from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
 from torana.skills.snapshot import copy_skill
-from torana.skills.triggers import Trigger
 
 __all__ = [
     "CORE_DIR",
     "BrokenSkill",
     "Catalogue",
-    "Missing",
+    "MissingRequirement",
     "Needs",
     "Skill",
     "SkillFileError",
     "SkillInvalid",
-    "SkillRecord",
+    "SkillTrigger",
     "Skills",
     "Source",
-    "Trigger",
     "copy_skill",
     "parse_skill",
 ]

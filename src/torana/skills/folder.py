@@ -1,4 +1,4 @@
-"""The files of a skill's folder: found within bounds, and never outside the directory that holds the skills."""
+"""Find the files of a skill's folder, with limits, and never outside the directory of the skills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
-from torana.skills.faults import SkillFileError, SkillInvalid
+from torana.skills.errors import SkillFileError, SkillInvalid
 
 ENTRY_LIMIT = 2_000
 DEPTH_LIMIT = 8
@@ -19,28 +19,29 @@ BYTES_LIMIT = 50 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A regular file of a skill. Equal to an earlier one when it was not touched in between."""
+class SkillFile:
+    """A regular file of a skill. Two are equal if the file was not changed in between."""
 
     #: Relative to the skill's folder, with forward slashes.
     name: str
-    #: Text, as a ``Path`` for each of thousands would be what a look at them costs.
+    #: A string, because thousands of ``Path`` objects would dominate the cost of a scan.
     path: str
     size: int
-    #: Modified and changed, in nanoseconds; the second also moves when a file is replaced by an older one.
+    #: Times of modification and of status change, in nanoseconds. The second also changes when an older file
+    #: replaces this one.
     times: tuple[int, int]
 
 
 def is_hidden(name: str) -> bool:
-    """True for what is no part of a skill: dot files (version control, ``.env``) and Python's caches."""
+    """Return whether a name is excluded from skills: dot files (version control, ``.env``), Python's caches."""
     return name.startswith(".") or name == "__pycache__"
 
 
-def find_files(directory: Path) -> tuple[File, ...]:
-    """Every file of the folder that is not hidden, sorted by name.
+def find_files(directory: Path) -> tuple[SkillFile, ...]:
+    """Return all files of the folder that are not hidden, sorted by name.
 
-    Links are followed as long as they stay inside the folder's parent, the directory of the skills. Raises
-    ``SkillInvalid`` for a link that leaves it, for what is neither file nor folder, and past a bound.
+    Links are followed if they stay inside the folder's parent, the directory of the skills. Raises
+    ``SkillInvalid`` for a link that leaves it, for anything that is neither file nor folder, and above a limit.
     """
     try:
         root = Path(os.path.realpath(directory.parent))
@@ -49,7 +50,7 @@ def find_files(directory: Path) -> tuple[File, ...]:
     except OSError as error:
         where = os.path.relpath(error.filename or directory, directory)
         subject = "The folder" if where == "." else repr(where)
-        raise SkillInvalid(f"{subject} cannot be read ({error.strerror}); mend or remove it.") from error
+        raise SkillInvalid(f"{subject} cannot be read ({error.strerror}); repair or remove it.") from error
     if len(entries) > ENTRY_LIMIT:
         raise SkillInvalid(f"The folder has more than {ENTRY_LIMIT:,} entries; keep what the skill needs.")
     files = (entry for entry in entries if entry is not None)
@@ -57,10 +58,10 @@ def find_files(directory: Path) -> tuple[File, ...]:
 
 
 def files_to_keep(skills_dir: Path) -> Iterator[tuple[str, Path]]:
-    """What a backup of a directory of skills holds: each file after its path in it, with forward slashes.
+    """Yield the files of a skills directory for a backup: the relative path with forward slashes, and the file.
 
-    Hidden files are left out. Links are followed as in ``find_files``; where a folder breaks its rules, only
-    its own files are kept. Raises ``OSError`` where something cannot be read.
+    Hidden files are omitted. Links are followed as in ``find_files``; of a folder that breaks its rules, only
+    regular files are included. Raises ``OSError`` if a file cannot be read.
     """
     entries = sorted(skills_dir.iterdir()) if skills_dir.exists() else []
     for entry in (entry for entry in entries if not is_hidden(entry.name)):
@@ -86,11 +87,11 @@ def _own_files(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield path.relative_to(folder).as_posix(), path
 
 
-def digest(files: Iterable[File]) -> str:
-    """``sha256:…`` over the names and contents of ``files``, in their order.
+def digest(files: Iterable[SkillFile]) -> str:
+    """Return ``sha256:…`` of the names and contents of ``files``, in their order.
 
-    It hashes what ``sha256sum --zero`` prints for them, so it can be checked without Torana. Raises
-    ``SkillInvalid`` past the bound on the folder's size and for a file that cannot be read.
+    It hashes the output of ``sha256sum --zero``, so it can be checked without Torana. Raises ``SkillInvalid``
+    above the size limit, and for a file that cannot be read.
     """
     files = tuple(files)
     if sum(file.size for file in files) > BYTES_LIMIT:
@@ -101,16 +102,16 @@ def digest(files: Iterable[File]) -> str:
     return f"sha256:{lines.hexdigest()}"
 
 
-def read_text(file: File, *, limit: int) -> str:
-    """The file's text, without a byte order mark and with Unix line ends.
+def read_text(file: SkillFile, *, limit: int) -> str:
+    """Return the file's text, without a byte order mark and with Unix line ends.
 
-    Raises ``SkillFileError`` when it has more than ``limit`` bytes or is not text in UTF-8.
+    Raises ``SkillFileError`` if the file has more than ``limit`` bytes or is not UTF-8 text.
     """
     try:
         with Path(file.path).open("rb") as stream:
             data = stream.read(limit + 1)
     except OSError as error:
-        raise SkillFileError(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error
+        raise SkillFileError(f"{file.name} cannot be read ({error.strerror}); repair or remove it.") from error
     if len(data) > limit:
         raise SkillFileError(f"{file.name} has more than {limit:,} bytes; split it into smaller files.")
     try:
@@ -124,8 +125,8 @@ def read_text(file: File, *, limit: int) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _walk(directory: str, *, root: Path, parents: tuple[str, ...]) -> Iterator[File | None]:
-    """The entries below ``directory``; None stands for a folder, so that folders count towards the bound."""
+def _walk(directory: str, *, root: Path, parents: tuple[str, ...]) -> Iterator[SkillFile | None]:
+    """Yield the files below ``directory``, and None for each folder, so that folders count for the limit."""
     if len(parents) > DEPTH_LIMIT:
         raise SkillInvalid(
             f"{parents[0]!r} is nested more than {DEPTH_LIMIT} folders deep; flatten it, "
@@ -137,7 +138,7 @@ def _walk(directory: str, *, root: Path, parents: tuple[str, ...]) -> Iterator[F
                 yield from _visit(entry, root=root, parents=parents)
 
 
-def _visit(entry: os.DirEntry[str], *, root: Path, parents: tuple[str, ...]) -> Iterator[File | None]:
+def _visit(entry: os.DirEntry[str], *, root: Path, parents: tuple[str, ...]) -> Iterator[SkillFile | None]:
     name = "/".join((*parents, entry.name))
     _refuse_undecodable(name)
     if entry.is_symlink():
@@ -147,7 +148,7 @@ def _visit(entry: os.DirEntry[str], *, root: Path, parents: tuple[str, ...]) -> 
         yield None
         yield from _walk(entry.path, root=root, parents=(*parents, entry.name))
     elif stat.S_ISREG(status.st_mode):
-        yield File(name, entry.path, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
+        yield SkillFile(name, entry.path, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
     else:
         raise SkillInvalid(f"{name!r} is neither a file nor a folder; remove it.")
 
@@ -166,9 +167,9 @@ def _refuse_undecodable(name: str) -> None:
         raise SkillInvalid(f"The file name {name!r} is not UTF-8; rename the file.") from error
 
 
-def _content_digest(file: File) -> str:
+def _content_digest(file: SkillFile) -> str:
     try:
         with Path(file.path).open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error
+        raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); repair or remove it.") from error

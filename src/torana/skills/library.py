@@ -1,6 +1,6 @@
-"""All skills there are: those of the package, and the user's, which come and go while the gateway runs.
+"""All skills: those of the package, and the user's, which may change while the gateway runs.
 
-The user's are those that were placed by hand and those that were installed and approved.
+The user's skills are those placed by hand, and those installed and approved.
 """
 
 from __future__ import annotations
@@ -17,81 +17,64 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
-from torana.skills.faults import SkillFileError, SkillInvalid
-from torana.skills.folder import File, find_files, read_text
-from torana.skills.installed import InstalledSkills, apart
-from torana.skills.shelf import Item, Shelf
+from torana.skills.directory import Item, SkillDirectory
+from torana.skills.errors import SkillFileError, SkillInvalid
+from torana.skills.folder import SkillFile, find_files, read_text
+from torana.skills.grants import InstalledSkills, apart
 from torana.skills.skill import BrokenSkill, Skill, Source
 
-#: Where the package's own skills are.
+#: The directory of the package's skills.
 CORE_DIR = Path(__file__).with_name("core")
 
 FILE_BYTES_LIMIT = 64 * 1024
-#: Seconds between two looks at the user's directory, and how long one may hold up who asks.
+#: Seconds between two scans of the user's directory, and seconds that a caller waits for one.
 LOOK_INTERVAL = 1.0
 PATIENCE = 0.02
 
 logger = logging.getLogger(__name__)
 
 
-class Missing(TypedDict):
-    """What a skill requires and this machine lacks. ``"a | b"`` among the bins: one of them is enough."""
+class MissingRequirement(TypedDict):
+    """The unmet requirements of a skill. ``"a | b"`` among the bins means that either is enough."""
 
     env: list[str]
     bins: list[str]
 
 
-class SkillRecord(TypedDict):
-    """A skill as the HTTP interface shows it."""
-
-    slug: str
-    title: str
-    source: Source
-    description: str
-    requiresAuth: bool
-    version: str | None
-    license: str | None
-    eligible: bool
-    missing: Missing
-    tags: list[str]
-    digest: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The skills at one moment; an equal one is the same object, so it can be compared with ``is``."""
+    """The skills at one time. An equal catalogue is the same object, so it can be compared with ``is``."""
 
-    #: Sorted by source, then slug; each slug once.
+    #: Sorted by source, then slug. Each slug occurs once.
     loaded: tuple[Skill, ...]
-    #: Sorted likewise.
+    #: Sorted by source, then slug.
     broken: tuple[BrokenSkill, ...]
-    #: Changes whenever a record, a file of a skill or a fault changes. Opaque, without quotes.
+    #: Changes with every record, file of a skill and fault. Opaque, without quotation marks.
     etag: str
 
     def get(self, slug: str) -> Skill | None:
-        """The loaded skill of that slug."""
+        """Return the loaded skill with that slug, or None."""
         return next((skill for skill in self.loaded if skill.slug == slug), None)
 
     def counts(self) -> dict[Source, int]:
-        """How many are loaded from each source."""
+        """Return the number of loaded skills by source."""
         sources = [skill.source for skill in self.loaded]
         return {"core": sources.count("core"), "user": sources.count("user")}
 
 
 def in_background(work: Callable[[], object]) -> None:
-    """Run ``work`` in a thread of its own, and wait for it for a moment: a small directory is read by then."""
+    """Run ``work`` in a thread, and wait for it briefly: a small directory is read within that time."""
     thread = threading.Thread(target=work, name="skills", daemon=True)
     thread.start()
     thread.join(PATIENCE)
 
 
 class Skills:
-    """Core and user skills as one catalogue, for any thread.
+    """Core and user skills as one catalogue. Thread-safe.
 
-    A user's skill takes the place of a core skill of the same slug, and one that was placed by hand that of an
-    installed one; a broken one does not. ``environ`` and
-    ``which`` answer what a skill may require; ``monotonic`` counts seconds; ``background`` runs a look at the
-    user's directory, which takes as long as the disk does.
+    A user's skill replaces a core skill with the same slug, and a skill placed by hand replaces an installed
+    one; a broken skill replaces none. ``environ`` and ``which`` check requirements; ``monotonic`` returns
+    seconds; ``background`` runs a scan of the user's directory.
     """
 
     def __init__(
@@ -105,8 +88,8 @@ class Skills:
         monotonic: Callable[[], float] = time.monotonic,
         background: Callable[[Callable[[], object]], None] = in_background,
     ) -> None:
-        self._core = Shelf(directory=core_dir, source="core")
-        self._user = Shelf(directory=user_dir, source="user") if user_dir else None
+        self._core = SkillDirectory(directory=core_dir, source="core")
+        self._user = SkillDirectory(directory=user_dir, source="user") if user_dir else None
         self._user_dir = user_dir
         self._installed = installed
         self._environ = environ
@@ -116,16 +99,16 @@ class Skills:
         self._core_items: tuple[Item, ...] | None = None
         self._catalogue: Catalogue | None = None
         self._next_look = 0.0
-        # Held while the directories are read: taken by who asks, given back by the thread that reads.
+        # Held during a scan: acquired by the caller, released by the scanning thread.
         self._looking = threading.Lock()
 
     def catalogue(self) -> Catalogue:
-        """The skills as they were last found.
+        """Return the skills of the last scan.
 
-        Cheap enough for every message: at most once a second a look at the user's directory begins in the
-        background, and who asks waits for it for 20 ms at most. So a change is seen within about a second, and
-        in a large directory by the question after the next look. Only folders that changed are read; each new
-        fault is logged once. The first call reads everything. Raises nothing.
+        Cheap enough for every message: at most once a second a scan of the user's directory starts in the
+        background, and the caller waits for it for at most 20 ms. A change is visible within about a second, in
+        a large directory at the first call after the next scan. Only changed folders are read; each new fault
+        is logged once. The first call reads everything. Raises nothing.
         """
         known = self._catalogue
         if known is None:
@@ -136,50 +119,34 @@ class Skills:
         return self._catalogue or known
 
     def refresh(self) -> Catalogue:
-        """Look at once, behind a look that is under way, and wait for it: a change is to be seen now."""
+        """Scan now, after a scan in progress, and return the result."""
         self._looking.acquire()
         return self._look()
 
     def by_hand(self, slug: str) -> Path | None:
-        """The folder of that name that was placed by hand, whether it is loaded or not."""
+        """Return the folder of that name that was placed by hand, whether it is loaded or not."""
         folder = self._user_dir / slug if self._user_dir else None
         return folder if folder is not None and folder.is_dir() else None
 
-    def missing(self, skill: Skill) -> Missing:
-        """What the skill requires and is not there; nothing missing makes it eligible."""
+    def missing(self, skill: Skill) -> MissingRequirement:
+        """Return the unmet requirements of a skill. A skill without any is eligible."""
         bins = [name for name in skill.requires_bins if self._which(name) is None]
         if skill.requires_any_bins and not any(self._which(name) for name in skill.requires_any_bins):
             bins.append(" | ".join(skill.requires_any_bins))
         return {"env": [name for name in skill.requires_env if not self._environ.get(name)], "bins": bins}
 
-    def record(self, skill: Skill) -> SkillRecord:
-        """The skill as ``GET /skills`` lists it."""
-        missing = self.missing(skill)
-        return {
-            "slug": skill.slug,
-            "title": skill.title,
-            "source": skill.source,
-            "description": skill.description,
-            "requiresAuth": skill.requires_auth,
-            "version": skill.version,
-            "license": skill.license,
-            "eligible": not any(missing.values()),
-            "missing": missing,
-            "tags": list(skill.tags),
-            "digest": skill.digest,
-        }
-
     def files(self, skill: Skill) -> tuple[str, ...]:
-        """The paths of the skill's files, relative to its folder, sorted; hidden ones are no part of it.
+        """Return the paths of the skill's files, relative to its folder, sorted, without hidden files.
 
-        Raises ``SkillFileError`` when the folder is broken or gone by now.
+        Raises ``SkillFileError`` if the folder is broken or was deleted.
         """
         return tuple(self._find(skill))
 
     def read_file(self, slug: str, relative_path: str) -> str:
-        """The text of one of a loaded skill's files, of at most 64 KiB.
+        """Return the text of a file of a loaded skill, at most 64 KiB.
 
-        Only what ``files`` lists can be read, so no path leads out of the folder. Raises ``SkillFileError``.
+        Only files that ``files`` lists can be read, so no path leads out of the folder. Raises
+        ``SkillFileError``.
         """
         skill = self.catalogue().get(slug)
         if skill is None:
@@ -193,12 +160,12 @@ class Skills:
     def _look(self) -> Catalogue:
         try:
             self._next_look = self._monotonic() + LOOK_INTERVAL
-            self._catalogue = self._refreshed(self._catalogue)
+            self._catalogue = self._refresh(self._catalogue)
             return self._catalogue
         finally:
             self._looking.release()
 
-    def _refreshed(self, known: Catalogue | None) -> Catalogue:
+    def _refresh(self, known: Catalogue | None) -> Catalogue:
         if self._core_items is None:
             self._core_items = self._core.look()
         fresh = self._compose([*self._core_items, *self._users()])
@@ -212,7 +179,7 @@ class Skills:
         by_hand = self._user.look() if self._user else ()
         if self._installed is None:
             return [*by_hand]
-        return [*self._installed.look(), *apart(by_hand, self._installed.disabled())]
+        return [*self._installed.look(), *apart(by_hand, self._installed.disabled_slugs())]
 
     def _compose(self, items: Iterable[Item]) -> Catalogue:
         by_slug = {item.slug: item for item in items if isinstance(item, Skill)}
@@ -227,7 +194,7 @@ class Skills:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
-    def _find(self, skill: Skill) -> dict[str, File]:
+    def _find(self, skill: Skill) -> dict[str, SkillFile]:
         try:
             return {file.name: file for file in find_files(skill.path)}
         except SkillInvalid as error:

@@ -1,7 +1,7 @@
-"""What a skill wants, and what in its files a reader should look at before approving it.
+"""Report a skill's needs, and the lines of its files to review before approval.
 
-It points at places, with file and line; it is no proof. Every pattern is bounded, so that no text makes the
-search slow, and what was not searched is said.
+A finding is a file and line to review, not a proof. Every pattern is bounded, so that no text makes the search
+slow, and the report names the parts that were not searched.
 """
 
 from __future__ import annotations
@@ -13,60 +13,61 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from torana.skills.faults import SkillInvalid
-from torana.skills.folder import File, find_files
-from torana.skills.needs import Needs
+from torana.characters import escape_unprintable
+from torana.skills.errors import SkillInvalid
+from torana.skills.folder import SkillFile, find_files
+from torana.skills.format.manifest import Needs
+from torana.skills.scanner import KINDS, suspects
 from torana.skills.skill import Skill
-from torana.skills.suspects import KINDS, suspects
 
 FINDINGS_LIMIT = 200
-#: Of one kind in one file.
+#: The maximum number of findings of one kind in one file.
 _OF_A_KIND = 5
 _EXCERPT = 160
 _FILE_BYTES = 512 * 1024
 _TOTAL_BYTES = 2 * 1024 * 1024
 _LONG_LINE = 2_000
-#: Lines are searched in pieces of this length; what a pattern finds is shorter than their overlap.
+#: Lines are searched in pieces of this length; every match is shorter than their overlap.
 _PIECE, _OVERLAP = 20_000, 700
-#: What is looked for in texts alone.
+#: Kinds that apply only to text files.
 _OF_TEXT = ("hidden-unicode", "long-line")
-#: Not every language's: what is a comment in one may be run in another.
+#: Not for every language: a comment in one may be code in another.
 _COMMENT = re.compile(r"\s{0,99}(?:#(?!!)|//\s)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A place to look at; ``kind`` is one of ``KINDS``, ``line`` counts from 1."""
+class ReportFinding:
+    """A place to review. ``kind`` is one of ``KINDS``; ``line`` counts from 1."""
 
     kind: str
     file: str
     line: int | None = None
-    #: What stands there, with escapes for what does not show.
+    #: The text there, with invisible characters escaped.
     excerpt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a skill wants and what was found in it, the gravest first; of ``more`` only the number is told."""
+class SkillReport:
+    """A skill's needs and findings, the most severe first. ``more`` is the number of omitted findings."""
 
     needs: Needs
     files: tuple[str, ...]
     bytes: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportFinding, ...]
     more: int
 
 
-def report_on(skill: Skill, *, core: Collection[str]) -> Report:
-    """Read every file of a skill's folder. ``core`` are the slugs of the package's skills.
+def report_on(skill: Skill, *, core: Collection[str]) -> SkillReport:
+    """Read every file of a skill's folder and report on it. ``core`` are the slugs of the package's skills.
 
-    Raises ``SkillInvalid`` for a folder that is broken or gone by now.
+    Raises ``SkillInvalid`` if the folder is broken or was deleted.
     """
     files = find_files(skill.path)
-    few, count = _few(chain(_replaced(skill, core), _findings(files, scripts=skill.needs.scripts)))
+    few, count = _few(chain(_find_replaced_skill(skill, core), _findings(files, scripts=skill.needs.scripts)))
     order = {kind: place for place, kind in enumerate(KINDS)}
     few.sort(key=lambda finding: (order[finding.kind], finding.file, finding.line or 0))
     shown = few[:FINDINGS_LIMIT]
-    return Report(
+    return SkillReport(
         needs=skill.needs,
         files=tuple(file.name for file in files),
         bytes=sum(file.size for file in files),
@@ -75,15 +76,15 @@ def report_on(skill: Skill, *, core: Collection[str]) -> Report:
     )
 
 
-def _replaced(skill: Skill, core: Collection[str]) -> Iterator[Finding]:
+def _find_replaced_skill(skill: Skill, core: Collection[str]) -> Iterator[ReportFinding]:
     if skill.slug in core:
-        yield Finding(kind="replaces-core", file="SKILL.md", excerpt=skill.slug)
+        yield ReportFinding(kind="replaces-core", file="SKILL.md", excerpt=skill.slug)
 
 
-def _few(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
-    """The first few of each kind in each file, and how many findings there are in all."""
+def _few(findings: Iterable[ReportFinding]) -> tuple[list[ReportFinding], int]:
+    """Return the first findings of each kind in each file, and the number of all findings."""
     seen = Counter[tuple[str, str]]()
-    few: list[Finding] = []
+    few: list[ReportFinding] = []
     for finding in findings:
         seen[finding.kind, finding.file] += 1
         if seen[finding.kind, finding.file] <= _OF_A_KIND:
@@ -91,32 +92,32 @@ def _few(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
     return few, seen.total()
 
 
-def _findings(files: Iterable[File], *, scripts: Collection[str]) -> Iterator[Finding]:
+def _findings(files: Iterable[SkillFile], *, scripts: Collection[str]) -> Iterator[ReportFinding]:
     room = _TOTAL_BYTES
     for file in files:
         data = _head(file, min(room, _FILE_BYTES))
         room -= len(data)
         text = _text(data, whole=len(data) == file.size)
         if text is None and (file.name in scripts or not _is_picture(data)):
-            yield Finding(kind="binary", file=file.name, excerpt=_what(data))
+            yield ReportFinding(kind="binary", file=file.name, excerpt=_what(data))
         if len(data) < file.size:
-            yield Finding(kind="not-searched", file=file.name, excerpt=f"after {len(data):,} bytes")
+            yield ReportFinding(kind="not-searched", file=file.name, excerpt=f"after {len(data):,} bytes")
         if text is not None:
             yield from _in_text(file.name, text)
         else:
             yield from _in_bytes(file.name, data)
 
 
-def _head(file: File, limit: int) -> bytes:
+def _head(file: SkillFile, limit: int) -> bytes:
     try:
         with Path(file.path).open("rb") as stream:
             return stream.read(limit)
     except OSError as error:
-        raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); mend or remove it.") from error
+        raise SkillInvalid(f"{file.name} cannot be read ({error.strerror}); repair or remove it.") from error
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """The text of a file's beginning; None where it is none. Where it is not whole, a character may be cut."""
+    """Return the text of a file's start, or None if it is no text. It may end inside a character."""
     if b"\0" in data:
         return None
     try:
@@ -126,7 +127,7 @@ def _text(data: bytes, *, whole: bool) -> str | None:
         return data[: error.start].decode("utf-8-sig") if is_cut else None
 
 
-#: What binary files begin with; pictures and fonts are told by nothing but their names and do no harm.
+#: The first bytes of binary files. Images and fonts are harmless and are not reported.
 _MAGIC = {
     b"\x7fELF": "a program for Linux",
     b"MZ": "a program for Windows",
@@ -147,29 +148,29 @@ def _what(data: bytes) -> str:
     return next((what for magic, what in _MAGIC.items() if data.startswith(magic)), "no text in UTF-8")
 
 
-def _in_bytes(name: str, data: bytes) -> Iterator[Finding]:
-    """What stands between the bytes of a file that is no text: a shell passes over what it does not understand.
+def _in_bytes(name: str, data: bytes) -> Iterator[ReportFinding]:
+    """Yield findings in the text between the bytes of a binary file: a shell skips bytes it cannot parse.
 
-    How long its lines are and which of its characters do not show says nothing.
+    Long lines and invisible characters are not reported there.
     """
     for finding in _in_text(name, data.decode("latin-1")):
         if finding.kind not in _OF_TEXT:
             yield finding
 
 
-def _in_text(name: str, text: str) -> Iterator[Finding]:
-    """The findings in a text; those in comments last, so that they stand for no line that is run."""
-    # Not splitlines: its other line ends would shift the numbers that editors show.
+def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
+    """Yield the findings in a text; comments come last, so that they displace no findings in code."""
+    # Not splitlines: its other line ends would shift the line numbers that editors show.
     lines = enumerate(text.split("\n"), start=1)
     for number, line in sorted(lines, key=lambda numbered: bool(_COMMENT.match(numbered[1]))):
         if len(line) > _LONG_LINE:
-            yield Finding(kind="long-line", file=name, line=number, excerpt=f"{len(line):,} characters")
+            yield ReportFinding(kind="long-line", file=name, line=number, excerpt=f"{len(line):,} characters")
         for start in range(0, max(len(line), 1), _PIECE):
             piece = line[start : start + _PIECE + _OVERLAP]
             for kind, at in suspects(piece):
                 around = piece[max(0, at - 20) : at + _EXCERPT].strip()
-                yield Finding(kind=kind, file=name, line=number, excerpt=_shown(around)[:_EXCERPT])
+                yield ReportFinding(kind=kind, file=name, line=number, excerpt=_format_line(around)[:_EXCERPT])
 
 
-def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+def _format_line(text: str) -> str:
+    return escape_unprintable(text)

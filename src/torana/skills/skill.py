@@ -1,7 +1,7 @@
 """One skill: a folder with a ``SKILL.md`` in the format of agentskills.io.
 
-Strict about what Torana relies on (name, description, size, encoding, links), lenient about all the rest that
-skills written for other agents contain.
+Parsing is strict for what Torana uses (name, description, size, encoding, links), and lenient for other content
+of skills written for other agents.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torana.skills.body import examples_of, heading_of
-from torana.skills.faults import SkillFileError, SkillInvalid
-from torana.skills.folder import File, digest, find_files, read_text
-from torana.skills.front_matter import (
+from torana.skills.errors import SkillFileError, SkillInvalid
+from torana.skills.folder import SkillFile, digest, find_files, read_text
+from torana.skills.format.body import examples_of, heading_of
+from torana.skills.format.front_matter import (
     PHRASES,
     TOOL_NAMES,
     Fields,
@@ -23,9 +23,9 @@ from torana.skills.front_matter import (
     split,
     text_of,
 )
-from torana.skills.needs import Needs, needs_of
-from torana.skills.requirements import requirements_of
-from torana.skills.triggers import Trigger, triggers_of
+from torana.skills.format.manifest import Needs, needs_of
+from torana.skills.format.requirements import requirements_of
+from torana.skills.format.triggers import SkillTrigger, triggers_of
 
 Source = Literal["core", "user"]
 
@@ -40,7 +40,7 @@ _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill as its folder says. Every text but ``instructions`` is one line."""
+    """A skill as its folder defines it. Every text except ``instructions`` is one line."""
 
     slug: str
     title: str
@@ -53,30 +53,30 @@ class Skill:
     version: str | None
     license: str | None
     tags: tuple[str, ...]
-    #: Names from ``allowed-tools``; they may be those of other agents' tools.
+    #: Names from ``allowed-tools``; they may be tools of other agents.
     tools: tuple[str, ...]
-    #: Messages that the skill is for.
+    #: Examples of messages for the skill.
     examples: tuple[str, ...]
     requires_env: tuple[str, ...]
     requires_bins: tuple[str, ...]
     #: One of these programs is enough.
     requires_any_bins: tuple[str, ...]
     primary_env: str | None
-    #: What its scripts wish for; nothing of it is granted by being declared.
+    #: The declared needs of its scripts; a declaration grants nothing.
     needs: Needs
-    triggers: tuple[Trigger, ...]
-    #: ``sha256:…`` over every file of the folder.
+    triggers: tuple[SkillTrigger, ...]
+    #: ``sha256:…`` of every file of the folder.
     digest: str
 
     @property
     def requires_auth(self) -> bool:
-        """True when it declares credentials that it needs."""
+        """Return whether the skill declares credentials."""
         return bool(self.requires_env or self.primary_env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenSkill:
-    """A folder that could not be loaded, and why; ``slug`` is the folder's name and may be no valid one."""
+    """A folder that could not be loaded, and why. ``slug`` is its name, which may be no valid slug."""
 
     slug: str
     source: Source
@@ -85,10 +85,9 @@ class BrokenSkill:
 
 
 def parse_skill(directory: Path, *, source: Source) -> Skill:
-    """Read the skill in ``directory``; nothing in it is run.
+    """Read the skill in ``directory`` without running anything in it.
 
-    The slug is the folder's name, also where ``name`` says otherwise. Raises ``SkillInvalid``, whatever the
-    folder holds.
+    The slug is the folder's name, even if ``name`` differs. Raises ``SkillInvalid`` for any other content.
     """
     files = find_files(directory)
     fields, body = split(_skill_text(files))
@@ -98,7 +97,7 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     slug = _slug(fields, folder=directory.name)
     return Skill(
         slug=slug,
-        title=_cut(text_of(metadata.get("title")) or heading_of(body) or _spaced(slug), TITLE_LIMIT),
+        title=_truncate(text_of(metadata.get("title")) or heading_of(body) or _spaced_name(slug), TITLE_LIMIT),
         source=source,
         description=_description(fields),
         instructions=body,
@@ -119,21 +118,21 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
 
 
 def slug_in(directory: Path, *, folder: str) -> str:
-    """The slug that the skill in ``directory`` calls itself; where that is none, the name of its ``folder``.
+    """Return the slug of the skill: its own name if valid, else ``folder``, else a similar slug.
 
-    Where neither is one, the nearest. Raises ``SkillInvalid`` where there is no front matter to be read.
+    Raises ``SkillInvalid`` if the front matter cannot be read.
     """
     fields, _ = split(_skill_text(find_files(directory)))
     name = text_of(fields.get("name")) or folder
-    return next(filter(is_slug, (name, folder)), None) or _slugged(name)
+    return next(filter(is_slug, (name, folder)), None) or _suggest_slug(name)
 
 
 def is_slug(name: str) -> bool:
-    """Whether a skill may be called so."""
+    """Return whether the name is a valid slug."""
     return len(name) <= SLUG_LIMIT and _SLUG.fullmatch(name) is not None
 
 
-def _skill_text(files: tuple[File, ...]) -> str:
+def _skill_text(files: tuple[SkillFile, ...]) -> str:
     named = {file.name: file for file in files}
     file = named.get("SKILL.md") or named.get("skill.md")
     if file is None:
@@ -146,11 +145,11 @@ def _skill_text(files: tuple[File, ...]) -> str:
 
 def _slug(fields: Fields, *, folder: str) -> str:
     if text_of(fields.get("name")) is None:
-        raise SkillInvalid(f"SKILL.md has no name; add `name: {_slugged(folder)}` to its front matter.")
+        raise SkillInvalid(f"SKILL.md has no name; add `name: {_suggest_slug(folder)}` to its front matter.")
     if not is_slug(folder):
         raise SkillInvalid(
             f"The folder's name {folder!r} cannot be a skill's; rename it to at most {SLUG_LIMIT} lowercase "
-            f"letters, digits and single hyphens, such as {_slugged(folder)!r}."
+            f"letters, digits and single hyphens, such as {_suggest_slug(folder)!r}."
         )
     return folder
 
@@ -172,18 +171,17 @@ def _description(fields: Fields) -> str:
 
 def _label(fields: Fields, key: str) -> str | None:
     text = text_of(fields.get(key))
-    return text and _cut(text, LABEL_LIMIT)
+    return text and _truncate(text, LABEL_LIMIT)
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _spaced(slug: str) -> str:
+def _spaced_name(slug: str) -> str:
     return slug.replace("-", " ").capitalize()
 
 
-def _slugged(name: str) -> str:
-    """The nearest valid slug, for the messages."""
+def _suggest_slug(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", name.lower())
     return "-".join(words)[:SLUG_LIMIT].strip("-") or "my-skill"

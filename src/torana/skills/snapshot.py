@@ -1,20 +1,20 @@
-"""A copy of a skill that is known to be what was read, and approved: what runs is the copy."""
+"""Copy a skill and verify the copy, so that the approved files are the ones that run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from torana.skills.faults import SkillFileError, SkillInvalid
-from torana.skills.folder import BYTES_LIMIT, File, digest, find_files
+from torana.skills.errors import SkillFileError, SkillInvalid
+from torana.skills.folder import BYTES_LIMIT, SkillFile, digest, find_files
 from torana.skills.skill import Skill
 
 
 def copy_skill(skill: Skill, folder: Path) -> None:
-    """Copy the skill's files into the empty ``folder``, links as what they lead to.
+    """Copy the skill's files into the empty ``folder``. Links are copied as the files they lead to.
 
-    It is the copy whose digest is compared with the skill's, so nothing can change between the look and the
-    use. Raises ``SkillFileError`` where they differ, or the skill's folder cannot be read any more.
+    The digest of the copy is compared, so nothing can change between the check and the use. Raises
+    ``SkillFileError`` if it differs, or if the skill's folder cannot be read.
     """
     try:
         copied = [_copy(file, folder) for file in find_files(skill.path)]
@@ -24,11 +24,11 @@ def copy_skill(skill: Skill, folder: Path) -> None:
     if found != skill.digest:
         raise SkillFileError(
             f"The files of the skill {skill.slug!r} have changed since it was read; try again in a moment, and "
-            "approve it again if need be."
+            "approve it again if needed."
         )
 
 
-def _copy(file: File, folder: Path) -> File:
+def _copy(file: SkillFile, folder: Path) -> SkillFile:
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
     with Path(file.path).open("rb") as source:

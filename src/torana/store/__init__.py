@@ -1,1 +1,1 @@
-"""Tables, transactions and SQL. What is kept here is decided elsewhere."""
+"""Persistence: tables, transactions and SQL. Business rules are in other packages."""

@@ -1,7 +1,7 @@
-"""The fakes that Torana's own tests use, shipped for yours.
+"""Test doubles that Torana's own tests use, for other tests too.
 
-``ScriptedModel`` plays given answers inside the process; ``OpenAIStandIn`` is a server that speaks OpenAI's
-Chat Completions and needs no language model; ``Faults`` and ``MortalDatabase`` let a process die at any place.
+``ScriptedModel`` returns given answers inside the process; ``OpenAIStandIn`` is a server with OpenAI's Chat
+Completions API and without a language model; ``Faults`` and ``MortalDatabase`` simulate crashes.
 """
 
 from torana.testing.faults import Faults, MortalDatabase

@@ -1,4 +1,4 @@
-"""A chat platform in memory, for tests that stay in the process."""
+"""A chat platform in memory, for tests inside the process."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 
-from torana.connectors.abreast import abreast
 from torana.connectors.base import (
-    Abilities,
     Attachment,
+    Capabilities,
     Connector,
     ConnectorSettings,
-    Ears,
-    Heard,
+    IncomingMessage,
+    MessageSink,
+    OutcomeUnknown,
     Part,
+    PermanentError,
     Place,
-    Refused,
+    RetryLater,
     Sender,
     TooLarge,
-    TryLater,
-    Unsure,
 )
+from torana.connectors.transport.concurrency import concurrently
 from torana.testing.connectors import PATIENCE, Platform, Shown
 
 
@@ -39,12 +40,12 @@ class _Message:
 
 @dataclass
 class _Said:
-    heard: Heard
+    heard: IncomingMessage
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ChatSettings(ConnectorSettings):
-    """What a chat needs: nothing."""
+    """The settings of a chat: only the common ones."""
 
 
 class ChatConnector(Connector[ChatSettings]):
@@ -52,72 +53,66 @@ class ChatConnector(Connector[ChatSettings]):
 
     Settings = ChatSettings
     global_ids = True
-    abilities: ClassVar[Abilities]
-    #: The chat; each has a class of its own.
+    abilities: ClassVar[Capabilities]
+    #: The chat; each chat has its own connector class.
     chat: ClassVar[Chat]
 
     @property
     def credentials(self) -> str:
-        """As ``Connector``."""
         return "chat"
 
-    async def run(self, ears: Ears) -> None:
-        """As ``Connector``."""
+    async def run(self, sink: MessageSink) -> None:
         self.chat.connect()
-        ears.ready()
-        async with abreast(ears) as hear:
+        sink.ready()
+        async with concurrently(sink) as hear:
             while True:
                 said = await self.chat.next()
-                ears.alive()
+                sink.alive()
                 await hear(said.heard, partial(self.chat.take, said))
 
     async def send(self, part: Part) -> str:
-        """As ``Connector``."""
         return await self.chat.show(part)
 
     async def find(self, part: Part) -> str | None:
-        """As ``Connector``."""
-        return self.chat.id_of(part.key)
+        return self.chat.screen.find(part.key)
 
     async def typing(self, place: Place) -> None:
-        """As ``Connector``."""
         self.chat.typing.append(place)
 
 
 class Chat(Platform):
-    """People, a room, and the account of a connector; nothing is lost by it, and its faults are ordered.
+    """A chat platform with users, a room and the account of a connector. It loses no message.
 
-    ``calls`` are the parts that it was told to show, whatever came of them. ``faults`` are raised by the next
-    ones, oldest first; where one is an ``Unsure`` with ``arrived``, the part is shown all the same.
+    ``calls`` are the parts that the connector sent, including failed ones. The next calls raise ``faults``,
+    oldest first; for an ``OutcomeUnknown`` with the attribute ``arrived``, the part is shown anyway.
     """
 
     room = "lobby"
-    abreast = True
+    concurrently = True
 
-    def __init__(self, abilities: Abilities | None = None, **settings: Any) -> None:
+    def __init__(self, abilities: Capabilities | None = None, **settings: Any) -> None:
         self._settings = settings
-        able = abilities or Abilities(length=200, repeat="keyed", threads=True, edits=True, pace=10_000)
+        able = abilities or Capabilities(length=200, repeat="keyed", threads=True, edits=True, pace=10_000)
         self.connector = type("Chat", (ChatConnector,), {"abilities": able, "chat": self})
         self.calls: list[Part] = []
         self.faults: list[BaseException] = []
         self.typing: list[Place] = []
-        #: What stands behind the id of each message that people say.
+        #: A suffix of the ids of users' messages.
         self.id_suffix = ""
-        #: While set, a call of the platform waits for it.
+        #: If set, calls of the platform wait for this event.
         self.gate: asyncio.Event | None = None
         self._refuses = False
         self._said: list[_Said] = []
         self._all: dict[str, _Said] = {}
-        self._messages: list[_Message] = []
+        self.screen = _Screen(able)
         self._changed = asyncio.Condition()
         self._connection = 0
-        self._numbers = 0
+        self._numbers = count(1)
 
     def settings(self) -> Mapping[str, Any]:
-        """As ``Platform``."""
         return self._settings
 
-    # What people and the test do.
+    # Actions of users and of the test.
 
     async def say(
         self,
@@ -132,9 +127,9 @@ class Chat(Platform):
         attachments: Sequence[Attachment] = (),
         said_at: datetime | None = None,
     ) -> str:
-        """As ``Platform``; besides a file there may be any ``attachments``, and it may come late."""
-        heard = Heard(
-            id=self._number() + self.id_suffix,
+        """Send a message as a user, with a file and other ``attachments``, possibly late."""
+        heard = IncomingMessage(
+            id=f"{next(self._numbers)}{self.id_suffix}",
             sender=Sender(id=sender, name=sender.title(), automatic=bot),
             place=Place(chat=room or f"with {sender}", thread=thread),
             text=text,
@@ -148,75 +143,58 @@ class Chat(Platform):
         return heard.id
 
     async def repeat(self, message: str) -> None:
-        """As ``Platform``."""
         await self._tell(_Said(self._all[message].heard))
 
     async def until_taken(self, message: str) -> None:
-        """Wait until the connector has said that it took a message."""
+        """Wait until the connector has acknowledged a message."""
         async with asyncio.timeout(PATIENCE):
             await self._all[message].taken.wait()
 
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
     ) -> list[Shown]:
-        """As ``Platform``."""
-
-        def there() -> list[Shown]:
-            chat = room or f"with {to}"
-            return [
-                Shown(id=message.id, text=message.text, thread=message.thread)
-                for message in self._messages
-                if (message.chat, message.thread) == (chat, thread)
-            ]
-
+        place = (room or f"with {to}", thread)
         async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(there()) >= count)
-        return there()
+            await self._changed.wait_for(lambda: len(self.screen.shown(*place)) >= count)
+        return self.screen.shown(*place)
 
     async def called(self, count: int) -> Sequence[Part]:
-        """Wait until it was told to show so many parts."""
+        """Wait until the connector has sent ``count`` parts."""
         async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: len(self.calls) >= count)
         return self.calls
 
     async def cut(self) -> None:
-        """As ``Platform``."""
         async with self._changed:
             self._connection += 1
             self._changed.notify_all()
 
     async def limit(self, seconds: float | None) -> None:
-        """As ``Platform``."""
-        self.faults.append(TryLater("too many", seconds=seconds))
+        self.faults.append(RetryLater("too many", seconds=seconds))
 
     async def fail(self) -> None:
-        """As ``Platform``."""
-        self.faults.append(Unsure("a fault"))
+        self.faults.append(OutcomeUnknown("a fault"))
 
     async def refuse_message(self) -> None:
-        """As ``Platform``."""
-        self.faults.append(Refused("no such chat"))
+        self.faults.append(PermanentError("no such chat"))
 
     async def refuse_login(self) -> None:
-        """As ``Platform``."""
         self._refuses = True
 
     async def accept_login(self) -> None:
-        """Take the account's credentials for right again."""
         self._refuses = False
 
-    # What the connector does.
+    # Calls of the connector.
 
     def connect(self) -> None:
-        """Begin a connection; what was not taken is told again."""
+        """Begin a connection; unacknowledged messages are repeated."""
         if self._refuses:
-            raise Refused("wrong password")
+            raise PermanentError("wrong password")
         self._connection += 1
         self._here = self._connection
         self._said = [said for said in self._all.values() if not said.taken.is_set()]
 
     async def next(self) -> _Said:
-        """The next message said."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._said or self._connection != self._here)
         if self._connection != self._here:
@@ -224,7 +202,7 @@ class Chat(Platform):
         return self._said.pop(0)
 
     async def take(self, said: _Said) -> None:
-        """Never tell a message again by itself."""
+        """Acknowledge a message, so that it is not repeated."""
         self._all[said.heard.id].taken.set()
 
     async def show(self, part: Part) -> str:
@@ -236,37 +214,15 @@ class Chat(Platform):
         fault = self.faults.pop(0) if self.faults else None
         if fault is not None and not getattr(fault, "arrived", False):
             raise fault
-        shown_as = self._kept(part)
+        shown_as = self.screen.show(part, new_id=str(next(self._numbers)))
         await self._notify()
         if fault is not None:
             raise fault
         return shown_as
 
-    def id_of(self, key: str) -> str | None:
-        """The message with that key."""
-        return next((message.id for message in self._messages if message.key == key), None)
-
-    def _kept(self, part: Part) -> str:
-        abilities = self.connector.abilities
-        if abilities.measure(part.text) > abilities.length:
-            raise Refused("too long")
-        known = self.id_of(part.key) if abilities.repeat == "keyed" else None
-        if part.edits is not None:
-            for message in self._messages:
-                if message.id == part.edits:
-                    message.text = part.text
-                    return message.id
-            raise Refused("no such message")
-        if known is not None:
-            return known
-        place = part.place
-        message = _Message(self._number(), place.chat, place.thread, part.text, part.key)
-        self._messages.append(message)
-        return message.id
-
     def forget(self, shown_as: str) -> None:
-        """Delete a message, as people do."""
-        self._messages = [message for message in self._messages if message.id != shown_as]
+        """Delete a message, as a user does."""
+        self.screen.remove(shown_as)
 
     async def _tell(self, said: _Said) -> None:
         self._said.append(said)
@@ -276,9 +232,43 @@ class Chat(Platform):
         async with self._changed:
             self._changed.notify_all()
 
-    def _number(self) -> str:
-        self._numbers += 1
-        return str(self._numbers)
+
+class _Screen:
+    """The messages that the account has sent."""
+
+    def __init__(self, abilities: Capabilities) -> None:
+        self._abilities = abilities
+        self._messages: list[_Message] = []
+
+    def shown(self, chat: str, thread: str | None) -> list[Shown]:
+        return [
+            Shown(id=message.id, text=message.text, thread=message.thread)
+            for message in self._messages
+            if (message.chat, message.thread) == (chat, thread)
+        ]
+
+    def find(self, key: str) -> str | None:
+        return next((message.id for message in self._messages if message.key == key), None)
+
+    def show(self, part: Part, *, new_id: str) -> str:
+        """Show a part as a new or an edited message, and return its id. Raises ``PermanentError``."""
+        abilities = self._abilities
+        if abilities.measure(part.text) > abilities.length:
+            raise PermanentError("too long")
+        if part.edits is not None:
+            for message in self._messages:
+                if message.id == part.edits:
+                    message.text = part.text
+                    return message.id
+            raise PermanentError("no such message")
+        known = self.find(part.key) if abilities.repeat == "keyed" else None
+        if known is None:
+            place = part.place
+            self._messages.append(_Message(new_id, place.chat, place.thread, part.text, part.key))
+        return known or new_id
+
+    def remove(self, shown_as: str) -> None:
+        self._messages = [message for message in self._messages if message.id != shown_as]
 
 
 def _attachment(name: str, media_type: str, content: bytes) -> Attachment:

@@ -1,4 +1,4 @@
-"""What every connector promises, as tests: subclass ``ConnectorContract`` and give it a ``platform``.
+"""Tests that every connector must pass: subclass ``ConnectorContract`` and define a ``platform`` fixture.
 
 ::
 
@@ -8,7 +8,7 @@
             async with TelegramStandIn() as platform:
                 yield platform
 
-The platform is a real server, or a stand-in that speaks the platform's own wire to the platform's own library.
+The platform is a real server, or a stand-in with the platform's network protocol.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import pytest
 
 from torana.connectors.base import (
     Connector,
-    Heard,
     HookRequest,
     HookResponse,
+    IncomingMessage,
+    OutcomeUnknown,
     Part,
+    PermanentError,
     Place,
-    Refused,
+    RetryLater,
     TooLarge,
-    TryLater,
-    Unsure,
 )
-from torana.connectors.splitting import split
+from torana.connectors.transport.splitting import split
 from torana.messages import utc_now
 
-#: Seconds in which a platform on the same machine has done anything.
+#: Timeout, in seconds, for actions of a platform on the same machine.
 PATIENCE = 20.0
 
 BOMB = (
@@ -51,7 +51,7 @@ BOMB = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A message of ours as the platform shows it: its text, its id and the thread in which it stands."""
+    """A message of the account as the platform shows it: its id, text and thread."""
 
     id: str
     text: str
@@ -59,26 +59,26 @@ class Shown:
 
 
 class Platform(ABC):
-    """A platform in a test, with the connector's own account, and people and bots who talk to it."""
+    """A platform in a test, with the connector's account, and users and bots who write to it."""
 
     #: The connector's class.
     connector: type[Connector[Any]]
-    #: A direct chat's people are called by any name; a room, where the platform has some, by this id.
+    #: The id of the platform's room; None if it has no rooms. Users can have any name.
     room: str | None = None
-    #: Whether a message heard and not taken is told again, by itself or after a new connection.
+    #: Whether the platform repeats a message that was not acknowledged, at once or after a new connection.
     tells_again = True
-    #: Whether others see that a sender is a machine.
+    #: Whether the platform marks senders that are bots.
     has_bots = True
-    #: Whether a message may have lines.
+    #: Whether a message may have several lines.
     has_lines = True
-    #: Whether other chats go on while a message takes long to be taken.
-    abreast = False
-    #: Whether attachments arrive.
+    #: Whether other chats go on while a message is processed slowly.
+    concurrently = False
+    #: Whether messages can have attachments.
     has_files = True
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What the settings have to say of the connector so that it reaches this platform."""
+        """Return the connector settings that reach this platform."""
 
     @abstractmethod
     async def say(
@@ -92,83 +92,80 @@ class Platform(ABC):
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
     ) -> str:
-        """Say something to the connector's account, directly or in a room; returns the message's id.
+        """Send a message to the connector's account, directly or in a room; return the message's id.
 
-        ``mention`` addresses the account as people do. ``file`` is a name, a media type and bytes.
+        ``mention`` mentions the account as users do. ``file`` is a name, a media type and bytes.
         """
 
     @abstractmethod
     async def repeat(self, message: str) -> None:
-        """Tell a message of the past again, as the platform does when it is not sure that it was taken."""
+        """Repeat an earlier message, as the platform does without an acknowledgement."""
 
     @abstractmethod
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
     ) -> list[Shown]:
-        """Wait until there are so many messages of the account there, edited ones once, and return them."""
+        """Wait until the place has ``count`` messages of the account (edited ones count once); return them."""
 
     @abstractmethod
     async def cut(self) -> None:
-        """End every connection of the account, as a network does."""
+        """Cut every connection of the account, as a network failure does."""
 
     async def limit(self, seconds: float | None) -> None:
-        """Answer the next message of the account with "too many", naming a time or none."""
+        """Answer the next message of the account with a rate limit, with or without a time."""
         pytest.skip("this platform does not limit")
 
     async def fail(self) -> None:
-        """Answer the next message of the account with a failure of the platform's."""
+        """Answer the next message of the account with a failure of the platform."""
         pytest.skip("this platform does not fail by itself")
 
     async def refuse_message(self) -> None:
-        """Answer the next message of the account with a refusal for good."""
+        """Answer the next message of the account with a permanent error."""
         pytest.skip("this platform does not refuse single messages")
 
     async def refuse_login(self) -> None:
-        """Take the account's credentials for wrong from now on."""
+        """Reject the account's credentials from now on."""
         pytest.skip("this platform knows no credentials")
 
     def attach(self, hook: Hook | None) -> None:
-        """Where a platform that calls us finds the connector; None when it is gone."""
+        """Set the connector's hook for a platform that calls the gateway; None after its end."""
         del hook
 
 
 class Hook:
-    """The door of a connector for the platform's calls."""
+    """The connector's entry for the platform's calls."""
 
     def __init__(self, connector: Connector[Any]) -> None:
         self._connector = connector
 
     async def __call__(self, request: HookRequest) -> HookResponse:
-        """Answer a call; what the connector raises is a 503, as the hooks listener has it."""
+        """Answer a call; an error of the connector is a 503, as in the hooks listener."""
         try:
             return await self._connector.hook(request)
-        except Exception:  # noqa: BLE001 - any fault is the platform's sign to call again
+        except Exception:  # noqa: BLE001 - after any error the platform must call again
             return HookResponse(status=503)
 
 
 class Line:
-    """A running connector, and what it hears."""
+    """A running connector, and the messages that it receives."""
 
     def __init__(self, connector: Connector[Any]) -> None:
         self.connector = connector
         self.is_ready = asyncio.Event()
-        self.heard: asyncio.Queue[Heard] = asyncio.Queue()
-        #: While set, nothing heard can be written down.
+        self.heard: asyncio.Queue[IncomingMessage] = asyncio.Queue()
+        #: If true, messages cannot be stored.
         self.broken = False
-        #: While set, a message that says "slow" is taken when this is.
+        #: If set, a message with the text "slow" is processed when this event is set.
         self.gate: asyncio.Event | None = None
         self.signs = 0
 
     def ready(self) -> None:
-        """As ``Ears``."""
         self.is_ready.set()
 
     def alive(self) -> None:
-        """As ``Ears``."""
         self.signs += 1
 
-    async def hear(self, heard: Heard) -> None:
-        """As ``Ears``."""
+    async def hear(self, heard: IncomingMessage) -> None:
         if self.broken:
             await self.heard.put(heard)
             raise OSError("the store cannot be written")
@@ -176,19 +173,17 @@ class Line:
         if self.gate is not None and "slow" in heard.text:
             await self.gate.wait()
 
-    async def paired(self, most: int) -> Sequence[str]:
-        """As ``Ears``: nobody was let in."""
+    async def paired_ids(self, most: int) -> Sequence[str]:
         return []
 
-    async def next(self) -> Heard:
-        """The next message heard."""
+    async def next(self) -> IncomingMessage:
         async with asyncio.timeout(PATIENCE):
             return await self.heard.get()
 
 
 @asynccontextmanager
 async def listening(platform: Platform, settings: Mapping[str, Any] | None = None) -> AsyncGenerator[Line]:
-    """A connector that listens to the platform; raises what it raised before it was ready."""
+    """Run a connector on the platform; raise the error with which it ended before it was ready."""
     kind = platform.connector
     connector = kind(kind.Settings.model_validate(settings or platform.settings()))
     line = Line(connector)
@@ -210,15 +205,20 @@ async def listening(platform: Platform, settings: Mapping[str, Any] | None = Non
 
 
 def part(text: str, place: Place, *, number: int = 0, edits: str | None = None, key: str = "") -> Part:
-    """A part with a key of its own."""
+    """Return a part with a new key."""
     return Part(key=key or str(uuid4()), place=place, text=text, number=number, edits=edits)
 
 
-class ConnectorContract:
-    """The tests. What a platform has not, its tests skip."""
+def _rendered(platform: Platform, text: str, place: Place, *, edits: str | None = None) -> Part:
+    """Return a part with Markdown in the platform's markup."""
+    return part(platform.connector.abilities.render(text), place, edits=edits)
+
+
+class _IncomingContract:
+    """Tests of received messages."""
 
     async def test_a_direct_message_is_heard(self, platform: Platform) -> None:
-        """Text, sender and place come through, and it is addressed."""
+        """Text, sender and place are correct, and the message is addressed."""
         async with listening(platform) as line:
             await platform.say("hello, wörld 🙂\nsecond line" if platform.has_lines else "hello, wörld 🙂")
             heard = await line.next()
@@ -230,7 +230,7 @@ class ConnectorContract:
             assert heard.said_at is None or abs(heard.said_at - utc_now()) < timedelta(minutes=5)
 
     async def test_people_are_told_apart(self, platform: Platform) -> None:
-        """Two people are two senders, in chats of their own."""
+        """Two users are two senders, in different chats."""
         async with listening(platform) as line:
             await platform.say("one", sender="ana")
             ana = await line.next()
@@ -240,53 +240,12 @@ class ConnectorContract:
             assert ana.place.chat != bob.place.chat
             assert ana.id != bob.id
 
-    async def test_a_reply_stands_where_the_message_was_said(self, platform: Platform) -> None:
-        """What is sent to the place of a message is shown there, once."""
-        async with listening(platform) as line:
-            await platform.say("hello", sender="bob")
-            heard = await line.next()
-            sent = await line.connector.send(self.rendered(platform, "The **answer** is 4.", heard.place))
-            assert sent
-            shown = await platform.shown(1, to="bob")
-            assert "answer" in shown[0].text
-
-    async def test_a_room_is_answered_when_it_addresses_the_account(self, platform: Platform) -> None:
-        """In a room others talk too; a mention is taken off the text."""
-        if platform.room is None:
-            pytest.skip("this platform has no rooms")
-        async with listening(platform) as line:
-            await platform.say("just talking", room=platform.room)
-            overheard = await line.next()
-            assert not overheard.direct
-            assert not overheard.addressed
-            await platform.say("/new", room=platform.room, mention=True)
-            heard = await line.next()
-            assert heard.addressed
-            assert not heard.direct
-            assert heard.text.strip() == "/new"
-            await line.connector.send(self.rendered(platform, "in the room", heard.place))
-            assert "in the room" in (await platform.shown(1, room=platform.room))[0].text
-
-    async def test_a_thread_is_answered_in_the_thread(self, platform: Platform) -> None:
-        """A thread is a place of its own."""
-        if not platform.connector.abilities.threads:
-            pytest.skip("this platform has no threads")
-        async with listening(platform) as line:
-            first = await platform.say("start", room=platform.room, mention=True)
-            start = await line.next()
-            await platform.say("in the thread", room=platform.room, thread=first, mention=True)
-            heard = await line.next()
-            assert heard.place.thread
-            assert heard.place.chat == start.place.chat
-            await line.connector.send(self.rendered(platform, "here", heard.place))
-            assert "here" in (await platform.shown(1, room=platform.room, thread=first))[0].text
-
     async def test_our_own_messages_are_not_heard_and_bots_are_marked(self, platform: Platform) -> None:
-        """No loops begin here."""
+        """The connector ignores its own messages and marks those of bots, so that no loops begin."""
         async with listening(platform) as line:
             await platform.say("hello")
             heard = await line.next()
-            await line.connector.send(self.rendered(platform, "mine", heard.place))
+            await line.connector.send(_rendered(platform, "mine", heard.place))
             await platform.shown(1)
             if platform.has_bots:
                 await platform.say("beep", sender="robot", bot=True)
@@ -305,7 +264,7 @@ class ConnectorContract:
             while "next" not in following.text:
                 assert following.id == heard.id
                 following = await line.next()
-            # What is told again may come behind it; what is said now comes behind both.
+            # The repetition may come after "next"; "last" comes after both.
             await platform.say("last")
             following = await line.next()
             while "last" not in following.text:
@@ -313,7 +272,7 @@ class ConnectorContract:
                 following = await line.next()
 
     async def test_what_was_not_taken_is_told_again(self, platform: Platform) -> None:
-        """The platform is told that a message was taken after it was, and not before."""
+        """A message is acknowledged after it is processed, not before."""
         if not platform.tells_again:
             pytest.skip("this platform tells everything once")
         async with listening(platform) as line:
@@ -326,8 +285,8 @@ class ConnectorContract:
             assert "do not lose me" in heard.text
 
     async def test_a_message_that_takes_long_holds_up_no_other_chat(self, platform: Platform) -> None:
-        """Its file may hang; and that it was taken is told when it was."""
-        if not platform.abreast:
+        """A slow message, for example with a slow file, is acknowledged after it is processed."""
+        if not platform.concurrently:
             pytest.skip("this platform is told of all messages together, or tells one after the other")
         async with listening(platform) as line:
             line.gate = asyncio.Event()
@@ -337,126 +296,12 @@ class ConnectorContract:
             assert "quick" in (await line.next()).text
         if not platform.tells_again:
             return
-        async with listening(platform) as line:  # which was not taken
+        async with listening(platform) as line:  # the slow message was not acknowledged
             while "slow" not in (await line.next()).text:
                 pass
 
-    async def test_a_cut_connection_is_left_or_mended(self, platform: Platform) -> None:
-        """After a cut the connector ends, or goes on by itself; it is never deaf."""
-        async with listening(platform) as line:
-            await platform.say("before")
-            await line.next()
-            await platform.cut()
-        async with listening(platform) as line:
-            await platform.say("after")
-            while "after" not in (await line.next()).text:
-                pass
-
-    async def test_long_replies_fit_in_their_parts(self, platform: Platform) -> None:
-        """Every part is taken by the platform, and nothing is lost between them."""
-        abilities = platform.connector.abilities
-        words = [f"word{n}" for n in range(min(abilities.length // 3, 3_000))]
-        text = "\n\n".join(" ".join(words[i : i + 40]) for i in range(0, len(words), 40))
-        async with listening(platform) as line:
-            await platform.say("tell me much")
-            place = (await line.next()).place
-            pieces = split(text, abilities)
-            for number, piece in enumerate(pieces):
-                await line.connector.send(part(abilities.render(piece), place, number=number))
-            shown = " ".join(one.text for one in await platform.shown(len(pieces)))
-            assert [word for word in words if word not in shown] == []
-
-    async def test_a_reply_of_nothing_but_markup_is_shown(self, platform: Platform) -> None:
-        """Whatever a model writes, it is a message and nothing more."""
-        abilities = platform.connector.abilities
-        async with listening(platform) as line:
-            await platform.say("surprise me")
-            place = (await line.next()).place
-            pieces = split(BOMB, abilities)
-            for number, piece in enumerate(pieces):
-                await line.connector.send(part(abilities.render(piece), place, number=number))
-            assert "deep" in " ".join(one.text for one in await platform.shown(len(pieces)))
-
-    @pytest.mark.parametrize("seconds", [7.0, None])
-    async def test_a_limit_is_obeyed(self, platform: Platform, seconds: float | None) -> None:
-        """Too much is no loss: the platform's own time is passed on, and it works afterwards."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
-            await platform.limit(seconds)
-            with pytest.raises(TryLater) as raised:
-                await line.connector.send(self.rendered(platform, "too early", place))
-            assert raised.value.seconds == seconds
-            await line.connector.send(self.rendered(platform, "in time", place))
-            assert "in time" in (await platform.shown(1))[0].text
-
-    async def test_a_failure_of_the_platform_is_no_success(self, platform: Platform) -> None:
-        """A fault is told as what it is: to be tried again, or unsure."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
-            await platform.fail()
-            with pytest.raises((TryLater, Unsure)):
-                await line.connector.send(self.rendered(platform, "lost?", place))
-
-    async def test_a_refusal_is_final(self, platform: Platform) -> None:
-        """A chat that is gone is not written to for ever."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
-            await platform.refuse_message()
-            with pytest.raises(Refused):
-                await line.connector.send(self.rendered(platform, "no", place))
-
-    async def test_wrong_credentials_are_refused(self, platform: Platform) -> None:
-        """The operator is told, and the platform is not asked again and again."""
-        await platform.refuse_login()
-        with pytest.raises(Refused):
-            async with listening(platform):
-                pass
-
-    async def test_an_edit_replaces_what_was_shown(self, platform: Platform) -> None:
-        """A preview and the final text are one message."""
-        if not platform.connector.abilities.edits:
-            pytest.skip("this platform has no edits")
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
-            preview = await line.connector.send(self.rendered(platform, "thinking", place))
-            final = self.rendered(platform, "thought it over", place, edits=preview)
-            await line.connector.send(final)
-            await line.connector.send(final)  # the same text again is no fault
-            shown = await platform.shown(1)
-            assert [one.text.strip() for one in shown] == ["thought it over"]
-
-    async def test_a_part_sent_twice_is_shown_once(self, platform: Platform) -> None:
-        """By its key, or because the platform can be asked."""
-        repeat = platform.connector.abilities.repeat
-        if repeat == "blind":
-            pytest.skip("this platform has no keys and cannot be asked")
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
-            message = self.rendered(platform, "only once", place)
-            if repeat == "readable":
-                assert await line.connector.find(message) is None
-            sent = await line.connector.send(message)
-            if repeat == "readable":
-                assert await line.connector.find(message) == sent
-            else:
-                await line.connector.send(message)
-            await line.connector.send(self.rendered(platform, "the end", place))
-            shown = await platform.shown(2)
-            assert ["only once" in one.text for one in shown] == [True, False]
-
-    async def test_typing_is_harmless(self, platform: Platform) -> None:
-        """It may fail, and is nobody's loss."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            await line.connector.typing((await line.next()).place)
-
     async def test_files_arrive_and_are_bounded(self, platform: Platform) -> None:
-        """An attachment is named, and its bytes can be had up to a bound."""
+        """An attachment can be fetched, within a limit."""
         if not platform.has_files:
             pytest.skip("this platform has no files")
         picture = b"\x89PNG\r\n\x1a\n" + bytes(2_000)
@@ -472,8 +317,171 @@ class ConnectorContract:
             with pytest.raises(TooLarge):
                 await attachment.fetch(1_000)
 
+
+class _OutgoingContract:
+    """Tests of sent parts."""
+
+    async def test_a_reply_stands_where_the_message_was_said(self, platform: Platform) -> None:
+        """A reply to a message appears in the place of the message, once."""
+        async with listening(platform) as line:
+            await platform.say("hello", sender="bob")
+            heard = await line.next()
+            sent = await line.connector.send(_rendered(platform, "The **answer** is 4.", heard.place))
+            assert sent
+            shown = await platform.shown(1, to="bob")
+            assert "answer" in shown[0].text
+
+    async def test_a_room_is_answered_when_it_addresses_the_account(self, platform: Platform) -> None:
+        """Messages without a mention are not addressed; a leading mention is removed from the text."""
+        if platform.room is None:
+            pytest.skip("this platform has no rooms")
+        async with listening(platform) as line:
+            await platform.say("just talking", room=platform.room)
+            overheard = await line.next()
+            assert not overheard.direct
+            assert not overheard.addressed
+            await platform.say("/new", room=platform.room, mention=True)
+            heard = await line.next()
+            assert heard.addressed
+            assert not heard.direct
+            assert heard.text.strip() == "/new"
+            await line.connector.send(_rendered(platform, "in the room", heard.place))
+            assert "in the room" in (await platform.shown(1, room=platform.room))[0].text
+
+    async def test_a_thread_is_answered_in_the_thread(self, platform: Platform) -> None:
+        """A reply to a message in a thread appears in the thread."""
+        if not platform.connector.abilities.threads:
+            pytest.skip("this platform has no threads")
+        async with listening(platform) as line:
+            first = await platform.say("start", room=platform.room, mention=True)
+            start = await line.next()
+            await platform.say("in the thread", room=platform.room, thread=first, mention=True)
+            heard = await line.next()
+            assert heard.place.thread
+            assert heard.place.chat == start.place.chat
+            await line.connector.send(_rendered(platform, "here", heard.place))
+            assert "here" in (await platform.shown(1, room=platform.room, thread=first))[0].text
+
+    async def test_long_replies_fit_in_their_parts(self, platform: Platform) -> None:
+        """The platform accepts each part, and no text is lost between parts."""
+        abilities = platform.connector.abilities
+        words = [f"word{n}" for n in range(min(abilities.length // 3, 3_000))]
+        text = "\n\n".join(" ".join(words[i : i + 40]) for i in range(0, len(words), 40))
+        async with listening(platform) as line:
+            await platform.say("tell me much")
+            place = (await line.next()).place
+            pieces = split(text, abilities)
+            for number, piece in enumerate(pieces):
+                await line.connector.send(part(abilities.render(piece), place, number=number))
+            shown = " ".join(one.text for one in await platform.shown(len(pieces)))
+            assert [word for word in words if word not in shown] == []
+
+    async def test_a_reply_of_nothing_but_markup_is_shown(self, platform: Platform) -> None:
+        """The platform accepts any Markdown that a model writes."""
+        abilities = platform.connector.abilities
+        async with listening(platform) as line:
+            await platform.say("surprise me")
+            place = (await line.next()).place
+            pieces = split(BOMB, abilities)
+            for number, piece in enumerate(pieces):
+                await line.connector.send(part(abilities.render(piece), place, number=number))
+            assert "deep" in " ".join(one.text for one in await platform.shown(len(pieces)))
+
+    @pytest.mark.parametrize("seconds", [7.0, None])
+    async def test_a_limit_is_obeyed(self, platform: Platform, seconds: float | None) -> None:
+        """After a rate limit, ``RetryLater`` has the platform's time, and a later call succeeds."""
+        async with listening(platform) as line:
+            await platform.say("hello")
+            place = (await line.next()).place
+            await platform.limit(seconds)
+            with pytest.raises(RetryLater) as raised:
+                await line.connector.send(_rendered(platform, "too early", place))
+            assert raised.value.seconds == seconds
+            await line.connector.send(_rendered(platform, "in time", place))
+            assert "in time" in (await platform.shown(1))[0].text
+
+    async def test_a_failure_of_the_platform_is_no_success(self, platform: Platform) -> None:
+        """A failure raises ``RetryLater`` or ``OutcomeUnknown``."""
+        async with listening(platform) as line:
+            await platform.say("hello")
+            place = (await line.next()).place
+            await platform.fail()
+            with pytest.raises((RetryLater, OutcomeUnknown)):
+                await line.connector.send(_rendered(platform, "lost?", place))
+
+    async def test_a_refusal_is_final(self, platform: Platform) -> None:
+        """A permanent error raises ``PermanentError``."""
+        async with listening(platform) as line:
+            await platform.say("hello")
+            place = (await line.next()).place
+            await platform.refuse_message()
+            with pytest.raises(PermanentError):
+                await line.connector.send(_rendered(platform, "no", place))
+
+    async def test_an_edit_replaces_what_was_shown(self, platform: Platform) -> None:
+        """A preview and the final text are one message."""
+        if not platform.connector.abilities.edits:
+            pytest.skip("this platform has no edits")
+        async with listening(platform) as line:
+            await platform.say("hello")
+            place = (await line.next()).place
+            preview = await line.connector.send(_rendered(platform, "thinking", place))
+            final = _rendered(platform, "thought it over", place, edits=preview)
+            await line.connector.send(final)
+            await line.connector.send(final)  # the same text again is no error
+            shown = await platform.shown(1)
+            assert [one.text.strip() for one in shown] == ["thought it over"]
+
+    async def test_a_part_sent_twice_is_shown_once(self, platform: Platform) -> None:
+        """The platform recognises the key, or the connector finds the part."""
+        repeat = platform.connector.abilities.repeat
+        if repeat == "blind":
+            pytest.skip("this platform has no keys and cannot be asked")
+        async with listening(platform) as line:
+            await platform.say("hello")
+            place = (await line.next()).place
+            message = _rendered(platform, "only once", place)
+            if repeat == "readable":
+                assert await line.connector.find(message) is None
+            sent = await line.connector.send(message)
+            if repeat == "readable":
+                assert await line.connector.find(message) == sent
+            else:
+                await line.connector.send(message)
+            await line.connector.send(_rendered(platform, "the end", place))
+            shown = await platform.shown(2)
+            assert ["only once" in one.text for one in shown] == [True, False]
+
+    async def test_typing_is_harmless(self, platform: Platform) -> None:
+        """The typing indicator causes no error."""
+        async with listening(platform) as line:
+            await platform.say("hello")
+            await line.connector.typing((await line.next()).place)
+
+
+class _ConnectionContract:
+    """Tests of the connection itself."""
+
+    async def test_a_cut_connection_is_left_or_mended(self, platform: Platform) -> None:
+        """After a cut the connector ends or reconnects; it never stays without a connection."""
+        async with listening(platform) as line:
+            await platform.say("before")
+            await line.next()
+            await platform.cut()
+        async with listening(platform) as line:
+            await platform.say("after")
+            while "after" not in (await line.next()).text:
+                pass
+
+    async def test_wrong_credentials_are_refused(self, platform: Platform) -> None:
+        """Wrong credentials raise ``PermanentError``."""
+        await platform.refuse_login()
+        with pytest.raises(PermanentError):
+            async with listening(platform):
+                pass
+
     async def test_it_leaves_nothing_behind(self, platform: Platform) -> None:
-        """Cancelled, it ends, and no task of its own goes on."""
+        """After a cancellation, no task of the connector goes on."""
         before = asyncio.all_tasks()
         async with listening(platform) as line:
             await platform.say("hello")
@@ -482,7 +490,6 @@ class ConnectorContract:
         _, left = await asyncio.wait([*ours, asyncio.create_task(asyncio.sleep(0))], timeout=PATIENCE)
         assert left == set()
 
-    @staticmethod
-    def rendered(platform: Platform, text: str, place: Place, *, edits: str | None = None) -> Part:
-        """A part with Markdown as the platform writes it."""
-        return part(platform.connector.abilities.render(text), place, edits=edits)
+
+class ConnectorContract(_IncomingContract, _OutgoingContract, _ConnectionContract):
+    """All tests. Tests of features that the platform lacks are skipped."""

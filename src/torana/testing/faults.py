@@ -1,14 +1,14 @@
-"""A process that dies where a test says, without leaving the process of the test.
+"""Simulate the crash of a process at a chosen place, inside the test's process.
 
-Everything that a process does for good goes through its database, or through a tool. With ``Faults`` both are
-full of places where it may die::
+All durable effects of a process go through its database or through a tool. ``Faults`` defines crash places in
+both::
 
     faults = Faults(die_at="finish 1 before its commit")
     database = MortalDatabase(path=path, faults=faults)
     ...
-    await faults.death()  # and then drop everything, and open the same file again
+    await faults.death()  # then drop all objects, and open the same file again
 
-A run without ``die_at`` tells the names of all the places, in ``faults.reached``.
+After a run without ``die_at``, ``faults.reached`` contains the names of all places.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import NoReturn, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from torana.store.database import Database
+from torana.store.engine.database import Database
 
 T = TypeVar("T")
 
 
 class Died(Exception):
-    """The process is dead. Raised inside transactions alone, where it undoes them."""
+    """The simulated process has crashed. Raised only inside transactions, to roll them back."""
 
 
 class Faults:
-    """One life: the places that it passes, and the one at which it ends.
+    """One simulated process: the places that it reaches, and the place of its crash.
 
-    After its end nobody comes past a place any more; whoever tries waits until he is cancelled. A place is
-    called by its name and how often it was reached, such as ``tool 2``.
+    After the crash, each task that reaches a place waits until it is cancelled. A place has a name and a
+    number, which counts how often it was reached, such as ``tool 2``.
     """
 
     def __init__(self, *, die_at: str | None = None) -> None:
@@ -46,29 +46,29 @@ class Faults:
         self._death = asyncio.Event()
 
     async def death(self) -> None:
-        """Wait for the end."""
+        """Wait for the crash."""
         await self._death.wait()
 
     async def at(self, name: str) -> None:
-        """A place where the process may die, for a tool or a model of the test's."""
+        """Reach a place where the process may crash, for a tool or a model of the test."""
         try:
-            self.check(self.numbered(name))
+            self.check(self.numbered_name(name))
         except Died:
             await self.wait_for_ever()
 
     async def wait_for_ever(self) -> NoReturn:
-        """What is left to a task of a dead process: only cancelling ends it."""
+        """Wait until the task is cancelled, because the process has crashed."""
         self._death.set()
         await asyncio.get_running_loop().create_future()
-        raise AssertionError("the dead do not go on")
+        raise AssertionError("a task went on after the crash")
 
-    def numbered(self, name: str) -> str:
-        """The name of the place with how often it was reached."""
+    def numbered_name(self, name: str) -> str:
+        """Count a place, and return its name with the number."""
         self._counts[name] += 1
         return f"{name} {self._counts[name]}"
 
     def check(self, place: str) -> None:
-        """Pass a place, in any thread. Raises ``Died`` at the end, and ever after."""
+        """Reach a place, in any thread. Raises ``Died`` at the crash and after it."""
         if self._dead:
             raise Died
         self.reached.append(place)
@@ -78,10 +78,10 @@ class Faults:
 
 
 class MortalDatabase(Database):
-    """A database whose process may die just before each commit, and just after it.
+    """A database whose process may crash just before and just after each commit.
 
-    A transaction is called by its function. What waits behind the end in the same commit is undone too, and
-    whoever waits for an outcome gets none.
+    A transaction has the name of its function. Later transactions in the same commit are rolled back too, and
+    their callers get no result.
     """
 
     def __init__(self, *, path: Path, faults: Faults) -> None:
@@ -89,8 +89,7 @@ class MortalDatabase(Database):
         self._faults = faults
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """See ``Database``."""
-        transaction = self._faults.numbered(_name(work))
+        transaction = self._faults.numbered_name(_name(work))
 
         def mortal(connection: Connection) -> T:
             outcome = work(connection)
@@ -106,7 +105,7 @@ class MortalDatabase(Database):
 
 
 def _name(work: Callable[[Connection], object]) -> str:
-    """The function's name; one without a name is called by the function around it."""
+    """Return the name of a function; for a lambda, the name of the function around it."""
     function = work.func if isinstance(work, partial) else work
     qualified = getattr(function, "__qualname__", type(function).__name__)
     return qualified.removesuffix(".<locals>.<lambda>").rpartition(".")[-1].strip("_")

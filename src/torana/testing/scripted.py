@@ -1,4 +1,4 @@
-"""A model that plays a script, for tests that stay in the process."""
+"""A model with scripted answers, for tests inside the process."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
-#: A chunk of text, a tool call, an error to raise there, or an event to wait for before going on.
+#: A chunk of text, a tool call, an error to raise, or an event to wait for.
 Piece = str | ToolCallPart | Exception | asyncio.Event
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request that the model got: the messages, and the tools and settings that came with them."""
+    """A request to the model: the messages, tools and settings."""
 
     messages: tuple[ModelMessage, ...]
     info: AgentInfo
 
 
 class ScriptedModel(FunctionModel):
-    """A model whose answers are given in advance.
+    """A model with answers that are given in advance.
 
-    Each argument answers one request: a text, or pieces that are played in their order, streamed or not::
+    Each argument answers one request: a text, or pieces that are returned in order, streamed or not::
 
         ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", gate, "is 2."])
 
-    ``requests`` are those it got, oldest first; ``asked`` waits for them. A request after the last answer is
-    an AssertionError.
+    ``requests`` are the requests so far, oldest first; ``asked`` waits for them. A request after the last
+    answer raises an AssertionError.
     """
 
     def __init__(self, *answers: str | Sequence[Piece]) -> None:
@@ -39,7 +39,7 @@ class ScriptedModel(FunctionModel):
         self._asked = asyncio.Condition()
 
     async def asked(self, times: int = 1) -> None:
-        """Wait until it got as many requests."""
+        """Wait until the model has received this number of requests."""
         async with self._asked:
             await self._asked.wait_for(lambda: len(self.requests) >= times)
 
@@ -69,7 +69,7 @@ class ScriptedModel(FunctionModel):
             calls += 1
 
     async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | ToolCallPart]:
-        """Yield what the next answer says, waiting and raising where it says so."""
+        """Yield the pieces of the next answer; wait for events, and raise errors."""
         number = len(self.requests)
         self.requests.append(Asked(tuple(messages), info))
         async with self._asked:

@@ -1,4 +1,4 @@
-"""What the agent may do."""
+"""The tools that the agent can call."""
 
 from torana.tools.base import Permission, ToolContext, ToolError, promises, tool
 

@@ -1,4 +1,4 @@
-"""What a tool is: a Python function with a name, a docstring, and a promise about repeating it."""
+"""The definition of a tool: a Python function with a name, a docstring and metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torana.messages import Turn
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Whether a tool may be run: yes; only when somebody who may says so; no.
+#: Whether a tool may run: always, with approval, or never.
 Permission = Literal["allow", "ask", "deny"]
 
 _ATTRIBUTE = "__torana_tool__"
@@ -20,10 +20,10 @@ _ATTRIBUTE = "__torana_tool__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool may know of the turn it runs in; it reaches a tool as ``RunContext[ToolContext].deps``."""
+    """The data of a turn that tools may use, as ``RunContext[ToolContext].deps``."""
 
     turn: Turn
-    #: False in a room where more than one user has spoken: private memory is not read there.
+    #: False in a channel with several users: private memories are not read there.
     may_recall: bool
     timezone: ZoneInfo
     clock: Callable[[], datetime]
@@ -32,10 +32,10 @@ class ToolContext:
 def tool(*, idempotent: bool, permission: Permission = "allow") -> Callable[[F], F]:
     """Mark a function as a tool.
 
-    ``idempotent`` says that running it twice does what running it once does; after a crash only such a tool
-    is run again. ``permission`` holds where no rule of the operator's speaks of the tool: one that reaches
-    beyond the gateway should be ``ask``. The function's signature is the tool's schema and its docstring the
-    description that the model reads.
+    ``idempotent`` means that running the tool twice has the same effect as running it once; after a crash only
+    such a tool runs again. ``permission`` applies if no rule of the operator matches; a tool that reaches
+    beyond the gateway should be ``ask``. The function's signature is the tool's schema, and its docstring is
+    the description for the model.
     """
 
     def mark(function: F) -> F:
@@ -46,12 +46,12 @@ def tool(*, idempotent: bool, permission: Permission = "allow") -> Callable[[F],
 
 
 def promises(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the function's ``@tool`` said, as a tool's metadata: ``idempotent`` and ``permission``.
+    """Return the metadata of the function's ``@tool``: ``idempotent`` and ``permission``.
 
-    An unmarked function promises nothing; it is allowed because the operator named it.
+    An unmarked function is not idempotent. It is allowed, because the operator named it.
     """
     return dict(getattr(function, _ATTRIBUTE, {"idempotent": False, "permission": "allow"}))
 
 
 class ToolError(Exception):
-    """The tool could not do it; the message says why and is shown to the model (or to the person)."""
+    """The tool failed. The message gives the reason; the model, or the user, can read it."""

@@ -1,4 +1,4 @@
-"""The operator's own tools: functions named in the settings or offered by an installed package."""
+"""The operator's tools: functions named in the settings, or offered by an installed package."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ENTRY_POINTS = "torana.tools"
 
 
 def load_tools(names: Sequence[str]) -> list[Callable[..., Any]]:
-    """The functions named ``package.module:function``, then those of the entry points ``torana.tools``.
+    """Import the functions named ``package.module:function``, then those of the entry points ``torana.tools``.
 
-    Their modules are imported here. Raises ``ConfigInvalid`` for one that cannot be had, with the reason.
+    Raises ``ConfigInvalid`` with the reason for a function that cannot be imported.
     """
-    return [_named(name) for name in names] + list(_offered())
+    return [_import_function(name) for name in names] + list(_functions_of_packages())
 
 
-def _named(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -31,19 +31,19 @@ def _named(name: str) -> Callable[..., Any]:
         raise ConfigInvalid(f"TORANA_TOOLS: {name}: its module failed: {error!r}") from error
     if not hasattr(module, attribute):
         raise ConfigInvalid(f"TORANA_TOOLS: {name}: {module_name} has no {attribute!r}")
-    return _checked(getattr(module, attribute), f"TORANA_TOOLS: {name}")
+    return _check_callable(getattr(module, attribute), f"TORANA_TOOLS: {name}")
 
 
-def _offered() -> Iterator[Callable[..., Any]]:
+def _functions_of_packages() -> Iterator[Callable[..., Any]]:
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             found = point.load()
         except Exception as error:
             raise ConfigInvalid(f"entry point {ENTRY_POINTS}:{point.name} failed: {error!r}") from error
-        yield _checked(found, f"entry point {ENTRY_POINTS}:{point.name}")
+        yield _check_callable(found, f"entry point {ENTRY_POINTS}:{point.name}")
 
 
-def _checked(found: Any, origin: str) -> Callable[..., Any]:
+def _check_callable(found: Any, origin: str) -> Callable[..., Any]:
     if not (inspect.isroutine(found) and found.__name__.isidentifier()):
         raise ConfigInvalid(f"{origin} is not a function with a name of its own")
     return found

@@ -1,4 +1,4 @@
-"""Which tools may run: the operator's rules, and the answer they add up to."""
+"""The operator's permission rules, and their verdict on a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, StringConstraints
 
 from torana.tools.base import Permission
 
-#: The tools that give what stands in a skill, and the one that runs a script of it; all name it in ``SLUG``.
+#: The tools that read a skill, the tool that runs its scripts, and their argument for the skill.
 OPENS_SKILL = frozenset({"load_skill", "read_skill_file"})
 RUNS_SKILL = "run_skill_script"
 SLUG = "slug"
@@ -22,10 +22,11 @@ _Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 @pydantic.dataclasses.dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Rule:
-    """One of ``[[permissions]]``: what holds for calls of some tools, by some users, tokens and skills.
+    """A rule of ``[[permissions]]`` for some tools, users, tokens and skills.
 
-    ``tool`` and ``user`` may be patterns (``*``, ``?``, ``[…]``), ``token`` is a token's id and ``skill`` a
-    skill's short name. What a rule does not name fits everything; one that names a user does not fit nobody.
+    ``tool`` and ``user`` may be patterns (``*``, ``?``, ``[…]``). ``token`` is a token's id and ``skill`` a
+    skill's short name. An omitted field matches everything. A rule with a user does not match a call without a
+    user.
     """
 
     tool: _Pattern
@@ -35,7 +36,7 @@ class Rule:
     permission: Permission
 
     def fits(self, call: Calling) -> bool:
-        """Whether the rule speaks of the call."""
+        """Return whether the rule applies to the call."""
         return (
             fnmatchcase(call.tool, self.tool)
             and (self.user is None or (call.user is not None and fnmatchcase(call.user, self.user)))
@@ -44,15 +45,15 @@ class Rule:
         )
 
 
-#: What a rule may say.
+#: The keys of a rule.
 RULE_KEYS = tuple(field.name for field in fields(Rule))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calling:
-    """A call of a tool as rules see it: of which tool, for whom, and which skills are open.
+    """A tool call as rules see it: its tool, its user, and the opened skills.
 
-    ``promised`` is what the tool's own ``@tool`` says; None where it says nothing.
+    ``promised`` is the permission of the tool's ``@tool``, or None.
     """
 
     tool: str
@@ -63,46 +64,48 @@ class Calling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether a tool may be run, and what says so."""
+class PermissionVerdict:
+    """The verdict on a call, and the rule that decided it."""
 
     permission: Permission
     why: str
 
 
 class Rules:
-    """The operator's rules, in their order. Without any, each tool's own word holds."""
+    """The operator's rules, in order. Without a matching rule, the tool's default applies."""
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self._rules = tuple(rules)
 
-    def verdict(self, call: Calling) -> Verdict:
-        """The first rule that fits decides, else the tool's own word; a tool that gives none is denied."""
+    def verdict(self, call: Calling) -> PermissionVerdict:
+        """Return the verdict of the first matching rule, else the tool's default, else a denial."""
         for number, rule in enumerate(self._rules, start=1):
             if rule.fits(call):
-                return Verdict(permission=rule.permission, why=f"rule {number} of [[permissions]]")
+                return PermissionVerdict(permission=rule.permission, why=f"rule {number} of [[permissions]]")
         if call.promised is None:
-            return Verdict(permission="deny", why="no rule of [[permissions]], and the tool has no default")
-        return Verdict(permission=call.promised, why="the tool's default")
+            return PermissionVerdict(
+                permission="deny", why="no rule of [[permissions]], and the tool has no default"
+            )
+        return PermissionVerdict(permission=call.promised, why="the tool's default")
 
     def is_out_of_reach(self, call: Calling) -> bool:
-        """Whether no arguments whatever would let the tool be called: then the model need not know of it.
+        """Return whether the tool is denied for all arguments, so that it can be hidden from the model.
 
-        What runs a skill's script comes under the rules of the skill that its arguments name.
+        The tool that runs scripts also falls under the rules of the skill in its arguments.
         """
         named = {rule.skill for rule in self._rules if rule.skill} if call.tool == RUNS_SKILL else set[str]()
         calls = [call, *(replace(call, skills={skill}) for skill in named)]
         return all(self.verdict(one).permission == "deny" for one in calls)
 
     def strangers(self, tools: Iterable[str]) -> list[str]:
-        """The names in rules that are no patterns and no tool's: misspelt, or of a tool that is not there."""
+        """Return the names in rules, except patterns, that no tool has: misspelt or missing tools."""
         known = set(tools)
         named = (rule.tool for rule in self._rules)
         return [name for name in dict.fromkeys(named) if name not in known and not set(name) & set("*?[")]
 
 
 def promised_by(metadata: dict[str, Any] | None) -> Permission | None:
-    """The permission in a tool's metadata; None where there is none that is known."""
+    """Return the permission in a tool's metadata, or None."""
     match (metadata or {}).get("permission"):
         case "allow" | "ask" | "deny" as permission:
             return permission

@@ -1,4 +1,4 @@
-"""Threads for tools that are no coroutines."""
+"""Threads for synchronous tools."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torana.workers.fair_slots import FairSlots
 
 T = TypeVar("T")
 
-#: Threads at once, in all and for each user.
+#: The maximum number of threads, in total and for each user.
 _TOTAL = 32
 _PER_USER = 4
-#: Seconds until a call must have its thread.
+#: Seconds until a call must have a thread.
 _WAIT = 30.0
 
 
 class ToolThreads:
-    """Bounds the threads of synchronous tools, by turns between users; nothing else runs in them.
+    """Limits the threads of synchronous tools, and shares them fairly between users.
 
-    A thread cannot be stopped: one that goes on after its call was given up counts for its user until it ends.
+    A thread cannot be stopped: after its call was cancelled, it counts for its user until it ends.
     """
 
     def __init__(self, *, total: int = _TOTAL, per_user: int = _PER_USER, wait: float = _WAIT) -> None:
@@ -33,9 +33,9 @@ class ToolThreads:
         self._wait = wait
 
     async def run(self, call: Callable[[], Awaitable[T]], *, user: str) -> T:
-        """Await the call, which hands at most one function to pydantic-ai to be run in a thread.
+        """Await the call, which passes at most one function to pydantic-ai to run in a thread.
 
-        Raises ``ToolError`` when no thread is free for too long.
+        Raises ``ToolError`` if no thread becomes free in time.
         """
         try:
             async with asyncio.timeout(self._wait):
@@ -53,7 +53,7 @@ class ToolThreads:
 
 
 class _OneThread(Executor):
-    """Runs a function in a new thread, for which the end of the process does not wait."""
+    """Runs a function in a new thread. The end of the process does not wait for the thread."""
 
     def __init__(self) -> None:
         self._future: Future[Any] | None = None
@@ -76,14 +76,14 @@ class _OneThread(Executor):
         return future
 
     def when_ended(self, act: Callable[[], None]) -> None:
-        """Call ``act`` in the event loop when the thread has ended, at once if there is none."""
+        """Call ``act`` in the event loop when the thread has ended, or at once if there is none."""
         if self._future is None or self._future.done():
             act()
             return
         loop = asyncio.get_running_loop()
 
-        def ended(_: Future[Any]) -> None:
+        def on_done(_: Future[Any]) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(act)
 
-        self._future.add_done_callback(ended)
+        self._future.add_done_callback(on_done)

@@ -15,20 +15,20 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 
 from torana.errors import ConfigInvalid
 from torana.messages import Turn, owner_of
-from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolContext, promises
+from torana.tools.builtin.arithmetic import calculate
+from torana.tools.builtin.csv_query import query_csv
+from torana.tools.builtin.dates import current_time, days_between, shift_date
+from torana.tools.builtin.json_query import query_json
+from torana.tools.builtin.text import count_text, sort_lines, unique_lines
+from torana.tools.builtin.units import convert_units
 from torana.tools.computing import Computing
-from torana.tools.csv_query import query_csv
-from torana.tools.dates import current_time, days_between, shift_date
-from torana.tools.json_query import query_json
-from torana.tools.text import count_text, sort_lines, unique_lines
 from torana.tools.threads import ToolThreads
-from torana.tools.units import convert_units
 
-#: Seconds a tool may take.
+#: The maximum duration of a tool, in seconds.
 _TIMEOUT = 60.0
 
-#: No arguments that these take keep the processor for long: docs/decisions/0028 has the measurements.
+#: Tools that are fast for all arguments; docs/decisions/0028 has the measurements.
 _ALONE: tuple[Callable[..., Any], ...] = (
     calculate,
     convert_units,
@@ -38,37 +38,39 @@ _ALONE: tuple[Callable[..., Any], ...] = (
     count_text,
     unique_lines,
 )
-#: The arguments of these decide how long they compute: they run in worker processes.
+#: Tools whose arguments determine their running time: they run in worker processes.
 _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
 _COMPUTED_BY_NAME = {function.__name__: function for function in _COMPUTED}
-#: Tools of groups that compute in processes of their own.
+#: Tools of groups that compute in their own processes.
 _COMPUTES_ITSELF = frozenset({"run_python"})
 
 
 class ToolGroup(Protocol):
-    """Tools that belong together, and share what they work with."""
+    """Related tools that share their dependencies."""
 
     @property
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """The functions, each marked by ``@tool``."""
+        """Return the functions, each marked by ``@tool``."""
         ...
 
 
 class _SteadyToolset(FunctionToolset[ToolContext]):
-    """Functions that are the same tools in every run: they are described once, not before every request."""
+    """Functions whose definitions are built once, not before every request."""
 
     def __init__(self, *, timeout: float, computing: Computing) -> None:
         super().__init__(timeout=timeout)
         self._computing = computing
         self._threads = ToolThreads()
-        #: By how often a run lets a call fail: the one thing of a run that is part of a tool.
+        #: By the maximum number of retries, the only part of a definition that depends on the run.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
-        """The tools by name."""
+        """Return the tools by name."""
         if ctx.max_retries not in self._described:
             tools = await super().get_tools(ctx)
-            self._described[ctx.max_retries] = {name: _unreturned(tool) for name, tool in tools.items()}
+            self._described[ctx.max_retries] = {
+                name: _without_return_schema(tool) for name, tool in tools.items()
+            }
         return dict(self._described[ctx.max_retries])
 
     async def call_tool(
@@ -88,25 +90,22 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
 
 
 def _user(turn: Turn) -> str:
-    """The user whose share of threads and processes a turn takes."""
+    """Return the user whose share of threads and processes the turn uses."""
     return turn.owner if turn.user is None else owner_of(turn.user)
 
 
-def _unreturned(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
-    """The tool without the schema of what it returns: no model is shown it, and pydantic-ai would take it out
-    before every request.
-    """
+def _without_return_schema(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
+    """Remove the return schema: no model receives it, and pydantic-ai would remove it before every request."""
     return replace(tool, tool_def=replace(tool.tool_def, return_schema=None))
 
 
 def build_toolset(
     groups: Iterable[ToolGroup], *, own: Iterable[Callable[..., Any]], computing: Computing
 ) -> FunctionToolset[ToolContext]:
-    """The tools that need nothing, the groups', and the operator's own behind them.
+    """Return the tools without dependencies, the groups' tools, and the operator's tools.
 
-    ``computing`` runs those that compute for long; the caller closes it.
-    A tool's metadata has what its ``@tool`` promises. Raises ``ConfigInvalid`` for an operator's function that
-    cannot be a tool: of a name that is taken, or with a signature that is no JSON schema.
+    ``computing`` runs slow calls; the caller closes it. A tool's metadata is that of its ``@tool``. Raises
+    ``ConfigInvalid`` for an operator's function with a name that exists, or a signature without a JSON schema.
     """
     toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing)
     for function in (*_ALONE, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):

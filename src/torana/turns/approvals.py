@@ -1,4 +1,4 @@
-"""Calls of tools that wait for somebody's yes: asked, decided once, and expired to a no."""
+"""Tool calls that wait for approval: create, decide and expire their approvals."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from torana.agent.approval import Decision, Question
+from torana.agent.approval import ApprovalDecision, Question
+from torana.aio import wait_first
 from torana.errors import AlreadyDecided, ApprovalChanged, NotFound, NotWaiting
-from torana.lasting import either
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
-from torana.store import approvals as rows
-from torana.store import deliveries
-from torana.store import turns as turn_rows
-from torana.store.approvals import Approval, Verdict
-from torana.store.audit import Act, record
-from torana.store.database import Connection, Database, Work
-from torana.store.questions import question_text
+from torana.store.engine.database import Connection, Database, Work
+from torana.store.rows import approvals as rows
+from torana.store.rows import deliveries
+from torana.store.rows import turns as turn_rows
+from torana.store.rows.approval_questions import question_text
+from torana.store.rows.approvals import Approval, ApprovalVerdict
+from torana.store.rows.audit import Act, record
 from torana.turns.journal import Persists
 
-#: Seconds between two looks at the clock and the row while nobody decides.
+#: Seconds between two checks of the clock and the row while an approval is open.
 _LOOK = 60.0
 
-_NOBODY = "it needs somebody's approval, and here is nobody who can be asked"
-_NO_ANSWER = "it needs somebody's approval, and nobody answered in time"
+_NOBODY = "it needs approval, and there is no person to ask"
+_NO_ANSWER = "it needs approval, and no answer came in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What somebody decides about a call: approved, perhaps with other arguments, or denied.
+    """A decision on a call: approved, possibly with changed arguments, or denied.
 
-    With a ``digest`` it is decided about the call of that digest alone (``call_digest``).
+    If ``digest`` is set, the decision applies only to the call with that digest (``call_digest``).
     """
 
     approve: bool
@@ -46,17 +46,14 @@ class Choice:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call that waits in this process."""
-
     question: Question
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Approvals:
-    """Asks about calls and takes the answers.
+    """Creates approvals and stores the decisions on them.
 
-    The rows say how everything stands: what is decided while nobody waits here, is found when its turn comes
-    past the call again.
+    The rows are the only state: a turn that starts again finds a decision that was stored before.
     """
 
     def __init__(
@@ -69,8 +66,10 @@ class Approvals:
         can_ask: Callable[[str], bool] = lambda _: True,
         question_changed: Callable[[Turn], None] = lambda _: None,
     ) -> None:
-        """After ``lasts`` a question is a no. ``can_ask`` tells whether people see questions on an account;
-        ``question_changed`` is told the turn in whose chat another question may be to say, or none any more.
+        """Deny a call when ``lasts`` has passed without a decision.
+
+        ``can_ask`` returns whether people can answer on an account. ``question_changed`` receives a turn when
+        the open question in its chat may have changed.
         """
         self._database = database
         self._lasts = lasts
@@ -79,7 +78,7 @@ class Approvals:
         self._can_ask = can_ask
         self._question_changed = question_changed
         self._waiting: dict[tuple[str, int, str], _Waiting] = {}
-        #: The ids of approvals that calls wait for, and whether a reader of the turn's events was sent each.
+        #: Ids of the approvals that calls wait for, and whether an event stream has sent each.
         self._streamed: dict[str, bool] = {}
         self._deciding: set[asyncio.Task[Any]] = set()
 
@@ -93,16 +92,16 @@ class Approvals:
         run: Persists,
         away: Callable[[], AbstractAsyncContextManager[None]],
         opened: Callable[[Approval], None],
-    ) -> Decision:
-        """Have somebody decide about a call, and wait for it inside of ``away``.
+    ) -> ApprovalDecision:
+        """Create an approval for a call and wait for the decision inside ``away``.
 
-        ``said`` is what the reply is so far. ``keep`` keeps the step that called it together with the question;
-        where nobody is there to ask, the answer is no at once, and it keeps the step alone. After that
-        ``opened`` is told of a question that is open.
+        ``said`` is the reply so far. ``keep`` stores the step of the call and the approval in one transaction.
+        If there is no person to ask, the call is denied at once and only the step is stored. ``opened``
+        receives the approval if it is open.
         """
         if not self._is_there(turn):
             await keep(lambda _: None)
-            return Decision(approved=False, reason=_NOBODY)
+            return ApprovalDecision(approved=False, reason=_NOBODY)
         key = (turn.id, question.step, question.call_id)
         waiting = self._waiting[key] = _Waiting(question)
         try:
@@ -129,18 +128,18 @@ class Approvals:
         return replace(found, state="expired") if is_over else found
 
     async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
-        """Decide about a call; recorded as an act where it decides. Deciding the same again changes nothing.
+        """Decide an approval and write an audit record. The same decision again changes nothing.
 
-        Raises ``NotFound``, ``ApprovalChanged`` for the digest of another call, ``AlreadyDecided``,
-        ``InvalidField`` for arguments that the tool would not take, and ``NotWaiting`` where it cannot be asked
-        about them yet.
+        Raises ``NotFound``, ``ApprovalChanged`` if the digest is another call's, ``AlreadyDecided``,
+        ``InvalidField`` for arguments that the tool does not accept, and ``NotWaiting`` if arguments cannot be
+        checked yet because the call does not wait in this process.
         """
         return await self._decide_on(await self._find(owner, approval_id), choice, act)
 
     async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
-        """Decide about a call of a turn, as ``decide_by_id`` does.
+        """Decide the approval of a turn's call, as ``decide_by_id`` does.
 
-        Raises ``ApprovalChanged`` also where the turn has several calls of that id.
+        Raises ``ApprovalChanged`` also if several calls of the turn have that id.
         """
         work = partial(rows.of_call, owner=owner, turn_id=turn_id, call_id=call_id)
         found = await self._database.run(work)
@@ -152,39 +151,36 @@ class Approvals:
         return await self._decide_on(found[0], choice, act)
 
     def note_streamed(self, approval_id: str) -> None:
-        """Note that a reader of the turn's events was sent an approval; from then on a word may answer it."""
+        """Note that an event stream has sent an approval; from then on a message can answer it."""
         if approval_id in self._streamed:
             self._streamed[approval_id] = True
 
     def streamed_ids(self) -> Set[str]:
-        """Return the ids of the approvals that are waited for and that an event stream has carried."""
+        """Return the ids of the waiting approvals that an event stream has sent."""
         return {approval_id for approval_id, was_sent in self._streamed.items() if was_sent}
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
-        """What the owner's turn asks at this moment, in the order of asking."""
+        """Return the open approvals of the owner's turn, oldest first."""
         work = partial(rows.open_of, owner=owner, turn_id=turn_id, now=self._clock())
         return await self._database.run(work)
 
-    async def listed(self, owner: str, *, limit: int, after: str | None = None) -> Page[Approval]:
-        """The owner's open approvals, the newest first.
-
-        Raises ``InvalidField`` for a cursor that no page gave.
-        """
+    async def list_open(self, owner: str, *, limit: int, after: str | None = None) -> Page[Approval]:
+        """Return the owner's open approvals, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
-        work = partial(rows.listed, owner=owner, now=self._clock(), before=before, limit=limit + 1)
+        work = partial(rows.list_open, owner=owner, now=self._clock(), before=before, limit=limit + 1)
         return cut(await self._database.run(work), limit, _place, TIME_KEY)
 
     def wake(self, approval: Approval) -> None:
-        """Let the call go on that waits for this; called after the commit."""
+        """Continue the call that waits for this approval. Call it after the commit."""
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is not None:
             waiting.woken.set()
 
     def _is_there(self, turn: Turn) -> bool:
-        """Whether there is anybody to ask: who sent it over HTTP or can read along on a platform."""
+        """Return whether a person can be asked: an HTTP caller, or a chat on a platform."""
         if turn.account is not None:
             return turn.place is not None and self._can_ask(turn.account)
-        return not turn.scheduled
+        return not turn.is_scheduled
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
         now = self._clock()
@@ -204,10 +200,10 @@ class Approvals:
     async def _until_decided(
         self, turn: Turn, approval: Approval, waiting: _Waiting, run: Persists
     ) -> Approval:
-        """The approval once it is not open any more; where somebody decided it, its chat is asked the next."""
+        """Wait until the approval is decided or has expired, and return it."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
-            await either(waiting.woken, self._pause(min(_LOOK, max(0.0, left))))
+            await wait_first(waiting.woken, self._pause(min(_LOOK, max(0.0, left))))
             work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
             approval = await run(work)
             if approval.state != "open":
@@ -230,7 +226,7 @@ class Approvals:
         if approval.id != found.id:
             raise ApprovalChanged
         if (approval.state, approval.edited) != (verdict.state, verdict.edited):
-            raise AlreadyDecided(f"The call {found.call_id!r} is {approval.state} already.")
+            raise AlreadyDecided(f"The call {found.call_id!r} is already {approval.state}.")
         return approval
 
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
@@ -240,16 +236,16 @@ class Approvals:
         await waiting.question.check(arguments)
 
     async def _carried_out(self, work: Work[Approval]) -> Approval:
-        """What the decision made of it; it is carried to its end when its caller goes away."""
+        """Return the decided approval; the decision completes even if the caller is cancelled."""
 
         async def both() -> Approval:
             approval = await self._database.run(work)
             self.wake(approval)
             return approval
 
-        return await asyncio.shield(self._kept(both()))
+        return await asyncio.shield(self._keep_task(both()))
 
-    def _kept(self, work: Coroutine[Any, Any, Approval]) -> asyncio.Task[Approval]:
+    def _keep_task(self, work: Coroutine[Any, Any, Approval]) -> asyncio.Task[Approval]:
         task = asyncio.create_task(work)
         self._deciding.add(task)
         task.add_done_callback(self._deciding.discard)
@@ -264,11 +260,11 @@ def answer(
     *,
     streamed: Set[str],
 ) -> tuple[Approval, Sequence[Approval]] | None:
-    """Decide the call that this message's speaker was shown in the channel when it was said, and return it with
-    what else they were asked there; None where there is none, or it cannot be told.
+    """Decide the open approval that a message answers. Return it and the sender's other open approvals.
 
-    A chat is shown one question at a time. Over HTTP the speaker was shown the question that the last reply to
-    them put, or else the only one that they can mean, where it is among those that were ``streamed``.
+    Returns None if the message answers no question or the question is ambiguous. A chat shows one question at a
+    time. Over HTTP the message answers the question in the last reply to its sender, or else the sender's only
+    open question if a chat has shown it or its id is in ``streamed``.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:
@@ -281,7 +277,7 @@ def answer(
 def _questions_meant(
     connection: Connection, inbound: Inbound, asked: list[Approval], streamed: Set[str]
 ) -> list[Approval]:
-    """Return the questions, first the one that a word over HTTP answers; none where it answers none of them."""
+    """Return the questions, starting with the one that an HTTP message answers; none if it answers none."""
     put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
     if put is not None:
         return [put, *(one for one in asked if one is not put)]
@@ -290,9 +286,10 @@ def _questions_meant(
     return asked if rows.is_unmistakable(connection, inbound, asked[0]) else []
 
 
-def unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:
-    """The question that is open in the chat in which this message was said, though the message does not answer
-    it: its speaker cannot have seen all of it. Over HTTP, the oldest to its speaker in the channel.
+def find_unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:
+    """Return the open question that a message does not answer because its sender has not seen all of it.
+
+    In a chat it is the chat's open question; over HTTP, the oldest one for the sender in the channel.
     """
     if inbound.account is None:
         return next(iter(rows.open_to(connection, inbound, now=now)), None)
@@ -300,7 +297,7 @@ def unanswered(connection: Connection, inbound: Inbound, now: datetime) -> Appro
 
 
 def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
-    """Have a question said once more that may never be shown as it was said; it expires as before."""
+    """Send a question again that may never have been shown. Its expiry time does not change."""
     turn = turn_rows.get(connection, approval.owner, approval.turn_id)
     number = turn and deliveries.add_question(
         connection, turn, question_text(approval.tool, approval.arguments), at=at
@@ -329,24 +326,24 @@ def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime,
 def _say_next(
     connection: Connection, turn: Turn, at: datetime, *, expires_at: datetime, said: str = ""
 ) -> None:
-    """Have the turn's chat hear one question at a time, so that nobody has to guess what a yes is said to.
+    """Send the turn's chat its next question. A chat has one question at a time, so that a yes is unambiguous.
 
-    Its time begins then. What the reply is so far (``said``) is told with the first of them; the others come
-    of the same answer.
+    The approval's time limit starts then. The message begins with the part of the reply so far (``said``) that
+    was not delivered.
     """
     if turn.place is None:
         return
     question = rows.to_say(connection, turn.id, at)
     if question is None:
         return
-    untold = said[rows.told(connection, turn.id, but=question) :].strip()
+    untold = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
     text = "\n\n".join(filter(None, [untold, question_text(question.tool, question.arguments)]))
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
         rows.say(connection, question, number, expires_at)
 
 
-def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: Act) -> Approval:
+def _decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict, act: Act) -> Approval:
     decided, is_now = rows.decide(connection, approval, verdict)
     if is_now:
         record(
@@ -361,8 +358,8 @@ def _decide(connection: Connection, approval: Approval, verdict: Verdict, act: A
     return decided
 
 
-def _verdict(choice: Choice, *, by: str, at: datetime) -> Verdict:
-    return Verdict(
+def _verdict(choice: Choice, *, by: str, at: datetime) -> ApprovalVerdict:
+    return ApprovalVerdict(
         state="approved" if choice.approve else "denied",
         at=at,
         by=by,
@@ -371,15 +368,15 @@ def _verdict(choice: Choice, *, by: str, at: datetime) -> Verdict:
     )
 
 
-def _decision(approval: Approval) -> Decision:
+def _decision(approval: Approval) -> ApprovalDecision:
     match approval.state:
         case "approved":
-            return Decision(approved=True, arguments=approval.edited)
+            return ApprovalDecision(approved=True, arguments=approval.edited)
         case "denied":
-            why = f", who said: {approval.reason}" if approval.reason else ""
-            return Decision(approved=False, reason=f"it was denied by whoever was asked{why}")
+            why = f", with the reason: {approval.reason}" if approval.reason else ""
+            return ApprovalDecision(approved=False, reason=f"it was denied{why}")
         case _:
-            return Decision(approved=False, reason=_NO_ANSWER)
+            return ApprovalDecision(approved=False, reason=_NO_ANSWER)
 
 
 def _place(approval: Approval) -> tuple[datetime, str]:

@@ -1,4 +1,4 @@
-"""What is to be said on chat platforms, for the operator: listed, tried again, dropped."""
+"""Deliveries to chat platforms for the operator: list, retry, drop."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import partial
 from torana.errors import NotFound, NotHeld
 from torana.messages import utc_now
 from torana.paging import NUMBER_KEY, Page, cut, read_cursor
-from torana.store import deliveries as rows
-from torana.store.audit import Act, record
-from torana.store.database import Connection, Database
-from torana.store.deliveries import HELD, Delivery, DeliveryState
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import deliveries as rows
+from torana.store.rows.audit import Act, record
+from torana.store.rows.deliveries import HELD, Delivery, DeliveryState
 
 
 class Deliveries:
-    """The deliveries of all accounts. Every change is written down in the audit record."""
+    """Lists and changes the deliveries of all accounts. Every change is recorded in the audit record."""
 
     def __init__(
         self,
@@ -25,12 +25,12 @@ class Deliveries:
         wake: Callable[[str], None],
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """``wake`` is told the account on which there is something to deliver."""
+        """Call ``wake`` with the account of a changed delivery."""
         self._database = database
         self._wake = wake
         self._clock = clock
 
-    async def listed(
+    async def list_deliveries(
         self,
         owner: str,
         *,
@@ -38,15 +38,15 @@ class Deliveries:
         limit: int,
         after: str | None = None,
     ) -> Page[Delivery]:
-        """The owner's deliveries, the newest first. Raises ``InvalidField`` for a cursor that no page gave."""
+        """Return the owner's deliveries, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, NUMBER_KEY)
-        work = partial(rows.listed, owner=owner, state=state, before=before, limit=limit + 1)
+        work = partial(rows.list_deliveries, owner=owner, state=state, before=before, limit=limit + 1)
         return cut(await self._database.run(work), limit, lambda delivery: delivery.number, NUMBER_KEY)
 
     async def retry(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:
-        """Try a held delivery again, as if it were new: it may be shown twice then.
+        """Send a held delivery again, as if it were new; the platform may show it twice.
 
-        Raises ``NotFound``, and ``NotHeld`` for one that is under way or done with.
+        Raises ``NotFound``, and ``NotHeld`` for a delivery that is not held.
         """
         delivery = await self._database.run(
             partial(_retry, owner=owner, delivery_id=delivery_id, at=self._clock(), act=act)
@@ -55,36 +55,38 @@ class Deliveries:
         return delivery
 
     async def drop(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:
-        """Give up a delivery that is not being sent at this moment. Raises ``NotFound`` and ``NotHeld``."""
+        """Drop a held or pending delivery. Raises ``NotFound`` and ``NotHeld``."""
         work = partial(_drop, owner=owner, delivery_id=delivery_id, at=self._clock(), act=act)
         delivery = await self._database.run(work)
-        self._wake(delivery.account)  # what stands behind it need not wait any more
+        self._wake(delivery.account)  # the deliveries behind it no longer wait
         return delivery
 
 
 def _retry(connection: Connection, owner: str, delivery_id: str, at: datetime, act: Act) -> Delivery:
-    delivery = _held(connection, owner, delivery_id, HELD)
+    delivery = _require_delivery(connection, owner, delivery_id, HELD)
     rows.retry(connection, delivery, at)
-    return _recorded(connection, delivery, act, "delivery.retry")
+    return _record_act(connection, delivery, act, "delivery.retry")
 
 
 def _drop(connection: Connection, owner: str, delivery_id: str, at: datetime, act: Act) -> Delivery:
-    delivery = _held(connection, owner, delivery_id, (*HELD, "pending"))
+    delivery = _require_delivery(connection, owner, delivery_id, (*HELD, "pending"))
     rows.end(connection, delivery.number, "dropped", at, reason=delivery.reason)
-    return _recorded(connection, delivery, act, "delivery.drop")
+    return _record_act(connection, delivery, act, "delivery.drop")
 
 
-def _held(connection: Connection, owner: str, delivery_id: str, states: tuple[DeliveryState, ...]) -> Delivery:
+def _require_delivery(
+    connection: Connection, owner: str, delivery_id: str, states: tuple[DeliveryState, ...]
+) -> Delivery:
     delivery = rows.get(connection, owner, delivery_id)
     if delivery is None:
         raise NotFound(f"there is no delivery {delivery_id!r}")
     if delivery.state not in states:
         raise NotHeld(
-            f"The delivery is {delivery.state}; only one that is {' or '.join(states)} can be changed."
+            f"The delivery is {delivery.state}. Only a delivery that is {' or '.join(states)} can be changed."
         )
     return delivery
 
 
-def _recorded(connection: Connection, delivery: Delivery, act: Act, action: str) -> Delivery:
+def _record_act(connection: Connection, delivery: Delivery, act: Act, action: str) -> Delivery:
     record(connection, act, action, delivery.id, account=delivery.account)
     return rows.get(connection, delivery.owner, delivery.id) or delivery

@@ -1,4 +1,4 @@
-"""How many messages may wait for their answer."""
+"""Bounds on the number of queued messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torana.messages import Inbound, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Bounds on messages that have no answer yet; past them new ones are refused at once."""
+    """Limits on unanswered messages. A message above a limit is refused."""
 
     per_session: int = 20
     per_user: int = 50
     overall: int = 1000
 
     def check(self, inbound: Inbound, live: Collection[Turn | Inbound]) -> None:
-        """Raise ``Overloaded`` or ``QueueFull`` where there is no room for another message."""
+        """Raise ``Overloaded`` or ``QueueFull`` if there is no room for another message."""
         if len(live) >= self.overall:
             raise Overloaded(headers={"Retry-After": "5"})
         ours = [turn for turn in live if turn.owner == inbound.owner]

@@ -1,10 +1,10 @@
-"""Pages of the web, fetched so that nobody can lead the gateway to what only the gateway may reach."""
+"""Fetch web pages, and refuse addresses that are not public."""
 
-from torana.web.client import GuardedClient, Page
-from torana.web.faults import (
+from torana.web.client import GuardedClient, WebPage
+from torana.web.errors import (
     AnsweredBadly,
     NotAllowed,
-    TooLarge,
+    PageTooLarge,
     TooSlow,
     Unreachable,
     WebFault,
@@ -17,10 +17,10 @@ __all__ = [
     "Guard",
     "GuardedClient",
     "NotAllowed",
-    "Page",
-    "TooLarge",
+    "PageTooLarge",
     "TooSlow",
     "Unreachable",
     "WebFault",
+    "WebPage",
     "WrongType",
 ]

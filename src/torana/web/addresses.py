@@ -1,7 +1,7 @@
-"""Which IP addresses are on the public internet.
+"""The IP addresses of the public internet.
 
-Python's own ``is_global`` is not asked: what it says of a network differs between patch versions (3.11.7 takes
-6to4, multicast and fec0::/10 for global), and it looks into none of the IPv6 addresses that carry an IPv4 one.
+Python's ``is_global`` is not used: its results differ between patch versions (3.11.7 treats 6to4, multicast and
+fec0::/10 as global), and it ignores IPv4 addresses inside IPv6 addresses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 Address = IPv4Address | IPv6Address
 
-#: All of IPv4 that is not for everyone to reach (the IANA special-purpose registry, RFC 6890).
+#: The IPv4 networks that are not public (IANA special-purpose registry, RFC 6890).
 _NOT_PUBLIC_4 = tuple(
     map(
         IPv4Network,
@@ -19,7 +19,7 @@ _NOT_PUBLIC_4 = tuple(
             "10.0.0.0/8",  # private
             "100.64.0.0/10",  # shared by the customers of a provider (CGNAT)
             "127.0.0.0/8",  # loopback
-            "169.254.0.0/16",  # link-local, where clouds hand out credentials
+            "169.254.0.0/16",  # link-local, with the metadata services of clouds
             "172.16.0.0/12",  # private
             "192.0.0.0/24",  # protocol assignments
             "192.0.2.0/24",  # documentation
@@ -36,7 +36,7 @@ _NOT_PUBLIC_4 = tuple(
     )
 )
 
-#: The one part of IPv6 from which public addresses are given out (RFC 4291); everything else is refused.
+#: The part of IPv6 from which public addresses are assigned (RFC 4291); everything else is refused.
 _GIVEN_OUT = IPv6Network("2000::/3")
 
 _NOT_PUBLIC_6 = tuple(
@@ -52,17 +52,17 @@ _NOT_PUBLIC_6 = tuple(
     )
 )
 
-#: Where a network without IPv4 reaches it (NAT64, RFC 6052): as public as the address within.
+#: The prefix for IPv4 addresses in networks without IPv4 (NAT64, RFC 6052). The IPv4 address inside decides.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
-#: How the last half of an address begins that carries an IPv4 address (ISATAP, RFC 5214).
+#: The start of the interface identifier of an address that contains an IPv4 address (ISATAP, RFC 5214).
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 
-#: Where a cloud hands its machines their credentials; nobody is ever led there.
+#: Addresses at which clouds provide credentials to their machines; always refused.
 _METADATA = (
     IPv4Network("169.254.0.0/16"),
     IPv4Network("100.100.100.200/32"),
-    IPv4Network("168.63.129.16/32"),  # public by its number
+    IPv4Network("168.63.129.16/32"),  # in a public range
     IPv4Network("192.0.0.192/32"),
     IPv6Network("fe80::/10"),
     IPv6Network("fd00:ec2::/32"),
@@ -72,7 +72,7 @@ _METADATA = (
 
 
 def is_public(address: Address) -> bool:
-    """True when the address is one that anybody on the internet may reach."""
+    """Return whether the address is reachable from the public internet."""
     if is_metadata(address):
         return False
     if isinstance(address, IPv4Address):
@@ -87,7 +87,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_metadata(address: Address) -> bool:
-    """True for the addresses at which clouds give credentials to whoever asks from within."""
+    """Return whether it is an address at which a cloud provides credentials to its machines."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or reached_by(address)
         if inner != address:
@@ -96,14 +96,14 @@ def is_metadata(address: Address) -> bool:
 
 
 def reached_by(address: Address) -> Address:
-    """The address that a connection to this one ends at: behind NAT64, the IPv4 address within."""
+    """Return the address that a connection reaches: for NAT64, the IPv4 address inside."""
     if isinstance(address, IPv6Address) and address in _NAT64:
         return IPv4Address(address.packed[12:])
     return address
 
 
 def parse(text: str) -> Address | None:
-    """The address that the text writes in its usual form, if it does."""
+    """Parse an address in its usual form, or return None."""
     try:
         return ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the gateway may go: names are looked up here, once, and every address of the answer is judged."""
+"""Decide which addresses the gateway may reach: resolve each name once, and check every address."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import anyio
 import anyio.to_thread
 
 from torana.web.addresses import Address, is_metadata, is_public, parse, reached_by
-from torana.web.faults import NotAllowed, TooSlow, Unreachable
+from torana.web.errors import NotAllowed, TooSlow, Unreachable
 from torana.web.interfaces import Interfaces, InterfacesUnreadable, read_interfaces
 
-#: Looks a name up: its addresses as text. Raises ``OSError`` where there are none.
+#: Resolves a name to addresses as text. Raises ``OSError`` if there are none.
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: Seconds that looking a name up may take.
+#: Seconds for a name lookup.
 _LOOKUP = 10.0
 
-#: Two labels at least: a lone one may mean any machine of the network that the gateway stands in.
+#: At least two labels: a single label may name any machine of the local network.
 _NAME = re.compile(
     r"(?=.{3,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)"
 )
-#: What makes a resolver read the whole name as a number (WHATWG URL, "ends in a number").
+#: The last label of a host that resolvers read as a number (WHATWG URL, "ends in a number").
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 
 
 class Guard:
-    """Judges hosts.
+    """Checks hosts.
 
-    ``allow`` has the hosts that may be private, exactly as they are written in an address; ``deny`` those that
-    are never reached, with everything below them, and it stands above ``allow``. ``resolver`` looks names up,
-    ``interfaces`` reads this machine's own addresses and networks, which may block.
+    ``allow`` lists the hosts that may be private, exactly as written in an address. ``deny`` lists hosts that
+    are never reached, including their subdomains; it overrides ``allow``. ``resolver`` resolves names.
+    ``interfaces`` reads this machine's addresses and networks, and may block.
     """
 
     def __init__(
@@ -49,16 +49,15 @@ class Guard:
         self._interfaces = interfaces
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses at which ``host`` may be reached, in the order of the answer; at least one.
+        """Return the allowed addresses of ``host``, in the order of the DNS answer; at least one.
 
-        Connect to one of these and to nothing else: asked again, a name may have another answer. If a single
-        address of the answer is not public, is this machine's own or is on a network that this machine is
-        connected to, the host is refused. Raises ``NotAllowed``, ``Unreachable``
-        or ``TooSlow``.
+        Connect only to these: a second lookup may have another result. The host is refused if any of its
+        addresses is not public, belongs to this machine, or is on a network that this machine is connected to.
+        Raises ``NotAllowed``, ``Unreachable`` or ``TooSlow``.
         """
         name = _plain(host)
         if any(name == denied or name.endswith(f".{denied}") for denied in self._deny):
-            raise NotAllowed(f"{host} is not to be reached: web_deny names it.")
+            raise NotAllowed(f"{host} is denied by web_deny.")
         allowed = name in self._allow
         literal = parse(name)
         if literal is not None:
@@ -69,14 +68,14 @@ class Guard:
             addresses = await self._look_up(name, port)
         for address in addresses:
             if str(address) in self._deny:
-                raise NotAllowed(f"{host} ({address}) is not to be reached: web_deny names it.")
+                raise NotAllowed(f"{host} ({address}) is denied by web_deny.")
             _check_address(host, address, allowed=allowed, named=str(address) in self._allow)
         if not allowed:
             await self._check_interfaces(host, addresses)
         return [str(address) for address in addresses]
 
     async def _check_interfaces(self, host: str, addresses: Sequence[Address]) -> None:
-        """Refuse this machine and its neighbours. The interfaces are read each time, because they change."""
+        """Refuse this machine and directly connected networks. Interfaces change, so each call reads them."""
         try:
             interfaces = await anyio.to_thread.run_sync(self._interfaces, abandon_on_cancel=True)
         except InterfacesUnreadable as error:
@@ -100,17 +99,17 @@ class Guard:
             with anyio.fail_after(_LOOKUP):
                 answer = await self._resolver(name, port)
         except TimeoutError as error:
-            raise TooSlow(f"{name} could not be looked up within {_LOOKUP:.0f} s.") from error
+            raise TooSlow(f"{name} was not resolved within {_LOOKUP:.0f} s.") from error
         except (OSError, UnicodeError) as error:
-            raise Unreachable(f"There is no host {name}, or it cannot be looked up.") from error
+            raise Unreachable(f"The host {name} cannot be resolved.") from error
         addresses = [parse(text) for text in dict.fromkeys(answer)]
         if not addresses or None in addresses:
-            raise Unreachable(f"There is no address for {name}.")
+            raise Unreachable(f"The host {name} has no address.")
         return [address for address in addresses if address is not None]
 
 
 async def system_resolver(name: str, port: int) -> list[str]:
-    """What the system says (files, DNS), looked up in a thread that is left alone when it is given up."""
+    """Return the system's addresses for a name. The lookup runs in a thread that a cancellation abandons."""
     found = await anyio.to_thread.run_sync(
         lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), abandon_on_cancel=True
     )
@@ -118,7 +117,7 @@ async def system_resolver(name: str, port: int) -> list[str]:
 
 
 def _plain(host: str) -> str:
-    """The one way to write a host: an address in its usual form, a name without the dot that may end it."""
+    """Return the canonical form of a host: an address in its usual form, a name without a trailing dot."""
     text = host.lower().removesuffix(".").removeprefix("[").removesuffix("]")
     address = parse(text)
     return text if address is None else str(address)
@@ -131,25 +130,24 @@ def _check_name(host: str, name: str) -> None:
         )
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         raise NotAllowed(
-            f"{host} is no usual way to write an address; write a name, or four numbers with dots."
+            f"{host} is not the usual form of an address; write a name, or four numbers with dots."
         )
     if not _NAME.fullmatch(name):
         raise NotAllowed(f"{host} is not the full name of a host, such as www.example.org.")
 
 
 def _check_address(host: str, address: Address, *, allowed: bool, named: bool) -> None:
-    # A name that is allowed does not lead to credentials; only that very address, allowed, does.
+    # An allowed name must not lead to a metadata service; only the address itself can be allowed.
     fine = named if is_metadata(address) else allowed or is_public(address)
     if not fine:
         is_cure = not is_metadata(address)
         then = (
             "the operator can allow this host with web_allow"
             if is_cure
-            else "clouds hand out credentials there"
+            else "clouds provide credentials at this address"
         )
         raise NotAllowed(f"{_with_address(host, address)} is not on the public internet; {then}.")
 
 
 def _with_address(host: str, address: Address) -> str:
-    """The host, with its address where the host is a name."""
     return host if str(address) == _plain(host) else f"{host} ({address})"

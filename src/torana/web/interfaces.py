@@ -10,8 +10,8 @@ import psutil
 
 from torana.web.addresses import Address
 
-#: The shortest prefix that counts as a directly connected network, by IP version. A shorter one, as on a tunnel
-#: that carries all traffic, would refuse the internet; the address of such an interface is refused anyway.
+#: The shortest prefix of a directly connected network, by IP version. A shorter one, such as a tunnel for all
+#: traffic, would refuse the whole internet. The address of such an interface is refused anyway.
 _SHORTEST_PREFIX = {4: 8, 6: 32}
 
 
@@ -21,11 +21,11 @@ class InterfacesUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interfaces:
-    """The interfaces of a machine at one moment."""
+    """The interfaces of a machine at one time."""
 
     #: The machine's own addresses, and the other ends of its point-to-point links.
     addresses: frozenset[Address] = frozenset()
-    #: The networks whose hosts are reached without a router.
+    #: The networks that are reached without a router.
     networks: frozenset[IPv4Network | IPv6Network] = frozenset()
 
     def has_network_of(self, address: Address) -> bool:

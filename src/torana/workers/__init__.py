@@ -2,8 +2,8 @@
 
 ::
 
-program.py     the program of a worker; it imports nothing of the gateway
-worker.py      the gateway's end: one started worker
-pool.py        workers that are used again
-fair_slots.py  who computes next
+    program.py     the program of a worker; it imports nothing of the gateway
+    worker.py      one worker process
+    pool.py        workers that are reused
+    fair_slots.py  slots that users get in turn
 """

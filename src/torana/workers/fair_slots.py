@@ -1,4 +1,4 @@
-"""Slots that users take by turns."""
+"""Slots that users get in turn."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 
 class FairSlots:
-    """A bound on what runs at once, in all and for each user.
+    """A limit on concurrent work, in total and for each user.
 
-    Users who wait get free slots by turns, whoever has asked for more; the requests of one user are served in
-    their order. Used in one event loop.
+    Waiting users get free slots in turn, however many requests each has. The requests of one user are served in
+    order. For use in one event loop.
     """
 
     def __init__(self, *, total: int, per_user: int) -> None:
@@ -32,7 +32,7 @@ class FairSlots:
             self.release(user)
 
     async def acquire(self, user: str) -> None:
-        """Wait for a slot; ``release`` it afterwards."""
+        """Wait for a slot. The caller must ``release`` it."""
         granted = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(user, deque()).append(granted)
         self._grant()
@@ -46,7 +46,7 @@ class FairSlots:
             raise
 
     def release(self, user: str) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         self._taken[user] -= 1
         if not self._taken[user]:
             del self._taken[user]
@@ -55,7 +55,6 @@ class FairSlots:
         self._grant()
 
     def _grant(self) -> None:
-        """Grant free slots to those who wait."""
         while self._taken.total() < self._total:
             user = next((user for user in self._waiting if self._taken[user] < self._per_user), None)
             if user is None:

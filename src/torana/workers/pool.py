@@ -1,4 +1,4 @@
-"""Workers that are used again."""
+"""A pool of reused workers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torana.workers.worker import CallFailed, Worker, WorkerLost
 
 
 class WorkerPool:
-    """Worker processes that start when they are needed and end when they were idle for some time.
+    """Worker processes that start on demand and end after an idle time.
 
-    A call takes an idle worker or starts one: callers bound how many run at once. A worker whose call was
-    killed or cancelled is not used again. Used in one event loop.
+    A call takes an idle worker or starts one; callers limit the concurrency. A worker whose call was killed or
+    cancelled is not reused. For use in one event loop.
     """
 
     def __init__(self, *, memory: int, idle_seconds: float = 60.0) -> None:
         """``memory`` is the address space of a worker in bytes."""
         self._memory = memory
         self._idle_seconds = idle_seconds
-        #: Idle workers with the timers that end them, the last used one at the end.
+        #: Idle workers with the timers that end them; the last used one is last.
         self._idle: dict[Worker, asyncio.TimerHandle] = {}
         self._workers: set[Worker] = set()
         self._closed = False
 
     @property
     def pids(self) -> frozenset[int]:
-        """The process ids of the workers."""
+        """Return the process ids of the workers."""
         return frozenset(worker.pid for worker in self._workers)
 
     async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, seconds: int) -> Any:

@@ -1,8 +1,8 @@
 """The program of a worker process: ``python -I -B program.py BYTES``.
 
-It reads a request a line from standard input, calls the function that the request names, and writes a line with
-the result to standard output. It takes no more than ``BYTES`` of address space, and of the processor what the
-request allows: the system kills it with SIGXCPU when it takes more. It can write no file.
+It reads one request per line from standard input, calls the function that the request names, and writes a line
+with the result to standard output. Its address space is limited to ``BYTES``, and its processor time to the
+limit in the request: the system kills it with SIGXCPU above that. It cannot write files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-#: Added to the priority of the gateway: a worker computes while the gateway has nothing to do.
+#: Added to the gateway's niceness, so that the gateway takes precedence.
 _NICENESS = 10
 _OPEN_FILES = 64
 _STACK = 512 * 1024
@@ -30,16 +30,16 @@ _STACK = 512 * 1024
 def main(memory: int) -> None:
     """Answer requests until standard input ends."""
     _limit_process(memory)
-    # uvloop leaves files open that the gateway itself inherited.
+    # uvloop leaves files open that the gateway inherited.
     for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - pathlib takes long to import
         if number > 2:
             with suppress(OSError):
                 os.close(number)
-    # Nothing else may write there, not even a library's warning.
+    # Only replies may be written to standard output; the output of libraries goes to /dev/null.
     replies = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "wb") as null:  # noqa: PTH123 - as above
         os.dup2(null.fileno(), 1)
-    # For a gateway that is not installed; behind everything, so that it hides nothing.
+    # For a gateway that is not installed. Last, so that it shadows no other module.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # noqa: PTH120
     for line in _requests():
         replies.write(_reply(line) + b"\n")
@@ -52,13 +52,13 @@ def _limit_process(memory: int) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     os.nice(_NICENESS)
-    # A signal to all processes of the gateway begins its stop; running calls may still end.
+    # A signal to all processes of the gateway starts its shutdown; running calls may finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _limit(kind: int, value: int) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a limit. A lower limit is not raised."""
     _, hard = resource.getrlimit(kind)
     lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
     with suppress(ValueError, OSError):  # macOS does not limit the address space
@@ -66,9 +66,9 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _requests() -> Iterator[bytes]:
-    """Yield the lines of standard input; their end ends the process, whatever it is doing.
+    """Yield the lines of standard input. Its end ends the process at once, even during a call.
 
-    The gateway holds the other end: when it dies, however it dies, nothing computes for it any more.
+    The gateway holds the other end, so no worker outlives it.
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
@@ -98,9 +98,9 @@ def _encode(reply: dict[str, Any]) -> bytes:
 
 
 def _limit_processor_time(seconds: int) -> None:
-    """Let the system kill the process when it uses the processor for so many seconds from now on.
+    """Limit the processor time from now on. Above it, the system kills the process.
 
-    The system counts whole seconds from the start of the process: it may be up to one second more.
+    The system counts whole seconds from the start of the process, so the limit may be up to one second higher.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     end = math.ceil(time.process_time()) + seconds
@@ -108,7 +108,7 @@ def _limit_processor_time(seconds: int) -> None:
 
 
 def _module(name: str, file: str) -> Any:
-    """Import a module from its file: its package, which may be large, is not imported for it."""
+    """Import a module from its file, without its package, which may be large."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:

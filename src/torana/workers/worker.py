@@ -1,4 +1,4 @@
-"""One worker process, from the gateway's end."""
+"""One worker process, as the gateway uses it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: Bytes of a reply.
+#: The maximum size of a reply, in bytes.
 _REPLY_LIMIT = 4 * 1024 * 1024
-#: Seconds for a process that ends by itself, before it is killed.
+#: Seconds that an ending process gets before it is killed.
 _ENDING = 5.0
 _PROGRAM = Path(__file__).with_name("program.py")
 
@@ -24,7 +24,7 @@ class WorkerError(Exception):
 
 
 class ProcessorTimeExceeded(WorkerError):
-    """The call used more processor time than it may."""
+    """The call used more processor time than allowed."""
 
 
 class MemoryExceeded(WorkerError):
@@ -32,7 +32,7 @@ class MemoryExceeded(WorkerError):
 
 
 class WorkerLost(WorkerError):
-    """The worker process ended, or wrote what is no reply."""
+    """The worker process ended, or wrote an invalid reply."""
 
 
 class CallFailed(WorkerError):
@@ -46,10 +46,10 @@ class CallFailed(WorkerError):
 
 
 class Worker:
-    """A process that calls functions, one at a time, within bounds on memory and processor time.
+    """A process that calls functions, one at a time, with limits on memory and processor time.
 
-    It has an empty environment, a session of its own, none of the gateway's open files, and a lower priority.
-    It ends when the gateway's process ends.
+    It has an empty environment, its own session, no open files of the gateway, and a lower priority. It ends
+    when the gateway's process ends.
     """
 
     def __init__(self, process: Process) -> None:
@@ -76,14 +76,14 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return self._process.pid
 
     async def call(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, seconds: int) -> Any:
-        """Call a module's function with arguments of JSON types; its result is of JSON types too.
+        """Call a module's function with arguments of JSON types, and return its result of JSON types.
 
-        ``seconds`` bounds the processor time. Raises ``CallFailed`` for an exception of the function; after any
-        other exception, cancellation included, the worker can take no more calls: ``end`` it.
+        ``seconds`` limits the processor time. Raises ``CallFailed`` for an exception of the function. After any
+        other exception, including a cancellation, the worker takes no more calls: ``end`` it.
         """
         request = {
             "module": function.__module__,
@@ -128,9 +128,9 @@ class Worker:
             return b""
 
     async def _loss(self) -> WorkerError:
-        """Return the reason why there is no reply.
+        """Return the reason for a missing reply.
 
-        The process is most likely ending by itself. Killing it at this moment can lose its exit status, because
+        The process is probably ending by itself. Killing it now can lose its exit status, because
         ``Popen.kill`` collects the status that asyncio's watcher waits for.
         """
         with suppress(TimeoutError):

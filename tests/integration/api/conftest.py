@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from torana.app import App, build
 from torana.config import load
-from torana.store.tables import sessions, turns
+from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]

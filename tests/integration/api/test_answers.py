@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from starlette.exceptions import HTTPException
 
-from torana.api import Access, create_api
+from torana.api import ApiAccess, create_api
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.testing import ScriptedModel
@@ -120,8 +120,8 @@ async def test_an_answer_that_takes_too_long_is_504_and_names_its_turn(start: St
                 None,
             )
         gate.set()
-        found = await app.turns.get("gateway", turn["id"])
-        await app.turns.ended(found)
+        found = await app.turns.reader.get("gateway", turn["id"])
+        await app.turns.reader.wait_for_end(found)
         turn = (await client.get(place)).json()
         assert (turn["status"], turn["reply"]) == ("completed", "late")
 
@@ -167,18 +167,24 @@ async def test_a_gateway_that_stops_ends_event_streams(start: Start):
 def over(app: App, **changed: Any) -> httpx.AsyncClient:
     """A client of another edge in front of the same turns, with some of its services changed."""
     services = replace(app.services, **changed)
-    asgi = create_api(services, Access(token=None, allowed_hosts=(), cors_origins=()))
+    asgi = create_api(services, ApiAccess(token=None, allowed_hosts=(), cors_origins=()))
     transport = httpx.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+class FailingLibrary:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def catalogue(self) -> None:
+        raise self._error
 
 
 async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ):
-    def broken() -> tuple[str, Sequence[Mapping[str, Any]]]:
-        raise ZeroDivisionError("a secret place")
-
-    async with over(gateway[0], skills=replace(gateway[0].services.skills, loaded=broken)) as client:
+    broken = FailingLibrary(ZeroDivisionError("a secret place"))
+    async with over(gateway[0], skills=replace(gateway[0].services.skills, library=broken)) as client:
         answer = await client.get("/skills")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
@@ -189,10 +195,8 @@ async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
 
 
 async def test_what_the_framework_raises_is_a_problem_too(gateway: Gateway):
-    def refusing() -> tuple[str, Sequence[Mapping[str, Any]]]:
-        raise HTTPException(418, "no coffee")
-
-    async with over(gateway[0], skills=replace(gateway[0].services.skills, loaded=refusing)) as client:
+    refusing = FailingLibrary(HTTPException(418, "no coffee"))
+    async with over(gateway[0], skills=replace(gateway[0].services.skills, library=refusing)) as client:
         answer = await client.get("/skills")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"

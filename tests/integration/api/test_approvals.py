@@ -11,7 +11,7 @@ import httpx
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
-from torana.store.questions import call_digest
+from torana.store.rows.approval_questions import call_digest
 from torana.testing import ScriptedModel
 
 Start = Callable[..., Awaitable[tuple[Any, httpx.AsyncClient]]]
@@ -213,7 +213,7 @@ async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx.As
     asking = await waiting(operator)
     message = {"content": "and this?", "channelId": asking["channelId"], "userId": asking["userId"]}
     answer = await operator.post("/message", json=message, headers={"Prefer": "wait=1"})
-    assert f"a call of {asking['id']} waits for a yes or no" in answer.json()["detail"]
+    assert f"a call of {asking['id']} waits for approval" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("id_", ["a/b?c#d é", "call\n0", "..", "x" * 65])

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ConfigInvalid
-from torana.store.tables import memories
+from torana.store.engine.tables import memories
 from torana.testing import Fault, OpenAIStandIn
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -49,7 +49,7 @@ async def test_a_provider_that_fails_takes_nothing_away(start: Start, caplog: py
 
     assert [item["text"] for item in found] == ["green tea"]
     assert await embedded(app) == [(None, None)]
-    assert "memories got no vectors" in caplog.text
+    assert "memory_embedding_failed" in caplog.text
     assert "green" not in caplog.text
     assert "a-key-of-somebody" not in caplog.text
 
@@ -57,9 +57,9 @@ async def test_a_provider_that_fails_takes_nothing_away(start: Start, caplog: py
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("embed", "names no embedding model"),
-        ("openai:", "names no embedding model"),
-        ("nobody:embed", "names no embedding model"),
+        ("embed", "is not an embedding model"),
+        ("openai:", "is not an embedding model"),
+        ("nobody:embed", "is not an embedding model"),
         ("openai:text-embedding-3-small", "needs a key: set OPENAI_API_KEY"),
     ],
 )
@@ -69,5 +69,5 @@ async def test_a_model_that_cannot_be_had_is_told_at_the_start(start: Start, nam
 
 
 async def test_a_provider_without_embeddings_is_told_at_the_start(start: Start):
-    with pytest.raises(ConfigInvalid, match=r"names no embedding model|is not installed"):
+    with pytest.raises(ConfigInvalid, match=r"is not an embedding model|is not installed"):
         await start(embedding_model="anthropic:claude", model_api_key="a-key-of-somebody")

@@ -25,7 +25,7 @@ async def until(happened: Callable[[], object]) -> None:
 
 async def ended(app: App, turn_id: str) -> str:
     """The state in which a turn has ended."""
-    return (await app.turns.ended(await app.turns.get("gateway", turn_id))).state
+    return (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn_id))).state
 
 
 async def later(client: httpx.AsyncClient, **body: Any) -> str:

@@ -20,7 +20,17 @@ from pydantic_ai.messages import ToolCallPart
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.messages import File, Inbound, Turn
-from torana.store.tables import audit, history, keys, memories, sessions, tokens, tombstones, turns, usage
+from torana.store.engine.tables import (
+    audit,
+    history,
+    keys,
+    memories,
+    sessions,
+    tokens,
+    tombstones,
+    turns,
+    usage,
+)
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -165,17 +175,17 @@ async def test_what_runs_and_what_waits_is_cancelled_first(start: Start):
     assert (await erase(client, "ana"))["counts"]["turns"] == 2
 
     gate.set()
-    ended = await app.turns.ended(await app.turns.get("gateway", waiting))
+    ended = await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", waiting))
     assert ended.reply == "to ben"
     assert {grave["turn_id"] for grave in await rows(app, tombstones)} == set(ids)
 
 
 async def test_the_events_of_erased_turns_are_gone_from_memory(start: Start):
     app, client = await start(ScriptedModel("secret words"))
-    turn = await app.turns.get("gateway", await say(client, "hi", "a", "ana"))
-    assert "secret words" in str([event async for event in app.turns.events(turn)])
+    turn = await app.turns.reader.get("gateway", await say(client, "hi", "a", "ana"))
+    assert "secret words" in str([event async for event in app.turns.reader.events(turn)])
     await erase(client, "ana")
-    assert not app.turns._log.knows(turn.id)  # pyright: ignore[reportPrivateUsage]
+    assert not app.turns.live.log.knows(turn.id)
 
 
 async def test_a_tokens_own_sessions_go_and_the_token_is_revoked_without_its_label(gateway: Gateway):
@@ -373,7 +383,7 @@ async def test_an_export_holds_the_files_that_are_kept(start: Start):
     ended: list[Turn] = []
     for content, user in (("fail", "ana"), ("answered", "ana"), ("fail", "ben")):
         said = Inbound(owner="gateway", principal="local", content=content, user=user, files=files)
-        ended.append(await app.turns.ended(await app.turns.accept(said)))
+        ended.append(await app.turns.reader.wait_for_end(await app.turns.accept(said)))
 
     exported = await export(client, "ana")
 

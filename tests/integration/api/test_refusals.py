@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ModelFailed
-from torana.store import database
+from torana.store.engine import database
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -59,7 +59,7 @@ async def test_messages_past_a_bound_are_refused_at_once_until_there_is_room(
         assert (await send(client, *other)).status_code == 202
     gate.set()
     for answer in taken:
-        await app.turns.ended(await app.turns.get("gateway", answer.json()["id"]))
+        await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", answer.json()["id"]))
     assert (await send(client, *full)).status_code == 202
 
 
@@ -205,7 +205,7 @@ async def test_an_accepted_message_whose_answer_has_no_room_is_503_and_answered_
     told = await client.post("/message", json={"content": "hi", "channelId": "c"})
 
     assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
-    assert "its answer is kept as soon as that is possible" in told.json()["detail"]
+    assert "its answer is stored as soon as possible" in told.json()["detail"]
     assert int(told.headers["retry-after"]) > 0
     health = await client.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "degraded")

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from torana.app import App
-from torana.store.tables import schedules
+from torana.store.engine.tables import schedules
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -115,14 +115,18 @@ async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: 
         ({"text": "x", "at": 5}, "invalid_field", ""),
         ({"text": "x", "kind": "shout", "at": "tomorrow"}, "invalid_field", ""),
         ({"text": "x", "missed": "later", "rule": "hourly"}, "invalid_field", ""),
-        ({"text": "x"}, "schedule_invalid", "either a time"),
-        ({"text": "x", "at": "tomorrow", "rule": "hourly"}, "schedule_invalid", "either a time"),
+        ({"text": "x"}, "schedule_invalid", "either `at`, for one time, or `rule`"),
+        (
+            {"text": "x", "at": "tomorrow", "rule": "hourly"},
+            "schedule_invalid",
+            "either `at`, for one time, or `rule`",
+        ),
         ({"text": "   ", "at": "tomorrow"}, "schedule_invalid", "1 to 2,000 characters"),
         ({"text": "x" * 2001, "at": "tomorrow"}, "schedule_invalid", "1 to 2,000 characters"),
-        ({"text": "/stop", "at": "tomorrow"}, "schedule_invalid", "a word to the gateway"),
-        ({"text": "x", "at": "2020-01-01 09:00"}, "schedule_invalid", "has passed"),
+        ({"text": "/stop", "at": "tomorrow"}, "schedule_invalid", "a command to the gateway"),
+        ({"text": "x", "at": "2020-01-01 09:00"}, "schedule_invalid", "is in the past"),
         ({"text": "x", "at": "2222-01-01 09:00"}, "schedule_invalid", "more than 10 years ahead"),
-        ({"text": "x", "at": "when pigs fly"}, "schedule_invalid", "cannot read"),
+        ({"text": "x", "at": "when pigs fly"}, "schedule_invalid", "is not a time"),
         ({"text": "x", "at": "tomorrow", "timezone": "Mars/Olympus"}, "schedule_invalid", "no time zone"),
         ({"text": "x", "rule": "0 9 30 2 *"}, "schedule_invalid", "never due"),
         ({"text": "x", "rule": "* * * * *"}, "schedule_invalid", "every 5 minutes"),
@@ -132,7 +136,7 @@ async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: 
             "schedule_invalid",
             "no time zone",
         ),
-        ({"text": "x", "rule": "every other day"}, "schedule_invalid", "cannot read"),
+        ({"text": "x", "rule": "every other day"}, "schedule_invalid", "is not a rule"),
     ],
 )
 async def test_what_cannot_be_says_why(

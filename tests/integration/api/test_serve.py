@@ -22,7 +22,7 @@ from tests.standins.gate import Gate
 from tests.waiting import eventually
 
 import torana
-from torana.store.lock import DataDirLock
+from torana.store.engine.lock import DataDirLock
 from torana.testing import ChatRequest, OpenAIStandIn
 
 #: The code that is tested, wherever another is installed.

@@ -22,12 +22,12 @@ from torana.messages import Inbound, Turn, owner_of, utc_now
 from torana.models.builtin import BuiltinModel
 from torana.models.providers import without_builtin
 from torana.sessions import Sessions
-from torana.store import deletion
-from torana.store.database import Database, T, sqlite_engine
-from torana.store.tables import calls, history, keys, sessions, steps
-from torana.store.tables import turns as turn_rows
+from torana.store.engine.database import Database, T, sqlite_engine
+from torana.store.engine.tables import calls, history, keys, sessions, steps
+from torana.store.engine.tables import turns as turn_rows
+from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
-from torana.turns import SessionChanges, Turns, endings
+from torana.turns import SessionChanges, Turns, outcomes
 
 Gateway = tuple[App, httpx.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
@@ -71,7 +71,7 @@ async def until(app: App, *, turns: int) -> None:
 async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
     """A session of somebody else's, with one turn."""
     inbound = Inbound(owner=owner, principal="token:t", content=content, channel="home")
-    return (await app.turns.ended(await app.turns.accept(inbound))).session_id
+    return (await app.turns.reader.wait_for_end(await app.turns.accept(inbound))).session_id
 
 
 # --- titles
@@ -354,7 +354,7 @@ class Talkative(Database):
     left = 0
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        if self.left and getattr(work, "func", None) is deletion.delete:
+        if self.left and getattr(work, "func", None) is session_deletion.delete:
             self.left -= 1
             await self.turns.accept(Inbound(owner="gateway", principal="local", content="b", channel="home"))
         return await super().run(work)
@@ -373,7 +373,7 @@ async def test_messages_that_come_in_the_last_moment_go_with_the_session_unless_
     database.left = late
 
     if states:
-        with pytest.raises(SessionBusy, match="keep coming"):
+        with pytest.raises(SessionBusy, match="keeps receiving messages"):
             await changes.delete("gateway", first.session_id)
     else:
         assert len((await changes.delete("gateway", first.session_id)).turns) == 1 + late
@@ -390,7 +390,7 @@ class Doomed(Database):
     before_cancel: Callable[[], Awaitable[object]] | None = None
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        if self.before_cancel is not None and getattr(work, "func", None) is endings.cancel:
+        if self.before_cancel is not None and getattr(work, "func", None) is outcomes.cancel:
             event, self.before_cancel = self.before_cancel, None
             await event()
         return await super().run(work)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ModelFailed
-from torana.store.tables import sessions, turns
+from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -108,7 +108,7 @@ async def test_messages_are_told_in_the_order_of_turns_with_those_that_wait(star
     for limit in (1, 2, 3, 5, 50):
         assert await told(limit) == waiting
     gate.set()
-    await app.turns.ended(await app.turns.get("gateway", last.json()["id"]))
+    await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", last.json()["id"]))
     done = [*waiting[:4], ("assistant", "three"), ("user", "fourth"), ("assistant", "four")]
     for limit in (1, 2, 3, 7, 50):
         assert await told(limit) == done

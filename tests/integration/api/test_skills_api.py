@@ -171,11 +171,11 @@ async def test_what_was_sent_is_not_fetched_again(operator: Client) -> None:
 @pytest.mark.parametrize(
     ("archive", "expected"),
     [
-        (b"no archive", (400, "skill_refused")),
+        (b"not an archive", (400, "skill_refused")),
         (tarred({"../x": "x"}), (400, "skill_refused")),
         (bytes(10 * 1024 * 1024 + 1), (413, "body_too_large")),
     ],
-    ids=["no archive", "a way out", "too large"],
+    ids=["not an archive", "a way out", "too large"],
 )
 async def test_what_cannot_be_installed_is_a_problem(
     operator: Client, archive: bytes, expected: tuple[int, str]

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from torana import bare_http
+from torana import http11
 from torana.api.problems import body_of
 from torana.app import App, build
 from torana.cli.gateway import Gateway, listen
@@ -233,7 +233,7 @@ def test_a_head_without_an_end_is_not_read_for_ever(gateway: Running):
 
 
 def test_a_head_that_does_not_end_is_not_waited_for(gateway: Running, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     assert said(gateway, b"GET /health HTTP/1.1\r\nX: ") == b""
 
 

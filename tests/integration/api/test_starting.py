@@ -21,7 +21,7 @@ from tests.standins import hostile_mcp
 from torana.app import App, build
 from torana.config import load
 from torana.errors import OperatorError, StoreUnavailable
-from torana.store.backup import DATABASE_NAME
+from torana.store.backup.archive import DATABASE_NAME
 from torana.testing import ScriptedModel
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ModelFailed
-from torana.store.tables import tokens
+from torana.store.engine.tables import tokens
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
@@ -148,7 +148,7 @@ async def test_a_turn_that_was_accepted_goes_on_when_its_token_is_revoked(start:
     turn = (await operator.post("/message", json={"content": "hi"}, headers=later)).json()
     await operator.delete(f"/v1/tokens/{made['id']}")
     gate.set()
-    ended = await app.turns.ended(await app.turns.get("user:alice", turn["id"]))
+    ended = await app.turns.reader.wait_for_end(await app.turns.reader.get("user:alice", turn["id"]))
     assert ended.state == "completed"
     assert (await ask(operator, made["token"], f"/v1/turns/{turn['id']}")).status_code == 401
 

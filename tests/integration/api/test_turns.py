@@ -59,7 +59,7 @@ async def test_head_of_the_events_does_not_wait_for_the_turns_end(start: Start):
     app, client = await start(ScriptedModel([gate, "late"]))
     turn_id = await later(client)
     assert (await client.head(f"/v1/turns/{turn_id}/events")).status_code == 405
-    assert (await app.turns.get("gateway", turn_id)).state == "running"
+    assert (await app.turns.reader.get("gateway", turn_id)).state == "running"
     gate.set()
 
 
@@ -156,7 +156,7 @@ async def test_a_queued_turn_is_cancelled_and_those_around_it_go_on(start: Start
     assert (await client.post(f"/v1/turns/{second}/cancel")).json()["status"] == "cancelled"
     gate.set()
     for turn, reply in ((first, "one"), (third, "three")):
-        assert (await app.turns.ended(await app.turns.get("gateway", turn))).reply == reply
+        assert (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn))).reply == reply
 
 
 async def test_an_ended_turn_is_not_cancelled(client: httpx.AsyncClient):
@@ -175,7 +175,7 @@ async def test_a_failed_turn_is_run_again(start: Start):
     [asked] = (await client.get(f"/v1/sessions/{session['id']}/messages")).json()["items"]
     again = await client.post(f"/v1/turns/{asked['turnId']}/retry")
     assert (again.status_code, again.json()["status"], again.json()["error"]) == (202, "running", None)
-    ended = await app.turns.ended(await app.turns.get("gateway", asked["turnId"]))
+    ended = await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", asked["turnId"]))
     assert (ended.state, ended.reply) == ("completed", "now")
 
 

@@ -1,4 +1,4 @@
-"""The commands as processes, beside a gateway that runs."""
+"""Commands as separate processes, beside a running gateway."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from tests.standins.gate import Gate
 
 import torana
 
-#: The code that is tested, wherever another is installed.
+#: The tested code, wherever another version is installed.
 SOURCE = Path(torana.__file__).parents[1]
 
 
 def heed_signals() -> None:
-    """For a child that is about to begin: nothing is ignored, though who runs the tests may ignore it.
+    """Restore default signals in a child process.
 
-    In the background a shell's commands ignore Ctrl-C, and under nohup the end of the terminal.
+    A shell's background commands ignore Ctrl-C, and commands under nohup ignore the end of the terminal.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
 
 class Place:
-    """A directory in which commands run, with the data directory to be made in it."""
+    """A directory in which commands run, with a future data directory."""
 
     def __init__(self, path: Path, running: ExitStack) -> None:
         self.path = path
         self.data_dir = path / "data"
         self._running = running
-        #: Where the slow tool waits.
+        #: The gate of the slow tool.
         self.gate = Gate()
         running.callback(self.gate.open)
         (path / "dawdling.py").write_text(self.gate.tool)
 
     def environ(self, **settings: str) -> dict[str, str]:
-        """The environment of a command: the user's own settings are not in it."""
+        """Return the environment of a command, without the user's own settings."""
         kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "COVERAGE"))}
         own = {
             "HOME": str(self.path),
             "TORANA_DATA_DIR": str(self.data_dir),
             "TORANA_TOOLS": "dawdling:dawdle",
-            # The code that is tested, not another.
+            # The tested code, not an installed version.
             "PYTHONPATH": os.pathsep.join([str(self.path), str(Path(torana.__file__).parents[1])]),
             "TORANA_TIMEZONE": "UTC",
         }
         return kept | own | settings
 
     def free_port(self) -> int:
-        """A port that nobody listens on."""
+        """Return a free port."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             return listener.getsockname()[1]
 
     def run(self, *arguments: str, given: str | bytes = "", **settings: str) -> tuple[int, str, str]:
-        """Run a command to its end: exit code, standard output, standard error."""
+        """Run a command to its end, and return exit code, standard output and standard error."""
         done = subprocess.run(
             [sys.executable, "-m", "torana", *arguments],
             cwd=self.path,
@@ -87,10 +87,10 @@ class Place:
         return process
 
     def serve(self, **settings: str) -> subprocess.Popen[str]:
-        """Start a gateway on a free port; it takes messages when this returns."""
+        """Start a gateway on a free port, and wait until it accepts messages."""
         gateway = self.start("serve", "--port", str(self.free_port()), **settings)
         assert gateway.stdout is not None
-        gateway.stdout.readline()  # it says where it listens, or nothing
+        gateway.stdout.readline()  # its address, or an empty line
         return gateway
 
 
@@ -101,6 +101,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A place of the test's own."""
+    """A place for the test."""
     with ExitStack() as running:
         yield Place(tmp_path, running)

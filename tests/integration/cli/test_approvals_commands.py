@@ -1,4 +1,4 @@
-"""What may run, and calls that wait for a yes, from the command line of a gateway that runs."""
+"""Permissions and approvals on the command line of a running gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 from tests.integration.cli.test_chat_terminal import chat_in, command_in
 from tests.waiting import eventually
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
@@ -45,7 +45,7 @@ def _turn(place: Place, turn_id: str) -> dict[str, Any] | None:
 
 def test_calls_are_listed_approved_and_denied(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
-    assert place.run("approvals", "list") == (0, "Nothing is asked.\n", "")
+    assert place.run("approvals", "list") == (0, "No tool call waits for approval.\n", "")
     turns = [_send(place, content) for content in ("what is 1 + 1", "what is 2 + 2", "what is 3 + 3")]
     found = eventually(lambda: listed if len(listed := _asked(place)) == 3 else None)
     asked = {item["turnId"]: item for item in found}
@@ -61,24 +61,26 @@ def test_calls_are_listed_approved_and_denied(place: Place) -> None:
     other = place.run("approvals", "approve", second["id"], "--yes", *changed)[1]
     assert "2 + 2" in other
     assert other.endswith('instead:\n{\n "expression": "5+5"\n}\ncalculate is approved\n')
-    denied = place.run("approvals", "deny", turns[2], "--reason", "not today")  # it asks about one call
+    denied = place.run(
+        "approvals", "deny", turns[2], "--reason", "not today"
+    )  # only one call of the turn is open
     assert "3 + 3" in denied[1]
     assert denied[1].endswith("\ncalculate is denied\n")
-    assert place.run("approvals", "deny", turns[2])[2].startswith(f"{turns[2]} asks nothing; ")
+    assert place.run("approvals", "deny", turns[2])[2].startswith(f"{turns[2]} has no open approval; ")
     again = place.run("approvals", "deny", first["id"])
     assert again[0] == 1
-    assert "approved already" in again[2]
+    assert "already approved" in again[2]
     assert place.run("approvals", "approve", first["id"])[1].endswith("calculate is approved\n")
 
     replies = [eventually(partial(_turn, place, turn))["reply"] for turn in turns]
     assert "2" in replies[0]
     assert "10" in replies[1]
-    assert "denied by whoever was asked, who said: not today" in replies[2]
+    assert "it was denied, with the reason: not today" in replies[2]
     for wrong in ("{", "[]"):
         assert place.run("approvals", "approve", turns[0], "x", "--arguments", wrong)[0] == 2
 
 
-def test_call_is_approved_only_after_a_yes_to_what_is_printed(place: Place) -> None:
+def test_approval_needs_a_confirmation_of_the_printed_call(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
     turn = _send(place, "what is 1 + 1")
     (asked,) = eventually(lambda: _asked(place))
@@ -98,7 +100,7 @@ def test_call_is_approved_only_after_a_yes_to_what_is_printed(place: Place) -> N
     assert "2" in eventually(partial(_turn, place, turn))["reply"]
 
 
-def test_what_a_call_would_hide_is_printed(place: Place) -> None:
+def test_hidden_characters_of_a_call_are_printed_escaped(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
     turn = _send(place, "what is 1 + 1")
     (asked,) = eventually(lambda: _asked(place))
@@ -111,7 +113,7 @@ def test_what_a_call_would_hide_is_printed(place: Place) -> None:
     assert eventually(partial(_turn, place, turn))
 
 
-def test_the_tools_are_shown_with_what_holds_and_the_doctor_knows_names_of_none(place: Place) -> None:
+def test_tools_list_shows_permissions_and_the_doctor_unknown_tools(place: Place) -> None:
     without = place.run("tools", "list")
     assert without[0] == 1
     assert "no gateway runs" in without[2]
@@ -124,32 +126,32 @@ def test_the_tools_are_shown_with_what_holds_and_the_doctor_knows_names_of_none(
     assert "deny" in rows["convert_units"]
     assert "rule 3 of [[permissions]]" in rows["convert_units"]
     assert "ask" in rows["calculate"]
-    assert err == "warning: [[permissions]] names what is no tool: kalculate\n"
+    assert err == "warning: [[permissions]] names unknown tools: kalculate\n"
     document = json.loads(place.run("tools", "list", "--json")[1])
     (units,) = [item for item in document["items"] if item["name"] == "convert_units"]
     assert (units["permission"], units["why"]) == ("allow", "the tool's default")
     findings = json.loads(place.run("doctor", "--json", TORANA_PERMISSIONS=ASKS)[1])
     (permissions,) = [item for item in findings if item["check"] == "permissions"]
-    assert permissions["detail"] == "3 rules; warning: no tool is called kalculate"
+    assert permissions["detail"] == "3 rules; warning: there is no tool kalculate"
 
 
-def test_a_talk_at_the_terminal_asks_there(place: Place) -> None:
+def test_chat_on_a_terminal_asks_for_approval(place: Place) -> None:
     with chat_in(place, TORANA_PERMISSIONS=ASKS) as terminal:
         terminal.expect("> ")
         terminal.type("what is 1 + 1\n")
-        terminal.expect("May it run calculate with {")
+        terminal.expect("Allow calculate with {")
         terminal.expect("? [y/N] ")
         terminal.type("y\n")
         terminal.expect("= 2\n> ")
         terminal.type("what is 2 + 2\n")
         terminal.expect("? [y/N] ")
         terminal.type("\n")
-        terminal.expect("denied by whoever was asked")
+        terminal.expect("it was denied")
         terminal.type("/quit\n")
         assert terminal.exit_code() == 0
 
 
-def test_without_a_terminal_nobody_is_asked(place: Place) -> None:
+def test_chat_without_a_terminal_denies_the_call(place: Place) -> None:
     code, out, err = place.run("chat", "what", "is", "1", "+", "1", TORANA_PERMISSIONS=ASKS)
 
     assert code == 0

@@ -1,4 +1,4 @@
-"""What the other commands do while a gateway runs, and how a start is broken off."""
+"""Other commands while a gateway runs, and interrupted starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 from torana.testing import OpenAIStandIn
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _say(place: Place, content: str) -> str:
     return answer.raise_for_status().json()["reply"]
 
 
-def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(place: Place) -> None:
+def test_backup_beside_a_running_gateway_restores_its_state(place: Place) -> None:
     gateway = place.serve(TORANA_RATE_PER_USER="0", TORANA_RATE_GLOBAL="0")
     _say(place, "remember that my cat is Tom")
     backup = place.start("backup", "mine.zip")
@@ -38,11 +38,11 @@ def test_a_backup_is_made_while_the_gateway_answers_and_brings_that_time_back(pl
     assert place.run("restore", "mine.zip")[0] == 0
     place.serve()
     assert "Tom" in _say(place, "what do you know about my cat")
-    assert _say(place, "what do you know about my dog") == "Nothing is remembered about that."
+    assert _say(place, "what do you know about my dog") == "No memory matches that."
     assert "my cat is Tom" in _say(place, "what did I say first?")
 
 
-def test_the_builtin_model_schedules_what_it_is_told(place: Place) -> None:
+def test_builtin_model_creates_and_cancels_schedules(place: Place) -> None:
     place.serve(TORANA_TIMEZONE="Europe/Berlin")
     assert "reminder “call Ben”" in _say(place, "Remind me tomorrow at 9 to call Ben")
     told = _say(place, "every weekday at 17:00 tell me the time in Tokyo")
@@ -51,7 +51,7 @@ def test_the_builtin_model_schedules_what_it_is_told(place: Place) -> None:
     assert _say(place, "list my reminders").count("sch_") == 2
     assert _say(place, "cancel the reminder to call Ben") == "Cancelled: call Ben"
     assert _say(place, "list my reminders").count("sch_") == 1
-    assert "has passed" in _say(place, "remind me on 2020-01-01 at 9 to call Ben")
+    assert "is in the past" in _say(place, "remind me on 2020-01-01 at 9 to call Ben")
 
 
 def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -> None:
@@ -77,24 +77,24 @@ def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -
     assert line.split()[:3] == [made["id"], "paused", "ana"]
     assert place.run("schedules", "resume", made["id"])[1] == f"{made['id']} is due at {made['dueAt']}\n"
     assert place.run("schedules", "remove", made["id"])[0] == 0
-    assert place.run("schedules", "list")[1] == "There are none.\n"
+    assert place.run("schedules", "list")[1] == "There are no schedules.\n"
     refused = place.run("schedules", "add", "call Ana", "--at", "yesterday at 9")
-    assert (refused[0], "has passed" in refused[2]) == (1, True)
+    assert (refused[0], "is in the past" in refused[2]) == (1, True)
     assert place.run("schedules", "show", made["id"])[0] == 1
 
 
-def test_the_doctor_finds_a_running_gateway(place: Place) -> None:
+def test_doctor_finds_a_running_gateway(place: Place) -> None:
     place.serve()
     code, out, err = place.run("doctor", "--json")
     findings = {item["check"]: item["detail"] for item in json.loads(out)}
     assert (code, err) == (0, "")
     assert findings["gateway"] == f"running at {read_address(place.data_dir)}"
-    assert findings["database"].startswith("whole, at revision ")
+    assert findings["database"].startswith("intact, at revision ")
     assert findings["tools"] == "dawdle"
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("chat", "hi"), ("doctor",)])
-def test_ctrl_c_while_it_starts_leaves_no_trace(place: Place, arguments: tuple[str, ...]) -> None:
+def test_ctrl_c_during_the_start_prints_no_traceback(place: Place, arguments: tuple[str, ...]) -> None:
     (place.path / "dawdling.py").write_text(place.gate.slow_import)
     command = place.start(*arguments, TORANA_PORT=str(place.free_port()))
     place.gate.reached()
@@ -105,7 +105,7 @@ def test_ctrl_c_while_it_starts_leaves_no_trace(place: Place, arguments: tuple[s
     assert command.returncode in (0, 130)
 
 
-def test_an_answer_cannot_steer_the_terminal(place: Place) -> None:
+def test_control_characters_of_an_answer_are_escaped(place: Place) -> None:
     with OpenAIStandIn(reply=lambda _: "red \x1b[31malert\x9b, two\u2028lines\u0085 and\ttabs\n") as server:
         model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
         code, out, err = place.run("chat", "hi", **model)
@@ -113,9 +113,9 @@ def test_an_answer_cannot_steer_the_terminal(place: Place) -> None:
     assert out == "red \\x1b[31malert\\x9b, two\\u2028lines\\x85 and\ttabs\n\n"
 
 
-def test_a_gateway_on_all_addresses_is_named_by_one_that_can_be_used(place: Place) -> None:
+def test_gateway_on_all_addresses_prints_a_usable_url(place: Place) -> None:
     token = {"TORANA_GATEWAY_TOKEN": "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"}
     gateway = place.start("serve", "--host", "0.0.0.0", "--port", str(port := place.free_port()), **token)
     assert gateway.stdout is not None
     assert gateway.stdout.readline().endswith(f"listens on http://127.0.0.1:{port}\n")
-    assert place.run("approvals", "list", **token) == (0, "Nothing is asked.\n", "")
+    assert place.run("approvals", "list", **token) == (0, "No tool call waits for approval.\n", "")

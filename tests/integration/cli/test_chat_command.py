@@ -1,4 +1,4 @@
-"""``torana chat``: through a gateway that runs, and with one of its own."""
+"""``torana chat`` through a running gateway, and with its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torana.cli import main
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 from torana.testing import Fault, OpenAIStandIn
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def test_one_message_is_answered_without_a_running_gateway(place: Place) -> None
     assert read_address(place.data_dir) is None
 
 
-def test_what_was_said_is_there_the_next_time(place: Place) -> None:
-    place.run("chat", "what", "is", "1 + 1")  # as a shell hands over what is not quoted
+def test_earlier_messages_are_available_in_the_next_chat(place: Place) -> None:
+    place.run("chat", "what", "is", "1 + 1")  # as a shell passes unquoted words
     assert place.run("chat", "what did I say last?") == (0, "You said: what is 1 + 1\n", "")
 
 
-def test_lines_of_a_pipe_are_messages_until_quit(place: Place) -> None:
+def test_piped_lines_are_messages_until_quit(place: Place) -> None:
     code, out, err = place.run(
         "chat", given="what is 1 + 1\n\n/new\nwhat did I say last?\n/help\n  2 * 3  \n/quit\n4 * 5\n"
     )
@@ -35,25 +35,25 @@ def test_lines_of_a_pipe_are_messages_until_quit(place: Place) -> None:
     assert out.splitlines() == [
         "1 + 1 = 2",
         "A new conversation.",
-        "Nothing like that was said earlier in this channel.",
-        "/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer.",
+        "No earlier message in this channel matches.",
+        "/new starts a new conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops waiting for an answer.",
         "2 * 3 = 6",
     ]
 
 
-def test_a_refused_message_is_one_line_and_the_next_is_answered(place: Place) -> None:
+def test_refused_message_is_one_line_and_the_next_is_answered(place: Place) -> None:
     code, out, err = place.run("chat", given="a" * 10_001 + "\n1 + 1\n")
     assert (code, out) == (1, "1 + 1 = 2\n")
     assert err.startswith("Payload too large: `content` has 10,001 characters")
     assert err.count("\n") == 1
 
 
-def test_bytes_that_are_no_text_are_sent_with_a_mark(place: Place) -> None:
+def test_invalid_bytes_are_replaced(place: Place) -> None:
     place.run("chat", given=b"one \xff two\n")
     assert place.run("chat", "what did I say last?")[1] == "You said: one � two\n"
 
 
-def test_a_model_that_fails_is_one_line(place: Place) -> None:
+def test_model_failure_is_reported_in_one_line(place: Place) -> None:
     code, out, err = place.run(
         "chat", "hi", TORANA_MODEL="openai-chat:x", TORANA_MODEL_BASE_URL="http://127.0.0.1:9/v1"
     )
@@ -61,7 +61,7 @@ def test_a_model_that_fails_is_one_line(place: Place) -> None:
     assert err == "Model failed: connection refused to 127.0.0.1:9: is the server running there?\n"
 
 
-def test_what_came_of_an_answer_before_it_failed_stands_on_a_line_of_its_own(place: Place) -> None:
+def test_partial_answer_of_a_failure_is_on_its_own_line(place: Place) -> None:
     with OpenAIStandIn(reply=lambda _: "one two three", faults=[Fault(cut_after=3)]) as server:
         model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
         code, out, err = place.run("chat", "hi", **model)
@@ -70,7 +70,7 @@ def test_what_came_of_an_answer_before_it_failed_stands_on_a_line_of_its_own(pla
     assert err.count("\n") == 1
 
 
-def test_an_account_without_a_name_is_called_local(
+def test_user_without_an_account_name_is_local(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def nameless() -> str:
@@ -88,14 +88,14 @@ def test_an_account_without_a_name_is_called_local(
     assert "Tom" in place.run("chat", "--user", "local", "what do you know about my cat")[1]
 
 
-def test_what_keeps_its_own_gateway_from_starting_is_one_line(place: Place) -> None:
+def test_failed_start_of_its_own_gateway_is_one_line(place: Place) -> None:
     code, out, err = place.run("chat", "hi", TORANA_TOOLS="nowhere_at_all:tool")
     assert (code, out) == (2, "")
     assert err.startswith("TORANA_TOOLS: nowhere_at_all:tool: ")
     assert err.count("\n") == 1
 
 
-def test_a_running_gateway_is_used(place: Place) -> None:
+def test_chat_uses_a_running_gateway(place: Place) -> None:
     place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
     code, out, err = place.run(
         "chat", "--user", "bo", "remember that my cat is Tom", TORANA_GATEWAY_TOKEN=TOKEN
@@ -110,15 +110,15 @@ def test_a_running_gateway_is_used(place: Place) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"TORANA_GATEWAY_TOKEN": TOKEN[::-1]}], ids=["no token", "wrong token"]
 )
-def test_another_token_than_the_running_gateways_is_told(place: Place, settings: dict[str, str]) -> None:
+def test_wrong_token_is_reported(place: Place, settings: dict[str, str]) -> None:
     place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
     address = read_address(place.data_dir)
-    line = f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to it\n"
+    line = f"the gateway at {address} has another token; set TORANA_GATEWAY_TOKEN to that token\n"
     assert place.run("chat", "hi", **settings) == (1, "", line)
     assert place.run("approvals", "list", **settings) == (1, "", line)
 
 
-def test_a_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
+def test_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
     first = place.start("chat")
     assert first.stdin
     assert first.stdout
@@ -130,32 +130,30 @@ def test_a_second_chat_uses_the_gateway_of_the_first(place: Place) -> None:
     assert first.wait(30) == 0
 
 
-def test_an_answer_that_a_dying_gateway_breaks_off_comes_after_its_next_start(place: Place) -> None:
+def test_message_cut_off_by_a_kill_is_answered_after_the_restart(place: Place) -> None:
     gateway = place.serve()
     talk = place.start("chat", "use dawdle")
     place.gate.reached()
     gateway.kill()
     out, err = talk.communicate(timeout=30)
     assert (talk.returncode, out) == (1, "")
-    told = (
-        "The gateway stopped. The message is kept, and answered after its next start: torana turns show turn_"
-    )
+    told = "The gateway stopped. It answers the message after its next start: torana turns show turn_"
     assert err.startswith(told)
     place.gate.open()
-    assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # behind the one that was kept
+    assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # after the stored message
     assert place.run("chat", given="what did I say first?\n")[1] == "You said: use dawdle\n"
 
 
-def test_what_is_scheduled_without_a_running_gateway_is_told_to_need_one(place: Place) -> None:
+def test_scheduling_without_a_running_gateway_prints_a_notice(place: Place) -> None:
     reminder = "remind me tomorrow at 9 to call Ana"
     code, out, err = place.run("chat", reminder)
-    assert (code, err) == (0, "What is scheduled is said and done only while a gateway runs: torana serve\n")
+    assert (code, err) == (0, "Schedules run only while a gateway runs: torana serve\n")
     assert out.startswith("Scheduled: ")
     place.serve()
     assert place.run("chat", reminder)[2] == ""
 
 
-def test_a_gateway_that_is_gone_is_told_at_every_message(place: Place) -> None:
+def test_missing_gateway_is_reported_for_every_message(place: Place) -> None:
     gateway = place.serve()
     address = read_address(place.data_dir)
     talk = place.start("chat")
@@ -168,7 +166,7 @@ def test_a_gateway_that_is_gone_is_told_at_every_message(place: Place) -> None:
     gateway.wait(30)
     _, err = talk.communicate("2 + 2\n3 + 3\n", timeout=30)
     assert talk.returncode == 1
-    assert err.splitlines() == [f"no gateway answers at {address}: [Errno 111] Connection refused"] * 2
+    assert err.splitlines() == [f"no gateway responds at {address}: [Errno 111] Connection refused"] * 2
 
 
 def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:
@@ -180,7 +178,7 @@ def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:
     assert read_address(place.data_dir) is None
 
 
-def test_a_pipe_that_ends_early_is_no_error(place: Place) -> None:
+def test_closed_output_pipe_prints_no_error(place: Place) -> None:
     talk = place.start("chat", "use dawdle")
     place.gate.reached()
     assert talk.stdout

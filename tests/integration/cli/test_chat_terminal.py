@@ -1,4 +1,4 @@
-"""``torana chat`` at a prompt, on a real terminal."""
+"""``torana chat`` at a prompt on a real terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.integration.cli.conftest import heed_signals
 from tests.waiting import eventually
 
-from torana.store.backup import DATABASE_NAME
+from torana.store.backup.archive import DATABASE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -31,7 +31,7 @@ _STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
 
 
 class Terminal:
-    """A command behind a pseudo-terminal, typed into and read from."""
+    """A command behind a pseudo-terminal, with input and output."""
 
     def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
         self._descriptor = descriptor
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def expect(self, *texts: str) -> str:
-        """Read until one of the texts has come, behind what was expected before; all up to its end."""
+        """Read until one of the texts appears after the previously expected text; return all up to its end."""
         for _ in self._readings():
             for text in texts:
                 if text in self.text:
@@ -52,18 +52,18 @@ class Terminal:
         raise AssertionError
 
     def exit_code(self) -> int:
-        """Read to the end."""
+        """Read to the end, and return the exit code."""
         for _ in self._readings():
             if self._process.poll() is not None:
                 return self._process.returncode
         raise AssertionError
 
     def exit_code_after(self, key: str) -> int:
-        """Press a key, and each second Enter until the command has ended.
+        """Press a key, and press Enter each second until the command has ended.
 
-        A Ctrl-C between the prompt and the wait for a key is not noticed before the line ends or another
-        signal comes (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could break off the
-        end itself.
+        A Ctrl-C between the prompt and the wait for a key is not noticed before the line ends or another signal
+        comes (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could interrupt the
+        shutdown itself.
         """
         pressed_at = 0.0
         for _ in self._readings():
@@ -96,13 +96,13 @@ def _on_its_terminal() -> None:
 
 
 def chat_in(place: Place, **settings: str) -> AbstractContextManager[Terminal]:
-    """``torana chat`` on a terminal."""
+    """Run ``torana chat`` on a terminal."""
     return command_in(place, "chat", **settings)
 
 
 @contextmanager
 def command_in(place: Place, *arguments: str, **settings: str) -> Generator[Terminal]:
-    """``torana`` with these arguments on a terminal."""
+    """Run ``torana`` with these arguments on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "torana", *arguments],
@@ -123,36 +123,41 @@ def command_in(place: Place, *arguments: str, **settings: str) -> Generator[Term
         os.close(ours)
 
 
-def test_a_talk_at_the_prompt(place: Place) -> None:
+def test_chat_at_the_prompt_answers_messages_and_commands(place: Place) -> None:
     with chat_in(place) as terminal:
-        terminal.expect("/new starts a new conversation, /quit or Ctrl-D ends; Ctrl-C leaves an answer.\n> ")
+        terminal.expect(
+            "/new starts a new conversation, /quit or Ctrl-D ends the chat, "
+            "Ctrl-C stops waiting for an answer.\n> "
+        )
         terminal.type("what is 17 % of 2,340\n")
         terminal.expect("17 % of 2,340\n17 % of 2,340 = 397.8\n> ")  # and nothing else in between
         terminal.type("\n/new\n")
         terminal.expect("A new conversation.\n> ")
         terminal.type("what did I say last?\n")
-        terminal.expect("Nothing like that was said earlier in this channel.\n> ")
+        terminal.expect("No earlier message in this channel matches.\n> ")
         terminal.type("/quit\n")
         assert terminal.exit_code() == 0
 
 
-def test_ctrl_c_leaves_an_answer_and_the_talk_goes_on(place: Place) -> None:
+def test_ctrl_c_stops_waiting_and_the_chat_continues(place: Place) -> None:
     with chat_in(place) as terminal:
         terminal.expect("> ")
         terminal.type("use dawdle\n")
         place.gate.reached()
         terminal.type(CTRL_C)
-        terminal.expect("No longer waiting. The answer will be part of the conversation.\n> ")
+        terminal.expect("Stopped waiting. The answer will appear in the conversation.\n> ")
         place.gate.open()
         terminal.type("what did I say first?\n")
-        terminal.expect("You said: use dawdle\ndawdled to the end\n> ")  # and the answer that was left
+        terminal.expect(
+            "You said: use dawdle\ndawdled to the end\n> "
+        )  # and the answer that the user stopped waiting for
         terminal.type("\n")
-        terminal.expect("\n> ")  # once
+        terminal.expect("\n> ")  # only once
         terminal.type("/exit\n")
         assert terminal.exit_code() == 0
 
 
-def test_what_was_scheduled_is_said_before_the_next_prompt(place: Place) -> None:
+def test_reminder_is_printed_before_the_next_prompt(place: Place) -> None:
     place.serve()
     with chat_in(place) as terminal:
         terminal.expect("> ")
@@ -162,7 +167,7 @@ def test_what_was_scheduled_is_said_before_the_next_prompt(place: Place) -> None
         database = place.data_dir / DATABASE_NAME
         with closing(sqlite3.connect(database)) as connection, connection:  # tomorrow has come
             connection.execute("UPDATE schedules SET due_at = created_at, try_at = created_at")
-        code, _, err = place.run("schedules", "add", "look", "--at", "in 2 hours")  # which wakes whoever looks
+        code, _, err = place.run("schedules", "add", "look", "--at", "in 2 hours")  # which wakes the ticker
         assert (code, err) == (0, "")
 
         def heard() -> bool:
@@ -174,11 +179,11 @@ def test_what_was_scheduled_is_said_before_the_next_prompt(place: Place) -> None
         assert terminal.exit_code() == 0
 
 
-def test_a_question_of_a_gateway_that_died_is_asked_again(place: Place) -> None:
+def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
     port, asks = str(place.free_port()), '[{"tool": "calculate", "permission": "ask"}]'
     gateway = place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
     assert gateway.stdout is not None
-    gateway.stdout.readline()  # it says where it listens
+    gateway.stdout.readline()  # its address
     with chat_in(place) as terminal:
         terminal.expect("> ")
         terminal.type("what is 1 + 1\n")
@@ -202,7 +207,7 @@ def test_a_question_of_a_gateway_that_died_is_asked_again(place: Place) -> None:
 
 
 @pytest.mark.parametrize("key", [CTRL_D, CTRL_C], ids=["Ctrl-D", "Ctrl-C"])
-def test_a_key_at_the_prompt_ends_the_talk(place: Place, key: str) -> None:
+def test_ctrl_c_and_ctrl_d_at_the_prompt_end_the_chat(place: Place, key: str) -> None:
     with chat_in(place) as terminal:
         terminal.expect("> ")
         assert terminal.exit_code_after(key) == 0

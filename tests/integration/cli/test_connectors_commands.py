@@ -1,12 +1,12 @@
-"""``torana pair``, ``torana deliveries`` and ``torana connectors``, beside a gateway and without one."""
+"""``torana pair``, ``torana deliveries`` and ``torana connectors``, with and without a running gateway."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from torana.store.backup import DATABASE_NAME
-from torana.store.migrate import migrate
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.migrate import migrate
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
 
 
-#: Where nobody connects, people may be spoken of all the same.
+#: Senders can be named even where no account connects.
 SETTINGS = OPERATOR | {
     "TORANA_CONNECTORS": json.dumps({name: {"enabled": False} for name in ("email", "irc", "telegram")})
 }
-UNASKED = "; nobody of that id has asked for a code, so check the spelling"
+UNASKED = "; no sender with that id has asked for a code, so check the spelling"
 
 
-def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> None:
+def test_sender_is_approved_and_denied_beside_a_gateway(place: Place) -> None:
     place.serve(**SETTINGS)
 
     approved = place.run("pair", "approve", "telegram:12345", "--user", "ana", **OPERATOR)
@@ -31,7 +31,7 @@ def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> No
     code, out, err = place.run("pair", "deny", "telegrm:12345", **OPERATOR)  # the gateway's settings count
     assert (code, out) == (1, "")
     assert err == (
-        "no connector is called 'telegrm'; the settings have email, irc, telegram; did you mean \"telegram\"?\n"
+        "there is no connector 'telegrm'; the settings have email, irc, telegram; did you mean \"telegram\"?\n"
     )
     code, out, err = place.run("pair", "list", "--json", **OPERATOR)
     assert (code, err) == (0, "")
@@ -39,29 +39,29 @@ def test_somebody_is_let_in_and_turned_away_beside_a_gateway(place: Place) -> No
     assert (item["sender"], item["state"], item["user"]) == ("telegram:12345", "denied", None)
     code, out, err = place.run("pair", "approve", "WRONGCDE", **OPERATOR)
     assert (code, out) == (1, "")
-    assert err.startswith("there is no such code")
+    assert err.startswith("the code is unknown or has expired")
 
 
-def test_without_a_gateway_the_database_is_changed_itself(place: Place) -> None:
+def test_pair_changes_the_database_without_a_gateway(place: Place) -> None:
     place.data_dir.mkdir()
     migrate(place.data_dir / DATABASE_NAME)
 
     approved = place.run("pair", "approve", "irc:~ana!a@b", **SETTINGS)
     assert approved == (0, f"irc:~ana!a@b may talk, as irc:~ana!a@b{UNASKED}\n", "")
     code, _, err = place.run("pair", "approve", "telegrm:1")
-    assert (code, err) == (1, "no connector is called 'telegrm'; the settings have none\n")
+    assert (code, err) == (1, "there is no connector 'telegrm'; the settings have none\n")
 
     code, out, _ = place.run("pair", "list")
     assert code == 0
     assert "irc:~ana!a@b" in out
 
 
-def test_where_nothing_is_it_is_said(place: Place) -> None:
+def test_empty_lists_and_unknown_ids_are_reported(place: Place) -> None:
     place.serve(**OPERATOR)
 
     code, out, _ = place.run("pair", "list", **OPERATOR)
-    assert (code, out.startswith("Nobody asked yet.")) == (0, True)
-    assert place.run("deliveries", "list", **OPERATOR)[:2] == (0, "There are none.\n")
+    assert (code, out.startswith("No sender has asked yet.")) == (0, True)
+    assert place.run("deliveries", "list", **OPERATOR)[:2] == (0, "There are no deliveries.\n")
     code, _, err = place.run("deliveries", "retry", "dlv_none", **OPERATOR)
     assert (code, err) == (1, "there is no delivery 'dlv_none'\n")
 

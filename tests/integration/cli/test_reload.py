@@ -1,4 +1,4 @@
-"""What a running gateway takes on of changed settings, and what it does not."""
+"""Changed settings that a running gateway applies, and those that it does not."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ import pytest
 from tests.integration.cli.conftest import heed_signals
 from tests.waiting import eventually
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 
 
 class Files:
-    """The settings file of a place, and what its gateway makes of it."""
+    """The settings file of a place, and the resulting state of its gateway."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def write(self, *lines: str, **accounts: str) -> None:
-        """Name these accounts, each with further lines of its own."""
+        """Write these accounts, each with additional lines."""
         for name, more in accounts.items():
             secret = b64encode(name.encode() * 32).decode()
-            # Told events, it is of use on a gateway that cannot be called.
+            # With events it is useful on a gateway that cannot be called.
             told = 'events = ["turn.failed"]'
             lines += (f"[connectors.{name}]", 'kind = "webhook"', f'secrets = "{secret}"', more, told)
         (self._place.path / "torana.toml").write_text("\n".join(lines))
 
     def active(self, *names: str) -> Mapping[str, Mapping[str, Any]]:
-        """How the accounts stand, once just these are active."""
+        """Wait until exactly these accounts are active, and return their state."""
 
         def look() -> list[Mapping[str, Mapping[str, Any]]]:
             address = read_address(self._place.data_dir)
@@ -50,7 +50,7 @@ class Files:
         return eventually(look)[0]
 
     def logged(self, event: str, count: int = 1) -> Mapping[str, Any]:
-        """The last of so many lines of the log with that event."""
+        """Return the last of this number of log lines with that event."""
 
         def look() -> Mapping[str, Any] | None:
             log = self._place.data_dir / "logs" / "torana.log"
@@ -66,7 +66,7 @@ def files(place: Place) -> Files:
     return Files(place)
 
 
-def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files: Files) -> None:
+def test_sighup_reconnects_only_changed_accounts(place: Place, files: Files) -> None:
     files.write(one="", two="", gone="")
     gateway = place.serve()
     before = files.active("one", "two", "gone")
@@ -74,7 +74,7 @@ def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files:
     files.write(one="", two="per_minute = 7", new="")
     gateway.send_signal(signal.SIGHUP)
 
-    assert files.logged("connectors changed")["accounts"] == ["gone", "new", "two"]
+    assert files.logged("connectors_reloaded")["accounts"] == ["gone", "new", "two"]
     after = files.active("one", "two", "new")
     assert after["one"] == before["one"]
     assert after["two"]["since"] > before["two"]["since"]
@@ -86,19 +86,19 @@ def test_sighup_connects_anew_what_changed_and_nothing_else(place: Place, files:
     assert place.run("pair", "approve", "gone:ana")[0] == 1
 
 
-def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, files: Files) -> None:
+def test_invalid_file_changes_nothing_and_its_errors_are_logged(place: Place, files: Files) -> None:
     files.write(one="", two="")
     gateway = place.serve()
     before = files.active("one", "two")
 
     files.write("drain = -1", one="")
     gateway.send_signal(signal.SIGHUP)
-    (fault,) = files.logged("the settings are faulty; nothing changed")["faults"]
+    (fault,) = files.logged("settings_invalid")["faults"]
     assert fault.startswith("torana.toml:1: drain: -1 is not ")
 
     files.write(one='allow = 7\nsender = "no path"', two='chat = "$UNSET"')
     gateway.send_signal(signal.SIGHUP)
-    faults = files.logged("the settings are faulty; nothing changed", 2)["faults"]
+    faults = files.logged("settings_invalid", 2)["faults"]
     assert [fault.partition(": ")[0] for fault in faults[:-1]] == [
         "torana.toml:4",
         "torana.toml:5",
@@ -109,7 +109,7 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
 
     files.write(one="allow = 7", two="nonsense = 1")
     gateway.send_signal(signal.SIGHUP)
-    faults = files.logged("the settings are faulty; nothing changed", 3)["faults"]
+    faults = files.logged("settings_invalid", 3)["faults"]
     assert [fault.split(": ")[:2] for fault in faults] == [
         ["torana.toml:4", "connectors.one.allow"],
         ["torana.toml:9", "connectors.two.nonsense"],
@@ -118,7 +118,7 @@ def test_a_faulty_file_changes_nothing_and_the_log_has_its_faults(place: Place, 
     assert files.active("one", "two") == before
 
 
-def test_what_wants_a_restart_is_named(place: Place, files: Files) -> None:
+def test_settings_that_need_a_restart_are_logged(place: Place, files: Files) -> None:
     files.write(one="")
     gateway = place.serve()
     files.active("one")
@@ -126,11 +126,11 @@ def test_what_wants_a_restart_is_named(place: Place, files: Files) -> None:
     files.write('persona = "A pirate."', "drain = 1", one="enabled = false")
     gateway.send_signal(signal.SIGHUP)
 
-    assert files.logged("these settings want a restart")["settings"] == ["persona", "drain"]
+    assert files.logged("settings_need_restart")["settings"] == ["persona", "drain"]
     assert files.active() == {}
 
 
-def test_the_command_and_the_variables_of_a_file(place: Place, files: Files) -> None:
+def test_reload_command_reads_variables_from_dotenv(place: Place, files: Files) -> None:
     environ = place.path / ".env"
     environ.write_text("ROOM=$.a")
     files.write(one='chat = "$ROOM"', two="")
@@ -158,9 +158,7 @@ def test_the_command_and_the_variables_of_a_file(place: Place, files: Files) -> 
     )
 
 
-def test_an_account_whose_variable_is_missing_is_refused_alone_until_it_is_there(
-    place: Place, files: Files
-) -> None:
+def test_account_with_an_unset_variable_is_refused_until_it_is_set(place: Place, files: Files) -> None:
     files.write(one='chat = "$ROOM"', two="")
     place.serve()
     files.active("two")
@@ -179,14 +177,10 @@ def test_an_account_whose_variable_is_missing_is_refused_alone_until_it_is_there
     assert files.active("one", "two")["two"]["since"] == two["since"]
 
 
-def test_an_account_whose_platform_calls_is_refused_where_the_gateway_cannot_be_called(
-    place: Place, files: Files
-) -> None:
+def test_webhook_account_is_refused_without_a_hooks_port(place: Place, files: Files) -> None:
     called = ("[connectors.{}]", 'kind = "webhook"', f'secrets = "{b64encode(b"k" * 32).decode()}"')
     early, late = ([line.format(name) for line in called] for name in ("early", "late"))
-    reason = (
-        "connectors.{}: its platform calls the gateway; set TORANA_HOOKS_PORT, which holds from the next start"
-    )
+    reason = "connectors.{}: its platform calls the gateway; set TORANA_HOOKS_PORT and restart the gateway"
     files.write(*early, one="")
     place.serve()
     files.active("one")
@@ -195,9 +189,9 @@ def test_an_account_whose_platform_calls_is_refused_where_the_gateway_cannot_be_
     items = json.loads(place.run("connectors", "list", "--json")[1])["items"]
     found = {item["account"]: (item["state"], item["reason"]) for item in items}
     assert found == {"early": ("refused", reason.format("early")), "one": ("active", None)}
-    assert files.logged("connector refused")["reason"] == reason.format("early")
+    assert files.logged("connector_refused")["reason"] == reason.format("early")
 
-    # The port of the file is not that of the gateway, which has none.
+    # The port in the file is not that of the gateway, which has none.
     files.write(f"hooks_port = {place.free_port()}", *late, one="")
     code, _, told = place.run("connectors", "reload")
     assert code != 0
@@ -214,9 +208,9 @@ class Terminal:
     """A terminal, and the gateway that was started in it."""
 
     def __init__(self, place: Place, before: str) -> None:
-        """``before`` is what the shell does first."""
+        """Start the gateway; the shell executes ``before`` first."""
         self._here, there = pty.openpty()
-        # Who leads a session and has no terminal takes the first that it opens.
+        # A session leader without a terminal takes the first one that it opens.
         line = f'exec < {os.ttyname(there)}; {before} exec "$@"'
         serve = [sys.executable, "-m", "torana", "serve", "--port", str(place.free_port())]
         self.gateway = subprocess.Popen(
@@ -251,20 +245,20 @@ def open_terminal(place: Place) -> Iterator[Callable[[str], Terminal]]:
         terminal.gateway.wait()
 
 
-def test_a_closed_terminal_ends_what_runs_in_it(files: Files, open_terminal: Callable[..., Terminal]) -> None:
+def test_closing_the_terminal_ends_the_gateway(files: Files, open_terminal: Callable[..., Terminal]) -> None:
     files.write(one="")
     terminal = open_terminal()
     files.active("one")
 
     files.write(one="", two="")
-    terminal.gateway.send_signal(signal.SIGHUP)  # the terminal is there: this is somebody's wish
-    assert files.logged("connectors changed")["accounts"] == ["two"]
+    terminal.gateway.send_signal(signal.SIGHUP)  # the terminal exists, so this is a request to reload
+    assert files.logged("connectors_reloaded")["accounts"] == ["two"]
 
     terminal.close()
     assert terminal.gateway.wait(30) == 0
 
 
-def test_under_nohup_a_closed_terminal_ends_nothing(
+def test_closing_the_terminal_under_nohup_reloads_settings(
     files: Files, open_terminal: Callable[..., Terminal]
 ) -> None:
     files.write(one="")
@@ -274,5 +268,5 @@ def test_under_nohup_a_closed_terminal_ends_nothing(
     files.write(one="", two="")
     terminal.close()
 
-    assert files.logged("connectors changed")["accounts"] == ["two"]
+    assert files.logged("connectors_reloaded")["accounts"] == ["two"]
     files.active("one", "two")

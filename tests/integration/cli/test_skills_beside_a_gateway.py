@@ -1,4 +1,4 @@
-"""``torana skills`` while a gateway runs: it is sent what the command fetched, and loads what is approved."""
+"""``torana skills`` while a gateway runs: the gateway receives what the command fetched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 from tests.unit.skills.archives import SKILL
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
@@ -31,7 +31,7 @@ def _source(place: Place) -> Path:
     return folder
 
 
-def test_a_skill_is_installed_approved_updated_and_removed_while_the_gateway_runs(place: Place) -> None:
+def test_skill_is_installed_updated_and_removed_beside_a_gateway(place: Place) -> None:
     place.serve(**OPERATOR)
     source = _source(place)
     code, out, err = place.run("skills", "install", str(source), **OPERATOR)
@@ -50,7 +50,7 @@ def test_a_skill_is_installed_approved_updated_and_removed_while_the_gateway_run
     assert {(entry["principal"], entry["source"]) for entry in entries} == {("operator", "127.0.0.1")}
 
 
-def test_who_approves_is_told_of_a_secret_that_the_running_gateway_lacks(place: Place) -> None:
+def test_approval_warns_about_a_secret_that_the_gateway_lacks(place: Place) -> None:
     place.serve(**OPERATOR)
     front = "name: tea\ndescription: Brews tea.\nmetadata: {torana: {secrets: [KETTLE_KEY]}}"
     (_source(place) / "SKILL.md").write_text(f"---\n{front}\n---\n")
@@ -63,7 +63,7 @@ def test_who_approves_is_told_of_a_secret_that_the_running_gateway_lacks(place: 
     )
 
 
-def test_what_the_gateway_refuses_is_one_line(place: Place) -> None:
+def test_refusal_of_the_gateway_is_one_line(place: Place) -> None:
     place.serve(**OPERATOR)
     source = _source(place)
     (source / "SKILL.md").write_text("no front matter")
@@ -72,7 +72,7 @@ def test_what_the_gateway_refuses_is_one_line(place: Place) -> None:
     assert "front matter" in err
 
 
-def test_without_the_gateways_token_nothing_is_installed(place: Place) -> None:
+def test_installation_needs_the_gateways_token(place: Place) -> None:
     place.serve(**OPERATOR)
     code, _, err = place.run("skills", "install", str(_source(place)))
     assert (code, "set TORANA_GATEWAY_TOKEN" in err) == (1, True)

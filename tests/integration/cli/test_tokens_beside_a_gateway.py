@@ -1,4 +1,4 @@
-"""``torana token`` while a gateway runs: it is asked, and obeys at once."""
+"""``torana token`` while a gateway runs: changes apply at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
@@ -17,7 +17,7 @@ OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
 
 def _made(place: Place, *arguments: str) -> dict[str, Any]:
     code, out, err = place.run("token", *arguments, "--json", **OPERATOR)
-    assert (code, err.partition(" /")[0]) in ((0, ""), (0, "made a new database"))
+    assert (code, err.partition(" /")[0]) in ((0, ""), (0, "created a new database"))
     return json.loads(out)
 
 
@@ -27,7 +27,7 @@ def _status(place: Place, token: dict[str, Any]) -> int:
     return httpx.get(url, headers=headers, timeout=30, trust_env=False).status_code
 
 
-def test_a_token_is_made_rotated_and_revoked_while_the_gateway_runs(place: Place) -> None:
+def test_token_is_created_rotated_and_revoked_beside_a_gateway(place: Place) -> None:
     place.serve(**OPERATOR)
     old = _made(place, "create", "--user", "alice", "--expires", "30d")
     assert (old["user"], _status(place, old)) == ("alice", 200)
@@ -44,13 +44,13 @@ def test_a_token_is_made_rotated_and_revoked_while_the_gateway_runs(place: Place
     assert {(entry["principal"], entry["source"]) for entry in entries} == {("operator", "127.0.0.1")}
 
 
-def test_a_token_that_was_made_before_the_start_is_taken_after_it(place: Place) -> None:
+def test_token_created_before_the_start_is_valid(place: Place) -> None:
     token = _made(place, "create", "--user", "alice")
     place.serve(**OPERATOR)
     assert _status(place, token) == 200
 
 
-def test_a_token_that_cannot_be_is_refused_in_one_line(place: Place) -> None:
+def test_invalid_token_is_refused_in_one_line(place: Place) -> None:
     place.serve(**OPERATOR)
     for options in (
         ("--user", ""),
@@ -64,7 +64,7 @@ def test_a_token_that_cannot_be_is_refused_in_one_line(place: Place) -> None:
     assert json.loads(place.run("token", "list", "--json")[1]) == {"items": []}
 
 
-def test_without_the_gateways_token_nothing_is_made(place: Place) -> None:
+def test_token_creation_needs_the_gateways_token(place: Place) -> None:
     place.serve(**OPERATOR)
     code, out, err = place.run("token", "create", "--scope", "admin")
     assert (code, out) == (1, "")

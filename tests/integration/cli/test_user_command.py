@@ -1,4 +1,4 @@
-"""Export and erasure as a whole: the program in its own process, and every byte that it leaves on the disk."""
+"""Export and erasure with the program in a separate process, checked on every byte on disk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 
-#: What must be nowhere afterwards, in whatever form a text of Ana's takes; and what stays of Ben's.
+#: A text of Ana that must be nowhere afterwards in any form, and a text of Ben that stays.
 MARKER = "zanzibarium"
 OTHER = "kilimanjarium"
 
@@ -48,7 +48,7 @@ Command = tuple[int, str, str]
 
 
 def act(request: ChatRequest) -> Answer:
-    """Call the tool that the message begins with, and repeat what it says."""
+    """Call the tool that the message begins with, and repeat its result."""
     if request.results:
         return "\n".join(request.results)
     word, _, text = request.text.partition(" ")
@@ -62,7 +62,7 @@ def act(request: ChatRequest) -> Answer:
 
 
 class Client:
-    """Talks to the gateway of a place, and to its commands."""
+    """A client of the gateway of a place, and of its commands."""
 
     def __init__(self, place: Place, model: OpenAIStandIn, settings: dict[str, str]) -> None:
         self._place = place
@@ -99,14 +99,14 @@ def client(place: Place) -> Iterator[Client]:
 
 
 def files_with(place: Place, *needles: bytes) -> set[str]:
-    """The files of the data directory that hold one of them in any letters' case."""
+    """Return the files of the data directory that contain one of the texts, ignoring case."""
     files = [file for file in place.data_dir.rglob("*") if file.is_file()]
     found = {file for file in files for needle in needles if needle.lower() in file.read_bytes().lower()}
     return {str(file.relative_to(place.data_dir)) for file in found}
 
 
 def leave_traces(place: Place, client: Client) -> None:
-    """Bring Ana's marker wherever a text of hers can get."""
+    """Write Ana's marker to every place that a text of hers can reach."""
     client.say(f"my code is {MARKER}", channel="room", **{"Idempotency-Key": MARKER})
     client.say(f"and mine is {OTHER}", channel="room", user="ben")
     for number in (1, 2):  # the second supersedes the first
@@ -131,7 +131,7 @@ def leave_traces(place: Place, client: Client) -> None:
     (place.data_dir / "torana.db.before-0003").write_text(f"a copy with {MARKER}")
 
 
-def test_after_the_receipt_no_file_of_the_data_directory_holds_the_text(place: Place, client: Client) -> None:
+def test_erasure_removes_the_text_from_every_file(place: Place, client: Client) -> None:
     leave_traces(place, client)
     before = files_with(place, MARKER.encode())
     assert {"torana.db-wal", "torana.db.before-0003", "logs/torana.log"} <= before
@@ -161,7 +161,7 @@ def test_after_the_receipt_no_file_of_the_data_directory_holds_the_text(place: P
     assert "torana.db" in files_with(place, OTHER.encode())
 
 
-def test_the_log_keeps_what_is_not_the_users(place: Place, client: Client) -> None:
+def test_erasure_keeps_log_lines_of_other_users(place: Place, client: Client) -> None:
     client.say(f"explode {MARKER}", channel="a")
     client.say(f"explode {OTHER}", channel="b", user="ben")
     assert client.run("user", "erase", "ana", "--yes")[0] == 0
@@ -172,7 +172,7 @@ def test_the_log_keeps_what_is_not_the_users(place: Place, client: Client) -> No
     assert "cannot again" in log
 
 
-def test_an_export_is_written_whole_and_for_its_owner_alone(place: Place, client: Client) -> None:
+def test_export_is_complete_and_private(place: Place, client: Client) -> None:
     client.say(f"echo {MARKER}", channel="a", user="ä na")
     client.say(f"save {MARKER}", channel="a", user="ä na")
     code, out, err = client.run("user", "export", "ä na", "-o", "ana.zip")
@@ -190,10 +190,10 @@ def test_an_export_is_written_whole_and_for_its_owner_alone(place: Place, client
         assert archive.read("workspace/notes.txt") == MARKER.encode()
     assert not (place.path / "ana.zip.part").exists()
     code, _, err = client.run("user", "export", "ben", "-o", "ana.zip")
-    assert (code, err) == (1, "ana.zip exists already; name another file\n")
+    assert (code, err) == (1, "ana.zip already exists; name another file\n")
 
 
-def test_erasing_is_asked_for_and_can_be_declined(client: Client) -> None:
+def test_erasure_asks_for_confirmation(client: Client) -> None:
     client.say("echo this", channel="a")
     code, out, _ = client.run("user", "erase", "ana", given="n\n")
     assert code == 1
@@ -203,7 +203,7 @@ def test_erasing_is_asked_for_and_can_be_declined(client: Client) -> None:
     assert '\n  "counts": {\n' in out
 
 
-def test_without_a_gateway_the_commands_say_so(place: Place) -> None:
+def test_commands_without_a_gateway_report_it(place: Place) -> None:
     for arguments in (("user", "erase", "ana", "--yes"), ("user", "export", "ana", "-o", "x.zip")):
         code, out, err = place.run(*arguments)
         assert (code, out) == (1, "")

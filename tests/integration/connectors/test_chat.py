@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torana.connectors.base import Abilities
+from torana.connectors.base import Capabilities
 from torana.testing.chat import Chat
 from torana.testing.connectors import ConnectorContract, Platform
 
@@ -18,4 +18,4 @@ class TestChat(ConnectorContract):
 class TestAskedChat(ConnectorContract):
     @pytest.fixture
     def platform(self) -> Platform:
-        return Chat(Abilities(length=150, repeat="readable"))
+        return Chat(Capabilities(length=150, repeat="readable"))

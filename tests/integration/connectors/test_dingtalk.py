@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.standins.dingtalk import CLIENT, ROBOT, SECRET, DingtalkStandIn
 
-from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.dingtalk import Dingtalk, DingtalkSettings
+from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.platforms.dingtalk import Dingtalk, DingtalkSettings
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
 
 ANA = Place(chat="cid1ana==", reply_to={"user": "staff-ana"})
@@ -109,7 +109,7 @@ class TestHearing:
             fetch = (await line.next()).attachments[0].fetch
             assert fetch is not None
             platform.download_url = url
-            with pytest.raises(Refused, match="no safe address"):
+            with pytest.raises(PermanentError, match="unsafe URL for the file"):
                 await fetch(10)
 
 
@@ -146,7 +146,7 @@ class TestSending:
         platform.permitted, platform.answer_seconds = False, -1
         async with listening(platform) as line:
             await platform.say("hello")
-            with pytest.raises(Refused, match="AccessTokenPermissionDenied"):
+            with pytest.raises(PermanentError, match="AccessTokenPermissionDenied"):
                 await line.connector.send(part("hi", (await line.next()).place))
 
     @pytest.mark.parametrize(
@@ -169,21 +169,21 @@ class TestSending:
             place = (await line.next()).place
             assert "webhook" not in place.reply_to
             kept = Place(chat=place.chat, reply_to={**place.reply_to, "webhook": url, "until": "9" * 14})
-            with pytest.raises(Refused):
+            with pytest.raises(PermanentError):
                 await line.connector.send(part("hi", kept))
 
     def test_dingtalks_own_address_is_kept(self) -> None:
         settings = DingtalkSettings.model_validate({"client_id": CLIENT, "client_secret": SECRET})
-        trusted = Dingtalk(settings)._trusted  # pyright: ignore[reportPrivateUsage]
+        trusted = Dingtalk(settings)._is_trusted_url  # pyright: ignore[reportPrivateUsage]
         assert trusted("https://oapi.dingtalk.com/robot/sendBySession?session=x")
 
     @pytest.mark.parametrize(
         ("answer", "error", "seconds"),
         [
-            ({"processQueryKey": "k", "flowControlledStaffIdList": ["staff-ana"]}, TryLater, None),
-            ({"processQueryKey": "k", "invalidStaffIdList": ["staff-ana"]}, Refused, None),
-            ({"status": 1111, "wait": 5, "source": "x5", "punish": "deny", "uuid": "1"}, TryLater, 300.0),
-            (["no object"], Unsure, None),
+            ({"processQueryKey": "k", "flowControlledStaffIdList": ["staff-ana"]}, RetryLater, None),
+            ({"processQueryKey": "k", "invalidStaffIdList": ["staff-ana"]}, PermanentError, None),
+            ({"status": 1111, "wait": 5, "source": "x5", "punish": "deny", "uuid": "1"}, RetryLater, 300.0),
+            (["no object"], OutcomeUnknown, None),
         ],
     )
     async def test_successes_that_are_none(
@@ -198,11 +198,11 @@ class TestSending:
     @pytest.mark.parametrize(
         ("answer", "error"),
         [
-            ({"errcode": 130101, "errmsg": "send too fast, exceed 20 times per minute"}, TryLater),
-            ({"status": 1111, "wait": 5, "source": "x5", "punish": "deny", "uuid": "1"}, TryLater),
-            ({"errcode": -1, "errmsg": "busy"}, Unsure),
-            ({}, Unsure),
-            ({"errcode": 300001, "errmsg": "session does not exist"}, Refused),
+            ({"errcode": 130101, "errmsg": "send too fast, exceed 20 times per minute"}, RetryLater),
+            ({"status": 1111, "wait": 5, "source": "x5", "punish": "deny", "uuid": "1"}, RetryLater),
+            ({"errcode": -1, "errmsg": "busy"}, OutcomeUnknown),
+            ({}, OutcomeUnknown),
+            ({"errcode": 300001, "errmsg": "session does not exist"}, PermanentError),
         ],
     )
     async def test_the_messages_own_address_refuses_in_its_own_way(
@@ -247,9 +247,9 @@ class TestSending:
         async with listening(platform) as line:
             settings = platform.settings()
         connector = Dingtalk(DingtalkSettings.model_validate({**settings, "api_url": "http://127.0.0.1:9"}))
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await connector.run(line)
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await connector.send(part("hello", ANA))
 
 
@@ -312,7 +312,7 @@ class TestConnection:
     async def test_a_silent_connection_is_probed_and_a_dead_one_left(
         self, platform: DingtalkStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("torana.connectors.long_connection._PROBE", 0.05)
+        monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         line = Signs(connector)
         run = asyncio.create_task(connector.run(line))
@@ -328,7 +328,7 @@ class TestConnection:
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         assert SECRET not in connector.credentials + repr(connector.settings)
         await platform.refuse_login()
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(PermanentError) as raised:
             await connector.run(Line(connector))
         assert SECRET not in str(raised.value)
 

@@ -17,10 +17,10 @@ from aiosmtplib import SMTPException
 from pydantic import ValidationError
 from tests.standins.email import MX, PASSWORD, PEOPLE, Dovecot, MailServer
 
-from torana.connectors.base import Part, Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.email import FILES_LIMIT, Email, EmailSettings
-from torana.connectors.letters import mailbox
-from torana.connectors.letters.mailbox import open_mailbox
+from torana.connectors.base import OutcomeUnknown, Part, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.platforms.email import imap
+from torana.connectors.platforms.email.connector import FILES_LIMIT, Email, EmailSettings
+from torana.connectors.platforms.email.imap import open_mailbox
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 
@@ -101,7 +101,7 @@ async def test_waiting_mail_is_told_by_the_server(platform: MailServer) -> None:
 async def test_a_server_that_cannot_tell_is_asked(
     platform: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "POLL", 0.05)
+    monkeypatch.setattr(imap, "POLL", 0.05)
     platform.imap.on_answer = lambda data: data.replace(b" IDLE", b"")
     asked: list[bytes] = []
 
@@ -241,7 +241,7 @@ async def test_a_forged_sender_is_not_heard(platform: MailServer, caplog: pytest
         await platform.say("really me")
         assert (await line.next()).text == "really me"
         await until_seen(platform, 2)
-    assert "mail_not_heard" in caplog.messages
+    assert "mail_ignored" in caplog.messages
     async with listening(platform, settings(platform, authserv="", trust_from=True)) as line:
         await platform.post(platform.mail("trusted"), envelope="mallory@evil.test")
         assert (await line.next()).text == "trusted"
@@ -300,7 +300,7 @@ async def test_large_mails_are_bounded(platform: MailServer, monkeypatch: pytest
         heard = await line.next()
         assert len(heard.attachments) == FILES_LIMIT
         assert heard.attachments[1].name == "1.txt"
-        monkeypatch.setattr(mailbox, "MAIL_LIMIT", 50_000)
+        monkeypatch.setattr(imap, "MAIL_LIMIT", 50_000)
         await platform.say("too much", file=("a.bin", "application/x", bytes(100_000)))
         heard = await line.next()
         assert heard.text == "too much"
@@ -369,17 +369,17 @@ async def test_a_long_thread_is_named_as_it_is(platform: MailServer) -> None:
 @pytest.mark.parametrize(
     ("command", "answer", "error"),
     [
-        ("mail", "452 4.3.1 full", TryLater),
-        ("mail", "553 5.7.1 not yours", TryLater),
-        ("mail", None, TryLater),
-        ("auth", "535 5.7.8 who?", TryLater),
-        ("auth", "454 4.7.0 later", TryLater),
-        ("rcpt", "421 4.3.2 closing", TryLater),
-        ("rcpt", None, TryLater),
-        ("data", "451 4.3.0 later", TryLater),
-        ("data", "550 5.4.5 daily limit", TryLater),
-        ("data", "554 5.7.1 spam", Refused),
-        ("data", None, Unsure),
+        ("mail", "452 4.3.1 full", RetryLater),
+        ("mail", "553 5.7.1 not yours", RetryLater),
+        ("mail", None, RetryLater),
+        ("auth", "535 5.7.8 who?", RetryLater),
+        ("auth", "454 4.7.0 later", RetryLater),
+        ("rcpt", "421 4.3.2 closing", RetryLater),
+        ("rcpt", None, RetryLater),
+        ("data", "451 4.3.0 later", RetryLater),
+        ("data", "550 5.4.5 daily limit", RetryLater),
+        ("data", "554 5.7.1 spam", PermanentError),
+        ("data", None, OutcomeUnknown),
     ],
 )
 async def test_what_the_server_says_to_a_reply(
@@ -399,14 +399,14 @@ async def test_what_the_server_says_to_a_reply(
 async def test_without_a_server_it_is_tried_later(platform: MailServer) -> None:
     async with listening(platform) as line:
         await platform.smtp.stop()
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await line.connector.send(part("hello", Place(chat=f"ana@{PEOPLE}")))
 
 
 async def test_a_place_that_is_no_address_is_refused(platform: MailServer) -> None:
     connector = Email(EmailSettings.model_validate(platform.settings()))
     for chat in ("ana", f"ana@{PEOPLE}\r\nBcc: bob@{PEOPLE}", f"ana@{PEOPLE}, bob@{PEOPLE}", ""):
-        with pytest.raises(Refused):
+        with pytest.raises(PermanentError):
             await connector.send(part("hello", Place(chat=chat)))
 
 
@@ -434,7 +434,7 @@ async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: p
         return data
 
     async with running(platform) as (_, run):
-        monkeypatch.setattr(mailbox, "TIMEOUT", 0.1)
+        monkeypatch.setattr(imap, "TIMEOUT", 0.1)
         platform.imap.on_command = freeze
         await asyncio.wait({run}, timeout=20)
         with pytest.raises(TimeoutError):
@@ -453,7 +453,7 @@ async def test_a_cancellation_is_not_lost() -> None:
             return "went on"
         return ""
 
-    task = asyncio.create_task(mailbox.cancellable(lose()))
+    task = asyncio.create_task(imap.cancellable(lose()))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -498,7 +498,11 @@ async def test_a_connection_that_waits_shows_signs_of_life(platform: MailServer)
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [("[AUTHENTICATIONFAILED]", Refused), ("[UNAVAILABLE]", TryLater), ("[ALERT] Too many logins:", TryLater)],
+    [
+        ("[AUTHENTICATIONFAILED]", PermanentError),
+        ("[UNAVAILABLE]", RetryLater),
+        ("[ALERT] Too many logins:", RetryLater),
+    ],
 )
 async def test_a_login_is_refused_for_good_or_for_now(
     platform: MailServer, code: str, error: type[Exception]
@@ -514,14 +518,14 @@ async def test_a_login_is_refused_for_good_or_for_now(
 
 async def test_a_login_refused_by_the_other_half_is_told(platform: MailServer) -> None:
     platform.smtp.password = "another"
-    with pytest.raises(Refused, match="SMTP"):
+    with pytest.raises(PermanentError, match="SMTP"):
         async with listening(platform):
             pass
     assert platform.imap.connections == 0
 
 
 async def test_folders(platform: MailServer) -> None:
-    with pytest.raises(Refused, match="No such"):
+    with pytest.raises(PermanentError, match="No such"):
         async with listening(platform, settings(platform, folder="No such")):
             pass
     folder = platform.dovecot.folder(platform.user, ".For the agent")
@@ -541,7 +545,7 @@ async def test_a_server_that_refuses_and_hangs_up_has_refused(platform: MailServ
         return data
 
     platform.imap.on_answer = hang_up
-    with pytest.raises(Refused):
+    with pytest.raises(PermanentError):
         async with listening(platform):
             pass
 
@@ -577,7 +581,7 @@ async def test_the_password_is_in_no_log(platform: MailServer, caplog: pytest.Lo
 async def test_an_endless_line_ends_the_connection(
     platform: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "LINE_LIMIT", 1_000)
+    monkeypatch.setattr(imap, "LINE_LIMIT", 1_000)
     async with running(platform) as (_, run):
         platform.imap.on_answer = lambda data: b"* " + b"x" * 2_000
         with pytest.raises(ConnectionError):
@@ -648,7 +652,7 @@ async def test_without_encryption_nobody_logs_in(platform: MailServer, answer: b
 
     platform.imap.on_command = note
     platform.imap.on_answer = lambda data: data.replace(b"OK Begin TLS negotiation now.\r\n", answer)
-    with pytest.raises(ConnectionError, match="encrypt"):
+    with pytest.raises(ConnectionError, match="does not support STARTTLS"):
         async with listening(platform, encrypted(platform, "starttls", smtp_tls="none")):
             pass
     with pytest.raises(SMTPException, match="STARTTLS"):
@@ -673,7 +677,7 @@ def test_whom_to_believe_has_to_be_said(platform_settings: dict[str, Any]) -> No
 @pytest.mark.parametrize("half", ["imap", "smtp"])
 def test_only_this_machine_is_spoken_to_in_the_clear(platform_settings: dict[str, Any], half: str) -> None:
     for host in ("mail.example.org", "192.0.2.1", "127.0.0.1.example.org"):
-        with pytest.raises(ValidationError, match="in the clear"):
+        with pytest.raises(ValidationError, match="unencrypted"):
             EmailSettings.model_validate(platform_settings | {f"{half}_host": host})
     for host in ("localhost", "127.0.0.2", "::1"):
         EmailSettings.model_validate(platform_settings | {f"{half}_host": host})

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn
 
-from torana.connectors.base import Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.feishu import Feishu, FeishuSettings
+from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.platforms.feishu import Feishu, FeishuSettings
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
 
 CHAT = Place(chat="oc_p2p_ana")
@@ -137,7 +137,7 @@ class TestHearing:
             await platform.tell("file", {"file_key": "file_gone", "file_name": "x"})
             fetch = (await line.next()).attachments[0].fetch
             assert fetch is not None
-            with pytest.raises(Refused, match="234003"):
+            with pytest.raises(PermanentError, match="234003"):
                 await fetch(10)
 
 
@@ -153,7 +153,7 @@ class TestSending:
         async with listening(platform) as line:
             for _ in range(2):
                 platform.refuse_with(99991663, "Invalid access token")
-            with pytest.raises(TryLater):
+            with pytest.raises(RetryLater):
                 await line.connector.send(part("hello", CHAT))
 
     async def test_a_message_taken_back_is_answered_in_its_chat_but_not_beside_its_thread(
@@ -166,7 +166,7 @@ class TestSending:
             await line.connector.send(part("still here", place))
             assert platform.posted[(await platform.shown(1, room=platform.room))[0].id].parent is None
             thread = Place(chat=place.chat, thread="omt_1", reply_to=place.reply_to)
-            with pytest.raises(Refused, match="recalled"):
+            with pytest.raises(PermanentError, match="recalled"):
                 await line.connector.send(part("here", thread))
 
     async def test_only_the_first_part_quotes_what_it_answers(self, platform: FeishuStandIn) -> None:
@@ -213,24 +213,24 @@ class TestSending:
     @pytest.mark.parametrize("code", [99991400, 230020, 230049, 11232])
     async def test_every_kind_of_too_many(self, platform: FeishuStandIn, code: int) -> None:
         async with listening(platform) as line:
-            platform.refuse_with(code, "too many")
-            with pytest.raises(TryLater) as raised:
+            platform.refuse_with(code, "has more than 1000 digits")
+            with pytest.raises(RetryLater) as raised:
                 await line.connector.send(part("hello", CHAT))
             assert raised.value.seconds is None
 
     async def test_no_answer_in_words_is_no_answer(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             platform.refuse_with(0, "a success that is none", status=502)
-            with pytest.raises(Unsure):
+            with pytest.raises(OutcomeUnknown):
                 await line.connector.send(part("hello", CHAT))
 
     async def test_out_of_reach_nothing_was_sent(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             settings = platform.settings()
         connector = Feishu(FeishuSettings.model_validate({**settings, "domain": "http://127.0.0.1:9"}))
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await connector.run(line)
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await connector.send(part("hello", CHAT))
 
 
@@ -257,7 +257,7 @@ class TestConnection:
     async def test_a_silent_connection_is_probed_and_a_dead_one_left(
         self, platform: FeishuStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("torana.connectors.long_connection._PROBE", 0.05)
+        monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Feishu(FeishuSettings.model_validate(platform.settings()))
         line = Signs(connector)
         run = asyncio.create_task(connector.run(line))
@@ -271,7 +271,7 @@ class TestConnection:
 
     async def test_an_app_without_a_bot_is_refused(self, platform: FeishuStandIn) -> None:
         platform.has_bot = False
-        with pytest.raises(Refused, match="Bot"):
+        with pytest.raises(PermanentError, match="Bot"):
             async with listening(platform):
                 pass
 
@@ -279,14 +279,14 @@ class TestConnection:
         connector = Feishu(FeishuSettings.model_validate(platform.settings()))
         assert SECRET not in connector.credentials + repr(connector.settings)
         await platform.refuse_login()
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(PermanentError) as raised:
             await connector.run(Line(connector))
         assert SECRET not in str(raised.value)
 
 
 OFFICIAL_CLIENT = """
 import sys
-import torana.connectors.feishu
+import torana.connectors.platforms.feishu
 assert not [name for name in sys.modules if name.startswith("lark_oapi.api")], "all of the library was loaded"
 import lark_oapi
 from lark_oapi.api.im.v1 import P2ImMessageReceiveV1

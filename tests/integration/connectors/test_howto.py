@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 import torana
-from torana.connectors.door import Admission
-from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account, load, open_connector, read_accounts
+from torana.connectors.runtime.hub import Connectors
+from torana.connectors.runtime.ingress import Admission
 from torana.limits.rates import MessageRates
 from torana.messages import Turn, utc_now
 from torana.people.pairing import Pairing
-from torana.store.audit import Act
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -100,11 +100,9 @@ async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
             admission=Admission(
                 turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
             ),
-            turns=turns,
-            database=database,
             holder="here",
         )
-        ended.append(hub.turn_ended)
+        ended.append(hub.on_turn_ended)
         await hub.start()
         try:
             await ours.say("hello")
@@ -113,12 +111,12 @@ async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
             await pairing.approve(code.rstrip("."), kinds=tables, act=act)
             welcomed = await ours.say("hello again")
             assert (await ours.shown(2))[1].text == "welcome"
-            turn = await turns.heard("ours", welcomed)
+            turn = await turns.reader.find_by_platform_message("ours", welcomed)
             assert turn is not None
             assert turn.user == "ours:ana"
 
             await theirs.say("hello")
-            assert "I do not know you yet" in (await theirs.shown(1))[0].text
+            assert "You are not approved yet" in (await theirs.shown(1))[0].text
         finally:
             await hub.stop()
 

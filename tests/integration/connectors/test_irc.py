@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from tests.standins.irc import ROOM, IrcPlatform
 from tests.standins.servers import PATIENCE, certify, free_port
 
-from torana.connectors import irc
-from torana.connectors.base import Heard, Place, Refused, TryLater, Unsure
-from torana.connectors.irc import Irc, IrcSettings, Message, wrap
-from torana.connectors.splitting import split
+from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater
+from torana.connectors.platforms.irc import connector as irc
+from torana.connectors.platforms.irc.connector import Irc, IrcSettings
+from torana.connectors.platforms.irc.protocol import IrcMessage, wrap
+from torana.connectors.transport.splitting import split
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 
@@ -59,7 +60,7 @@ async def test_a_reply_is_text_and_no_command_whatever_is_in_it(platform: IrcPla
 )
 async def test_a_strange_place_is_written_to_by_nobody(platform: IrcPlatform, chat: str) -> None:
     async with listening(platform) as line:
-        with pytest.raises((Refused, TryLater)):
+        with pytest.raises((PermanentError, RetryLater)):
             await line.connector.send(part("hello", Place(chat=chat)))
         await platform.say("still there?")
         assert (await line.next()).text == "still there?"
@@ -86,19 +87,19 @@ def test_wrapped_lines_fit_and_lose_nothing(text: str, limit: int) -> None:
     lines = wrap(text, limit)
     assert all(0 < len(line.encode(errors="replace")) <= limit for line in lines)
     assert not any(character in line for line in lines for character in "\r\n\0\x01")
-    kept = "".join(irc._CONTROLS.sub("", "".join(text.split())).split())  # pyright: ignore[reportPrivateUsage]
+    kept = "".join(irc.CONTROLS.sub("", "".join(text.split())).split())
     assert "".join("".join(lines).split()) == kept
 
 
 @given(st.text())
 def test_any_line_can_be_read(text: str) -> None:
-    message = Message.parse(text)
+    message = IrcMessage.parse(text)
     assert message.command == message.command.upper()
     assert isinstance(message.param(0) + message.text + message.nick, str)
 
 
 def test_a_line_with_everything_is_taken_apart() -> None:
-    message = Message.parse(r"@account=Ana;x=a\:b\sc\\d;bot :ana!u@h PRIVMSG #Room  :a :b")
+    message = IrcMessage.parse(r"@account=Ana;x=a\:b\sc\\d;bot :ana!u@h PRIVMSG #Room  :a :b")
     assert message.tags == {"account": "Ana", "x": r"a;b c\d", "bot": ""}
     assert (message.nick, message.command, message.params) == ("ana", "PRIVMSG", ("#Room", "a :b"))
 
@@ -194,7 +195,7 @@ async def test_a_channel_that_is_closed_keeps_nobody_from_working(
     settings = {**platform.settings(), "channels": [ROOM, "#Closed", "#locked opener"]}
     async with listening(platform, settings) as line:
         assert "irc_channel_closed" in caplog.text
-        with pytest.raises(Refused, match="#closed is closed to us"):
+        with pytest.raises(PermanentError, match="cannot join #closed"):
             await line.connector.send(part("hello", Place(chat="#closed")))
         owner.write("PRIVMSG #locked :in the locked one")
         assert (await line.next()).place.chat == "#locked"
@@ -211,7 +212,7 @@ async def test_thrown_out_it_writes_later(platform: IrcPlatform) -> None:
         await platform.watcher.saw(f" KICK {ROOM} torana")
         await platform.say("seen?")
         await line.next()
-        with pytest.raises(TryLater, match="not in #room"):
+        with pytest.raises(RetryLater, match="not in #room"):
             await line.connector.send(part("anybody?", Place(chat=ROOM)))
 
 
@@ -231,7 +232,7 @@ async def test_thrown_out_it_comes_back(platform: IrcPlatform, monkeypatch: pyte
 async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: IrcPlatform) -> None:
     platform.watcher.write(f"MODE {ROOM} +m")
     async with listening(platform) as line:
-        with pytest.raises(Refused, match=r"(?i)cannot send"):
+        with pytest.raises(PermanentError, match=r"(?i)cannot send"):
             await line.connector.send(part("hello\n" * 4, Place(chat=ROOM)))
         await platform.say("hello")
         await line.connector.send(part("directly", (await line.next()).place))
@@ -261,7 +262,7 @@ async def test_lines_go_at_the_pace_of_the_server(
         more = [line.connector.send(part("i", place)) for _ in range(20)]
         answers = await asyncio.gather(*more, return_exceptions=True)
         monkeypatch.undo()
-        too_many = [answer for answer in answers if isinstance(answer, TryLater)]  # the queue is not endless
+        too_many = [answer for answer in answers if isinstance(answer, RetryLater)]  # the queue is not endless
         assert 10 <= len(too_many) < 20
         assert all(answer.seconds is not None and 10 < answer.seconds <= 12 for answer in too_many)
 
@@ -282,7 +283,7 @@ async def test_what_waits_to_be_taken_outlives_the_connection(platform: IrcPlatf
     gate, taken = asyncio.Event(), asyncio.Queue[str]()
 
     class Slow(Line):
-        async def hear(self, heard: Heard) -> None:
+        async def hear(self, heard: IncomingMessage) -> None:
             await super().hear(heard)
             await gate.wait()
             taken.put_nowait(heard.text)
@@ -296,7 +297,7 @@ async def test_what_waits_to_be_taken_outlives_the_connection(platform: IrcPlatf
     await line.next()
     await platform.cut()
     async with asyncio.timeout(PATIENCE):
-        while not isinstance(await _outcome(line, place), TryLater):
+        while not isinstance(await _outcome(line, place), RetryLater):
             pass
     gate.set()
     with pytest.raises(ConnectionError):
@@ -307,7 +308,7 @@ async def test_what_waits_to_be_taken_outlives_the_connection(platform: IrcPlatf
 async def _outcome(line: Line, place: Place) -> Exception | None:
     try:
         await line.connector.send(part("hello?", place))
-    except (TryLater, Unsure) as error:
+    except (RetryLater, OutcomeUnknown) as error:
         return error
     return None
 
@@ -324,10 +325,10 @@ async def test_a_dead_line_gives_no_sign_of_life(
                 await signs.get()
         platform.proxy.stall()
         monkeypatch.setattr(irc, "TIMEOUT", 0.05)
-        with pytest.raises(Unsure):  # what was under way has come meanwhile
+        with pytest.raises(OutcomeUnknown):  # what was under way has come meanwhile
             await line.connector.send(part("hello", Place(chat=ROOM)))
         before = signs.qsize()
-        with pytest.raises(Unsure):
+        with pytest.raises(OutcomeUnknown):
             await line.connector.send(part("hello?", Place(chat=ROOM)))
         assert signs.qsize() == before
 
@@ -465,14 +466,14 @@ async def test_an_account_is_a_sender_and_a_machine_is_known() -> None:
 
 async def test_an_account_of_which_no_nick_is_known_is_not_written_to() -> None:
     async with logged_in(Services()) as line:
-        with pytest.raises(Refused, match="nobody is known"):
+        with pytest.raises(PermanentError, match="the nick of ana is unknown"):
             await line.connector.send(part("hello", Place(chat="ana")))
 
 
 async def test_too_early_is_no_refusal() -> None:
     async with logged_in(Services(), channels=["#fast", "#busy"]) as line:
         for chat in ("#fast", "#busy"):
-            with pytest.raises(TryLater):
+            with pytest.raises(RetryLater):
                 await line.connector.send(part("hello", Place(chat=chat)))
         await line.connector.send(part("in time", Place(chat="#fast")))
 
@@ -488,7 +489,7 @@ async def test_a_long_password_is_sent_in_pieces(length: int) -> None:
 async def test_a_wrong_password_of_the_account_is_refused_and_not_told() -> None:
     services = Services()
     services.password = "other"
-    with pytest.raises(Refused, match="SASL authentication failed") as raised:
+    with pytest.raises(PermanentError, match="SASL authentication failed") as raised:
         async with logged_in(services):
             pass
     assert "secret" not in str(raised.value)
@@ -498,7 +499,7 @@ async def test_a_wrong_password_of_the_account_is_refused_and_not_told() -> None
 async def test_a_server_without_accounts_is_not_joined_as_somebody_else(offers: list[str]) -> None:
     services = Services()
     services.offers = offers
-    with pytest.raises(Refused, match="no accounts"):
+    with pytest.raises(PermanentError, match="does not support SASL"):
         async with logged_in(services):
             pass
 
@@ -506,10 +507,10 @@ async def test_a_server_without_accounts_is_not_joined_as_somebody_else(offers: 
 @pytest.mark.parametrize(
     ("goodbye", "error"),
     [
-        ("ERROR :Closing Link: torana[1.2.3.4] (K-Lined)", Refused),
-        (":s 465 torana :You are banned from this server", Refused),
-        (":s 464 torana :Password incorrect", Refused),
-        (":s 432 torana :Erroneous nickname", Refused),
+        ("ERROR :Closing Link: torana[1.2.3.4] (K-Lined)", PermanentError),
+        (":s 465 torana :You are banned from this server", PermanentError),
+        (":s 464 torana :Password incorrect", PermanentError),
+        (":s 432 torana :Erroneous nickname", PermanentError),
         ("ERROR :Trying to reconnect too fast.", ConnectionError),
         ("ERROR", ConnectionError),
         ("x" * 20_000, ValueError),

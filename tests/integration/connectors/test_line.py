@@ -23,9 +23,9 @@ from linebot.v3.webhook import WebhookParser
 from linebot.v3.webhooks import MessageEvent
 from tests.standins.line import BOT, SECRET, TOKEN, LinePlatform, mentioned
 
-from torana.connectors import line as line_module
-from torana.connectors.base import Heard, Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.line import Line, LineSettings
+from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.platforms import line as line_module
+from torana.connectors.platforms.line import LineConnector, LineSettings
 from torana.testing import connectors as testing
 from torana.testing.connectors import ConnectorContract, listening, part
 
@@ -43,7 +43,7 @@ class TestLine(ConnectorContract):
     pass
 
 
-async def heard_of(platform: LinePlatform, line: testing.Line, *events: Any) -> list[Heard]:
+async def heard_of(platform: LinePlatform, line: testing.Line, *events: Any) -> list[IncomingMessage]:
     """What is heard of a call."""
     assert (await platform.call(platform.request(platform.call_of(*events)))).status == 200
     return [line.heard.get_nowait() for _ in range(line.heard.qsize())]
@@ -255,7 +255,7 @@ async def test_a_file_that_is_never_ready_or_gone_is_a_fault(
         fetch = heard.attachments[0].fetch
         assert fetch is not None
         platform.not_yet = 2
-        with pytest.raises(OSError, match="not made the file ready"):
+        with pytest.raises(OSError, match="did not prepare the file in time"):
             await fetch(10)
         platform.files.clear()
         with pytest.raises(OSError, match="404"):
@@ -321,7 +321,7 @@ async def test_a_fault_after_it_was_taken_is_mended_by_the_key(platform: LinePla
         message = part("once", ANA)
         first = await line.connector.send(message)
         platform.answer_next(500, {"message": "Internal Server Error"})
-        with pytest.raises(Unsure):
+        with pytest.raises(OutcomeUnknown):
             await line.connector.send(message)
         assert await line.connector.send(message) == first
         assert len(await platform.shown(1)) == 1
@@ -330,18 +330,23 @@ async def test_a_fault_after_it_was_taken_is_mended_by_the_key(platform: LinePla
 @pytest.mark.parametrize(
     ("status", "body", "raised", "told"),
     [
-        (429, {"message": "You have reached your monthly limit."}, TryLater, "monthly limit"),
+        (429, {"message": "You have reached your monthly limit."}, RetryLater, "monthly limit"),
         (
             400,
             {"message": "Bad", "details": [{"message": "too long", "property": "text"}]},
-            Refused,
+            PermanentError,
             "text: too long",
         ),
-        (403, {"message": "Access to this API is not available for your account"}, Refused, "not available"),
-        (404, None, Refused, "404"),
-        (302, None, Refused, "302"),
-        (503, "<html>", Unsure, "503"),
-        (200, "x" * 1_100_000, Unsure, "TooLarge"),
+        (
+            403,
+            {"message": "Access to this API is not available for your account"},
+            PermanentError,
+            "not available",
+        ),
+        (404, None, PermanentError, "404"),
+        (302, None, PermanentError, "302"),
+        (503, "<html>", OutcomeUnknown, "503"),
+        (200, "x" * 1_100_000, OutcomeUnknown, "TooLarge"),
     ],
 )
 async def test_what_an_answer_means(
@@ -355,14 +360,14 @@ async def test_what_an_answer_means(
 
 
 async def test_a_token_taken_away_ends_the_connection(platform: LinePlatform) -> None:
-    connector = Line(LineSettings.model_validate(platform.settings()))
+    connector = LineConnector(LineSettings.model_validate(platform.settings()))
     line = testing.Line(connector)
     run = asyncio.create_task(connector.run(line))
     await line.is_ready.wait()
     await platform.refuse_login()
-    with pytest.raises(TryLater):
+    with pytest.raises(RetryLater):
         await connector.send(part("hi", ANA))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PermanentError) as refused:
         await run
     assert TOKEN not in repr(refused.value)
     assert (await connector.hook(platform.request(platform.call_of()))).status == 503
@@ -371,7 +376,7 @@ async def test_a_token_taken_away_ends_the_connection(platform: LinePlatform) ->
 async def test_nobody_there_is_later(platform: LinePlatform) -> None:
     async with LinePlatform() as gone:
         settings = gone.settings()
-    with pytest.raises(TryLater):
+    with pytest.raises(RetryLater):
         async with listening(platform, settings):
             pass
 
@@ -383,6 +388,6 @@ async def test_after_a_cut_the_key_makes_one_message_of_two_tries(platform: Line
         message = part("two", ANA)
         try:
             await line.connector.send(message)
-        except Unsure:
+        except OutcomeUnknown:
             await line.connector.send(message)
         assert [one.text for one in await platform.shown(2)] == ["one", "two"]

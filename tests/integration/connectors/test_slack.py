@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from tests.standins.slack import APP_TOKEN, BOT, BOT_TOKEN, BOT_USER, ROOM, SlackStandIn, direct
 
-from torana.connectors import slack as module
-from torana.connectors.base import Heard, Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.slack import Slack, SlackSettings
-from torana.connectors.splitting import split
+from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.platforms import slack as module
+from torana.connectors.platforms.slack import Slack, SlackSettings
+from torana.connectors.transport.splitting import split
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
 
 ANA = Place(chat=direct("ana"))
@@ -52,7 +52,7 @@ async def ending(platform: SlackStandIn, line: Line | None = None) -> BaseExcept
             await run
 
 
-async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str = ANA.chat) -> Heard:
+async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str = ANA.chat) -> IncomingMessage:
     """How the connector tells a message."""
     async with listening(platform) as line:
         platform.post(chat, {"type": "message", "user": platform.person("ana"), "text": ""} | dict(message))
@@ -260,11 +260,11 @@ async def test_a_file_that_is_too_large_is_not_asked_for(platform: SlackStandIn)
     [
         (chunked("x" * 5_000), TooLarge),  # more than was announced
         (web.Response(headers={"Content-Length": "1000000000"}), TooLarge),  # and nothing of it comes
-        (web.Response(status=302, headers={"Location": "?"}), Refused),
-        (web.Response(text="<html>Sign in", content_type="text/html"), Refused),
-        (web.Response(status=404), Refused),
-        (web.Response(status=503), TryLater),
-        (web.Response(status=429, headers={"Retry-After": "9"}), TryLater),
+        (web.Response(status=302, headers={"Location": "?"}), PermanentError),
+        (web.Response(text="<html>Sign in", content_type="text/html"), PermanentError),
+        (web.Response(status=404), PermanentError),
+        (web.Response(status=503), RetryLater),
+        (web.Response(status=429, headers={"Retry-After": "9"}), RetryLater),
     ],
 )
 async def test_a_file_that_is_none(
@@ -278,7 +278,7 @@ async def test_a_file_that_is_none(
         assert fetch is not None
         with pytest.raises(raised) as told:
             await fetch(1_000)
-        if isinstance(told.value, TryLater):
+        if isinstance(told.value, RetryLater):
             assert told.value.seconds == (9.0 if answer.status == 429 else None)
         assert await fetch(1_000) == b"x"
 
@@ -294,7 +294,7 @@ class Slow(Line):
         self.go = asyncio.Event()
         self.error = error
 
-    async def hear(self, heard: Heard) -> None:
+    async def hear(self, heard: IncomingMessage) -> None:
         await self.heard.put(heard)
         if self.broken:
             raise self.error
@@ -366,7 +366,9 @@ async def test_a_connection_that_does_not_end_is_left(
         assert (await line.next()).text == "still here"
 
 
-@pytest.mark.parametrize(("reason", "raised"), [("link_disabled", Refused), ("too_many_websockets", OSError)])
+@pytest.mark.parametrize(
+    ("reason", "raised"), [("link_disabled", PermanentError), ("too_many_websockets", OSError)]
+)
 async def test_a_connection_is_ended_for_good(
     platform: SlackStandIn, reason: str, raised: type[Exception]
 ) -> None:
@@ -417,12 +419,12 @@ async def test_a_connection_without_a_hello_is_left(
 @pytest.mark.parametrize(
     ("body", "status", "raised"),
     [
-        ({"ok": False, "error": "invalid_auth"}, 200, Refused),
-        ({"ok": False, "error": "not_allowed_token_type"}, 200, Refused),
-        ({"ok": False, "error": "ratelimited"}, 429, TryLater),
-        ({"ok": False, "error": "internal_error"}, 200, Unsure),
-        ("<html>", 502, Unsure),
-        ("<html>", 200, Unsure),
+        ({"ok": False, "error": "invalid_auth"}, 200, PermanentError),
+        ({"ok": False, "error": "not_allowed_token_type"}, 200, PermanentError),
+        ({"ok": False, "error": "ratelimited"}, 429, RetryLater),
+        ({"ok": False, "error": "internal_error"}, 200, OutcomeUnknown),
+        ("<html>", 502, OutcomeUnknown),
+        ("<html>", 200, OutcomeUnknown),
     ],
 )
 async def test_what_keeps_it_from_beginning(
@@ -431,12 +433,12 @@ async def test_what_keeps_it_from_beginning(
     platform.answer(method, body, status=status, headers={"Retry-After": "30"})
     error = await ending(platform)
     assert isinstance(error, raised)
-    assert getattr(error, "seconds", None) == (30.0 if raised is TryLater else None)
+    assert getattr(error, "seconds", None) == (30.0 if raised is RetryLater else None)
 
 
 async def test_the_token_of_a_person_is_refused(platform: SlackStandIn) -> None:
     platform.answer("auth.test", {"ok": True, "user_id": "U0ANA", "user": "ana"})
-    assert isinstance(await ending(platform), Refused)
+    assert isinstance(await ending(platform), PermanentError)
 
 
 async def test_a_token_that_is_revoked_ends_it(platform: SlackStandIn) -> None:
@@ -447,11 +449,11 @@ async def test_a_token_that_is_revoked_ends_it(platform: SlackStandIn) -> None:
     await platform.say("hello")
     place = (await line.next()).place
     platform.tokens.remove(BOT_TOKEN)
-    with pytest.raises(Refused):
+    with pytest.raises(PermanentError):
         await connector.send(part("hi", place))
-    with pytest.raises(Refused):
+    with pytest.raises(PermanentError):
         await asyncio.wait_for(run, PATIENCE)
-    with pytest.raises(TryLater):
+    with pytest.raises(RetryLater):
         await connector.send(part("hi", place))
 
 
@@ -478,15 +480,15 @@ async def test_secrets_and_words_are_in_no_log_and_no_error(
 @pytest.mark.parametrize(
     ("code", "status", "raised"),
     [
-        ("channel_not_found", 200, Refused),
-        ("not_in_channel", 200, Refused),
-        ("msg_too_long", 200, Refused),
-        ("of_the_future", 200, Refused),
-        ("of_the_future", 500, Unsure),
-        ("internal_error", 200, Unsure),
-        ("fatal_error", 200, Unsure),
-        ("rate_limited", 200, TryLater),
-        ("service_unavailable", 503, TryLater),
+        ("channel_not_found", 200, PermanentError),
+        ("not_in_channel", 200, PermanentError),
+        ("msg_too_long", 200, PermanentError),
+        ("of_the_future", 200, PermanentError),
+        ("of_the_future", 500, OutcomeUnknown),
+        ("internal_error", 200, OutcomeUnknown),
+        ("fatal_error", 200, OutcomeUnknown),
+        ("rate_limited", 200, RetryLater),
+        ("service_unavailable", 503, RetryLater),
     ],
 )
 async def test_errors_are_what_they_are(
@@ -504,7 +506,7 @@ async def test_a_post_without_an_answer_is_sent_once(platform: SlackStandIn) -> 
         await platform.say("hello")
         message = part("only once", (await line.next()).place)
         platform.lose_answer = True
-        with pytest.raises(Unsure):
+        with pytest.raises(OutcomeUnknown):
             await line.connector.send(message)
         platform.lose_answer = False
         assert len(await platform.shown(1)) == 1
@@ -513,7 +515,7 @@ async def test_a_post_without_an_answer_is_sent_once(platform: SlackStandIn) -> 
 
 async def test_slack_that_is_away_is_tried_later(platform: SlackStandIn) -> None:
     settings = dict(platform.settings()) | {"api_url": "http://127.0.0.1:1/api/"}
-    with pytest.raises(TryLater):
+    with pytest.raises(RetryLater):
         async with listening(platform, settings):
             pass
 
@@ -575,8 +577,8 @@ async def test_an_edit_can_be_found(platform: SlackStandIn) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "raised"),
     [
-        ("<html>", 500, TryLater),
-        ({"ok": False, "error": "missing_scope"}, 200, Refused),
+        ("<html>", 500, RetryLater),
+        ({"ok": False, "error": "missing_scope"}, 200, PermanentError),
         ({"ok": True}, 200, None),
     ],
 )

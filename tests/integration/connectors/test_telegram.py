@@ -15,9 +15,17 @@ from aiohttp import web
 from pydantic import ValidationError
 from tests.standins.telegram import DOWNLOAD_LIMIT, ME, NAME, ROOM, TOKEN, Fault, Json, TelegramStandIn, units
 
-from torana.connectors.base import Heard, Part, Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.splitting import split
-from torana.connectors.telegram import Telegram, TelegramSettings
+from torana.connectors.base import (
+    IncomingMessage,
+    OutcomeUnknown,
+    Part,
+    PermanentError,
+    Place,
+    RetryLater,
+    TooLarge,
+)
+from torana.connectors.platforms.telegram import Telegram, TelegramSettings
+from torana.connectors.transport.splitting import split
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 ROOM_TEXT = str(ROOM)
@@ -51,7 +59,7 @@ class TestReceiving:
         taking, taken = asyncio.Event(), asyncio.Event()
 
         class Slow(Line):
-            async def hear(self, heard: Heard) -> None:
+            async def hear(self, heard: IncomingMessage) -> None:
                 taking.set()
                 await taken.wait()
 
@@ -155,10 +163,10 @@ class TestReceiving:
         await line.is_ready.wait()
         chat = platform.person("ana")["id"]
         await platform.refuse_login()
-        with pytest.raises(TryLater):  # the message is not at fault
+        with pytest.raises(RetryLater):  # the message is not at fault
             await connector.send(to(chat))
         await platform.push({"message": {}})  # the poll returns, and the next one is refused
-        with pytest.raises(Refused, match="@BotFather") as raised:
+        with pytest.raises(PermanentError, match="@BotFather") as raised:
             await run
         assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
@@ -188,7 +196,7 @@ class TestReceiving:
             while True:
                 await connector.send(to(ROOM, "another"))
 
-        with pytest.raises(TryLater, match="ended"):
+        with pytest.raises(RetryLater, match="ended"):
             await send_more()
         assert not run.done()
         go_on.set()
@@ -199,7 +207,7 @@ class TestReceiving:
     async def test_a_limit_of_polls_is_passed_on(self, platform: TelegramStandIn) -> None:
         platform.fails("getUpdates", platform.too_many(33))
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
-        with pytest.raises(TryLater) as raised:
+        with pytest.raises(RetryLater) as raised:
             await connector.run(Line(connector))
         assert raised.value.seconds == 33
 
@@ -273,7 +281,7 @@ class TestReading:
     async def test_another_bot_hears_other_messages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """In private chats each bot counts by itself: what a second one hears was not heard by the first."""
         said: list[str] = []
-        heard: list[Heard] = []
+        heard: list[IncomingMessage] = []
         for bot in (1, 2):
             monkeypatch.setitem(ME, "id", bot)
             async with TelegramStandIn() as platform, listening(platform) as line:
@@ -454,7 +462,7 @@ class TestFiles:
             await platform.say("", file=("a", "text/plain", b"a"))
             (one,) = (await line.next()).attachments
             assert one.fetch is not None
-            with pytest.raises(Refused):
+            with pytest.raises(PermanentError):
                 await one.fetch(100)
 
     async def test_a_file_that_is_gone_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
@@ -462,7 +470,7 @@ class TestFiles:
         (one,) = (await line.next()).attachments
         platform.files.clear()
         assert one.fetch is not None
-        with pytest.raises(Refused, match="wrong file_id"):
+        with pytest.raises(PermanentError, match="wrong file_id"):
             await one.fetch(100)
 
 
@@ -516,11 +524,11 @@ class TestSending:
     @pytest.mark.parametrize(
         ("fault", "becomes"),
         [
-            (Fault(400, "Bad Request: not enough rights to send text messages to the chat"), Refused),
-            (Fault(400, "Bad Request: TOPIC_CLOSED"), Refused),
-            (Fault(403, "Forbidden: bot was kicked from the supergroup chat"), Refused),
-            (Fault(404, "Not Found"), TryLater),
-            (Fault(500, "Internal Server Error"), Unsure),
+            (Fault(400, "Bad Request: not enough rights to send text messages to the chat"), PermanentError),
+            (Fault(400, "Bad Request: TOPIC_CLOSED"), PermanentError),
+            (Fault(403, "Forbidden: bot was kicked from the supergroup chat"), PermanentError),
+            (Fault(404, "Not Found"), RetryLater),
+            (Fault(500, "Internal Server Error"), OutcomeUnknown),
         ],
     )
     async def test_what_becomes_of_a_part(
@@ -542,13 +550,13 @@ class TestSending:
         ],
     )
     async def test_what_cannot_be_shown_is_refused(self, line: Line, wrong: Part, says: str) -> None:
-        with pytest.raises(Refused, match=says):
+        with pytest.raises(PermanentError, match=says):
             await line.connector.send(wrong)
 
     async def test_a_limit_of_edits_is_obeyed(self, platform: TelegramStandIn, line: Line) -> None:
         preview = await line.connector.send(to(ROOM))
         platform.fails("editMessageText", platform.too_many(12))
-        with pytest.raises(TryLater) as raised:
+        with pytest.raises(RetryLater) as raised:
             await line.connector.send(part("changed", Place(chat=ROOM_TEXT), edits=preview))
         assert raised.value.seconds == 12
 
@@ -561,7 +569,7 @@ class TestSending:
             await asyncio.sleep(0)
 
         platform.next["sendMessage"] = [hang_up]
-        with pytest.raises(Unsure) as raised:
+        with pytest.raises(OutcomeUnknown) as raised:
             await line.connector.send(to(ROOM))
         assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
@@ -570,19 +578,19 @@ class TestSending:
             raise web.HTTPOk(text="<html>Please log in to the hotel's network</html>")
 
         platform.next["sendMessage"] = [portal]
-        with pytest.raises(Unsure, match="no answer of the Bot API"):
+        with pytest.raises(OutcomeUnknown, match="not from the Bot API"):
             await line.connector.send(to(ROOM))
 
     async def test_what_was_not_sent_at_all_is_tried_later(self, unused_tcp_port: int) -> None:
         settings = {"token": TOKEN, "api_url": f"http://127.0.0.1:{unused_tcp_port}"}
         connector = Telegram(TelegramSettings.model_validate(settings))
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await connector.send(to(ROOM))
 
     async def test_after_the_end_nothing_is_sent(self, platform: TelegramStandIn) -> None:
         async with listening(platform) as line:
             await line.connector.send(to(ROOM))
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await line.connector.send(to(ROOM))
         assert len(sent(platform)) == 1
 

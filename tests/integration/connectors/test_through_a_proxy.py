@@ -35,19 +35,19 @@ from tests.standins.telegram import TelegramStandIn
 from tests.standins.webhook import Program
 from tests.standins.whatsapp import Meta
 
-from torana.connectors import supervisor
 from torana.connectors.base import Connector, HookRequest, HookResponse
-from torana.connectors.door import Admission
-from torana.connectors.hooks import HooksListener
-from torana.connectors.hub import Connectors
-from torana.connectors.outbox import REPEATED
 from torana.connectors.registry import Account
-from torana.connectors.supervisor import Status
+from torana.connectors.runtime import supervisor
+from torana.connectors.runtime.callback_listener import HooksListener
+from torana.connectors.runtime.hub import Connectors
+from torana.connectors.runtime.ingress import Admission
+from torana.connectors.runtime.outbox import REPEATED
+from torana.connectors.runtime.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.messages import Turn
 from torana.people.pairing import Pairing
-from torana.store import tables
-from torana.store.database import Database
+from torana.store.engine import tables
+from torana.store.engine.database import Database
 from torana.testing.connectors import Hook
 from torana.turns import Turns
 
@@ -67,7 +67,7 @@ class Way:
     platform: type[HttpPlatform]
     is_hook: bool = False
     #: The connector's timeouts, shorter than they are.
-    hurry: Mapping[str, float]
+    hurry: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __str__(self) -> str:
         name = self.platform.connector.__name__.lower()
@@ -78,8 +78,8 @@ CALLED = (LinePlatform, Meta, Program)
 WAYS = [
     Way(platform=TelegramStandIn, hurry={"_POLL": 1, "_PATIENCE": 1.0, "_SETTLE": 0.5}),
     Way(platform=SlackStandIn, hurry={"_PATIENCE": 1.0, "_GREETING": 1.0, "_PROBE": 0.5}),
-    Way(platform=FeishuStandIn, hurry={"_SECONDS": 1.0}),
-    Way(platform=DingtalkStandIn, hurry={"_SECONDS": 1.0}),
+    Way(platform=FeishuStandIn),
+    Way(platform=DingtalkStandIn),
     Way(platform=DiscordStandIn, hurry={"_PATIENCE": 1.0}),
     *(Way(platform=one, hurry={"_TIMEOUT": 1.0}) for one in CALLED),
     *(Way(platform=one, hurry={"_TIMEOUT": 1.0}, is_hook=True) for one in CALLED),
@@ -274,7 +274,7 @@ async def talk(
     model = FunctionModel(stream_function=_echo)
 
     def tell(turn: Turn) -> None:
-        hub.turn_ended(turn)
+        hub.on_turn_ended(turn)
 
     turns = open_turns(model, database=database, clock=clock, ended=tell)
     async with way.platform() as platform:
@@ -292,10 +292,7 @@ async def talk(
                 database=database,
                 clock=clock,
             ),
-            turns=turns,
-            database=database,
             holder="here",
-            clock=clock,
             told=statuses.append,
             open_=connect,
             pause=pause,
@@ -334,7 +331,8 @@ def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     module = way.platform.connector.__module__
     for name, seconds in way.hurry.items():
         monkeypatch.setattr(f"{module}.{name}", seconds)
-    monkeypatch.setattr("torana.connectors.long_connection._PROBE", 0.5)
+    monkeypatch.setattr("torana.connectors.transport.app_client._SECONDS", 1.0)
+    monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.5)
     abilities = way.platform.connector.abilities
     if abilities.quiet is not None:
         monkeypatch.setattr(way.platform.connector, "abilities", replace(abilities, quiet=3.0))

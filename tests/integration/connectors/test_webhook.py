@@ -16,8 +16,8 @@ import pytest
 from pydantic import ValidationError
 from tests.standins.webhook import SECRET, Program
 
-from torana.connectors.base import HookRequest, Place, Refused, TryLater, Unsure
-from torana.connectors.webhook import WebhookSettings
+from torana.connectors.base import HookRequest, OutcomeUnknown, PermanentError, Place, RetryLater
+from torana.connectors.platforms.webhook import WebhookSettings
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 NEW = "whsec_" + base64.b64encode(b"the other secret, which is newer").decode()
@@ -263,21 +263,21 @@ async def sent(platform: Program, line: Line) -> str:
 @pytest.mark.parametrize(
     ("status", "headers", "error", "seconds"),
     [
-        (400, {}, Refused, None),
-        (404, {}, Refused, None),
-        (410, {"Retry-After": "5"}, Refused, None),
-        (408, {}, Unsure, None),
-        (409, {}, Unsure, None),
-        (425, {}, Unsure, None),
-        (429, {}, TryLater, None),
-        (429, {"Retry-After": "120"}, TryLater, 120.0),
-        (429, {"Retry-After": "soon"}, TryLater, None),
-        (429, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}, TryLater, 0.0),
-        (503, {"Retry-After": "3"}, TryLater, 3.0),
-        (503, {}, Unsure, None),
-        (500, {"Retry-After": "3"}, Unsure, None),
-        (302, {"Location": "/replies"}, Refused, None),
-        (307, {"Location": "/replies"}, Refused, None),
+        (400, {}, PermanentError, None),
+        (404, {}, PermanentError, None),
+        (410, {"Retry-After": "5"}, PermanentError, None),
+        (408, {}, OutcomeUnknown, None),
+        (409, {}, OutcomeUnknown, None),
+        (425, {}, OutcomeUnknown, None),
+        (429, {}, RetryLater, None),
+        (429, {"Retry-After": "120"}, RetryLater, 120.0),
+        (429, {"Retry-After": "soon"}, RetryLater, None),
+        (429, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}, RetryLater, 0.0),
+        (503, {"Retry-After": "3"}, RetryLater, 3.0),
+        (503, {}, OutcomeUnknown, None),
+        (500, {"Retry-After": "3"}, OutcomeUnknown, None),
+        (302, {"Location": "/replies"}, PermanentError, None),
+        (307, {"Location": "/replies"}, PermanentError, None),
     ],
 )
 async def test_what_an_answer_means(
@@ -294,7 +294,7 @@ async def test_what_an_answer_means(
 async def test_a_time_to_wait_may_be_a_date(platform: Program) -> None:
     async with listening(platform) as line:
         platform.answer_next(503, headers={"Retry-After": formatdate(time.time() + 3_600, usegmt=True)})
-        with pytest.raises(TryLater) as raised:
+        with pytest.raises(RetryLater) as raised:
             await sent(platform, line)
         assert raised.value.seconds is not None
         assert 3_500 < raised.value.seconds <= 3_601
@@ -309,10 +309,10 @@ async def test_nobody_there_is_later_and_nobody_to_tell_is_final(platform: Progr
     async with Program() as gone:
         url = f"{gone.url}/replies"
     async with listening(platform, {**platform.settings(), "reply_url": url}) as line:
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLater):
             await sent(platform, line)
     async with listening(platform, {"secrets": SECRET}) as line:
-        with pytest.raises(Refused, match="reply_url"):
+        with pytest.raises(PermanentError, match="reply_url"):
             await sent(platform, line)
 
 

@@ -14,8 +14,16 @@ from aiohttp import web
 from pydantic import ValidationError
 from tests.standins.whatsapp import NUMBER, TOKEN, WORD, Meta, error
 
-from torana.connectors.base import Heard, HookRequest, Place, Refused, TooLarge, TryLater, Unsure
-from torana.connectors.whatsapp import Whatsapp, WhatsappSettings
+from torana.connectors.base import (
+    HookRequest,
+    IncomingMessage,
+    OutcomeUnknown,
+    PermanentError,
+    Place,
+    RetryLater,
+    TooLarge,
+)
+from torana.connectors.platforms.whatsapp import Whatsapp, WhatsappSettings
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 ANA = Place(chat="15550000000")
@@ -32,7 +40,7 @@ class TestWhatsapp(ConnectorContract):
     pass
 
 
-async def heard_of(platform: Meta, line: Line, *messages: dict[str, Any], **more: Any) -> list[Heard]:
+async def heard_of(platform: Meta, line: Line, *messages: dict[str, Any], **more: Any) -> list[IncomingMessage]:
     """What is heard of a call."""
     answer = await platform.call(platform.request(platform.event(*messages, **more)))
     assert answer.status == 200
@@ -246,17 +254,17 @@ async def test_typing_marks_the_message_as_read(platform: Meta) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "raised"),
     [
-        (400, 131047, Refused),
-        (400, 131026, Refused),
-        (400, 100, Refused),
-        (403, 10, Refused),
-        (400, 80007, TryLater),
-        (400, 131056, TryLater),
-        (400, 131048, TryLater),
-        (429, 130429, TryLater),
-        (400, 4, TryLater),
-        (500, 131000, Unsure),
-        (503, 2, Unsure),
+        (400, 131047, PermanentError),
+        (400, 131026, PermanentError),
+        (400, 100, PermanentError),
+        (403, 10, PermanentError),
+        (400, 80007, RetryLater),
+        (400, 131056, RetryLater),
+        (400, 131048, RetryLater),
+        (429, 130429, RetryLater),
+        (400, 4, RetryLater),
+        (500, 131000, OutcomeUnknown),
+        (503, 2, OutcomeUnknown),
     ],
 )
 async def test_what_a_code_means(platform: Meta, status: int, code: int, raised: type[Exception]) -> None:
@@ -269,13 +277,13 @@ async def test_what_a_code_means(platform: Meta, status: int, code: int, raised:
 @pytest.mark.parametrize(
     ("status", "body", "raised"),
     [
-        (200, "<html>", Unsure),
-        (200, {"messages": []}, Unsure),
-        (200, "x" * 1_100_000, Unsure),
-        (502, "<html>", Unsure),
-        (404, None, Refused),
-        (302, {}, Refused),
-        (429, [], TryLater),
+        (200, "<html>", OutcomeUnknown),
+        (200, {"messages": []}, OutcomeUnknown),
+        (200, "x" * 1_100_000, OutcomeUnknown),
+        (502, "<html>", OutcomeUnknown),
+        (404, None, PermanentError),
+        (302, {}, PermanentError),
+        (429, [], RetryLater),
     ],
 )
 async def test_answers_of_another_shape(
@@ -294,16 +302,16 @@ async def test_a_token_taken_away_ends_the_connection(platform: Meta) -> None:
     run = asyncio.create_task(connector.run(line))
     await line.is_ready.wait()
     await platform.refuse_login()
-    with pytest.raises(TryLater) as later:
+    with pytest.raises(RetryLater) as later:
         await connector.send(part("hi", ANA))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PermanentError) as refused:
         await run
     assert TOKEN not in f"{later.value!r} {refused.value!r}"
     assert (await connector.hook(platform.request(platform.event()))).status == 503
 
 
 async def test_the_number_of_another_is_refused(platform: Meta) -> None:
-    with pytest.raises(Refused, match="does not exist"):
+    with pytest.raises(PermanentError, match="does not exist"):
         async with listening(platform, {**platform.settings(), "phone_number_id": "1"}):
             pass
 
@@ -325,7 +333,7 @@ async def test_the_token_is_shown_to_meta_alone(platform: Meta) -> None:
             (heard,) = await heard_of(platform, line, platform.message("image", content))
             fetch = heard.attachments[0].fetch
             assert fetch is not None
-            with pytest.raises(OSError, match="not where Meta keeps files"):
+            with pytest.raises(OSError, match="not on a host of Meta"):
                 await fetch(1_000)
 
 
@@ -349,14 +357,14 @@ async def test_a_file_that_is_gone_is_a_fault(platform: Meta) -> None:
         (heard,) = await heard_of(platform, line, platform.message("image", named))
         fetch = heard.attachments[0].fetch
         assert fetch is not None
-        with pytest.raises(Refused, match="does not exist"):
+        with pytest.raises(PermanentError, match="does not exist"):
             await fetch(1_000)
 
 
 async def test_nobody_there_is_later(platform: Meta) -> None:
     async with Meta() as gone:
         settings = gone.settings()
-    with pytest.raises(TryLater):
+    with pytest.raises(RetryLater):
         async with listening(platform, settings):
             pass
 

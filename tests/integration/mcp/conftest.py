@@ -1,4 +1,4 @@
-"""MCP servers, real ones and a hostile one, behind the real agent."""
+"""MCP servers, real and hostile, behind the real agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from torana.tools.mcp.toolset import McpToolset
 from torana.turns import Turns
 
 Start = Callable[..., Awaitable[McpServers]]
-#: ``await ask(servers, ("name", {…}))`` calls the tool in a turn, and gives what the model was told.
+#: ``await ask(servers, ("name", {…}))`` calls the tool in a turn, and returns the result that the model
+#: receives.
 Ask = Callable[..., Coroutine[Any, Any, str]]
 
 
@@ -54,10 +55,10 @@ async def start(tmp_path: Path) -> AsyncGenerator[Start]:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """``hostile("trick", …)``: the settings of a hostile server."""
+    """``hostile("trick", …)`` returns the settings of a hostile server."""
 
     def make(trick: str = "", **settings: Any) -> dict[str, Any]:
-        # -P: beside it lies a module of the name of one of the standard library.
+        # -P: a module beside it has the name of one of the standard library.
         arguments = ["-P", hostile_mcp.__file__, trick, str(tmp_path / "state")]
         return {
             "command": sys.executable,
@@ -73,13 +74,13 @@ def hostile(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def ask(
     open_agent: Callable[..., TurnAgent], open_turns: Callable[..., Turns], message: Callable[..., Inbound]
 ) -> Ask:
-    """See ``Ask``."""
+    """Calls tools; see ``Ask``."""
 
     async def call(servers: McpServers, *calls: tuple[str, dict[str, Any]]) -> str:
         parts = [ToolCallPart(name, arguments) for name, arguments in calls]
         model = ScriptedModel(parts, "done")
         turns = open_turns(agent=open_agent(model, McpToolset(servers)))
-        turn = await turns.ended(await turns.accept(message("go", channel=None)))
+        turn = await turns.reader.wait_for_end(await turns.accept(message("go", channel=None)))
         assert turn.state == "completed", turn.failure
         told = model.requests[-1].messages[-1].parts
         return "\n".join(str(part.content) for part in told if isinstance(part, ToolReturnPart))
@@ -88,18 +89,18 @@ def ask(
 
 
 async def tried(servers: McpServers) -> None:
-    """Wait until it is known of each server whether it can be had."""
+    """Wait until the state of each server is known."""
     await asyncio.gather(*(one.tried.wait() for one in servers.supervisors.values()))
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so; the test's own time limit ends it."""
+    """Wait until a condition holds; the test's own time limit ends the wait."""
     while not condition():  # noqa: ASYNC110 - what is waited for is in other processes
         await asyncio.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs."""
+    """Return whether a process runs."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     return False

@@ -1,4 +1,4 @@
-"""A hostile MCP server over HTTP: the gateway stays well, and says what happened."""
+"""A hostile MCP server over HTTP: the gateway stays healthy and reports the problem."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tests.integration.mcp.conftest import Ask, Start
 from tests.standins.hostile_mcp import TOOLS, Hostile, serving_http
 
+from torana.api.schemas.mcp import McpDetailsBody
 from torana.tools.mcp.servers import McpServers
 
 
@@ -36,27 +37,28 @@ def bad(url: str, **settings: Any) -> dict[str, Any]:
 
 
 def status(servers: McpServers) -> dict[str, Any]:
-    return servers.listed()[0]
+    (supervisor,) = servers.supervisors.values()
+    return McpDetailsBody.from_supervisor(supervisor).model_dump(mode="json")
 
 
-async def test_a_result_of_100_mb_is_not_taken_and_the_connection_holds(
+async def test_oversized_result_is_refused_and_the_connection_stays(
     start: Start, ask: Ask, address: str
 ) -> None:
     servers = await start(bad=bad(address))
 
-    assert "the answer has more than 2 MiB" in await ask(servers, ("bad_big", {}))
+    assert "the response has more than 2 MiB" in await ask(servers, ("bad_big", {}))
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
     assert status(servers)["connections"] == 1
 
 
-async def test_an_event_of_100_mb_is_not_taken(start: Start, ask: Ask, events: str) -> None:
+async def test_oversized_event_is_refused(start: Start, ask: Ask, events: str) -> None:
     servers = await start(bad=bad(events))
 
-    assert "Whether it did something is unknown" in await ask(servers, ("bad_big", {}))
+    assert "The outcome is unknown" in await ask(servers, ("bad_big", {}))
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
 
 
-async def test_parameters_without_end_are_not_parsed(
+async def test_endless_header_parameters_are_not_parsed(
     start: Start, ask: Ask, server: Hostile, events: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The standard library's parser takes seconds for them."""
@@ -79,7 +81,7 @@ async def test_parameters_without_end_are_not_parsed(
     assert (set(parsed), set(cookies)) == ({"text/event-stream"}, {None})
 
 
-async def test_progress_does_not_buy_time(start: Start, ask: Ask, events: str) -> None:
+async def test_progress_does_not_extend_the_timeout(start: Start, ask: Ask, events: str) -> None:
     servers = await start(bad=bad(events, timeout=3))
 
     assert "did not answer within 3 s" in await ask(servers, ("bad_progress", {}))
@@ -94,7 +96,7 @@ async def test_progress_does_not_buy_time(start: Start, ask: Ask, events: str) -
         ("bomb", "compressed"),
     ],
 )
-async def test_one_that_cannot_be_had_tells_why(
+async def test_unavailable_server_is_reported_with_a_reason(
     start: Start, server: Hostile, address: str, trick: str, reason: str
 ) -> None:
     server.trick = trick
@@ -106,7 +108,7 @@ async def test_one_that_cannot_be_had_tells_why(
     assert "wrong-one" not in str(status(servers))
 
 
-async def test_its_headers_go_with_every_request(
+async def test_headers_are_sent_with_every_request(
     start: Start, ask: Ask, server: Hostile, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY", "right")

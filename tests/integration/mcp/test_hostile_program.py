@@ -1,4 +1,4 @@
-"""A hostile MCP server over its pipes: the gateway stays well, and says what happened."""
+"""A hostile MCP server over pipes: the gateway stays healthy and reports the problem."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pydantic_ai.messages import ToolCallPart
 from tests.integration.mcp.conftest import Ask, Start, is_alive, until
 
 from torana.agent import TurnAgent
+from torana.api.schemas.mcp import McpDetailsBody
 from torana.errors import Conflict
 from torana.messages import Inbound, utc_now
-from torana.models.builtin.telling import failure_for_people
-from torana.store.audit import Act
+from torana.models.builtin.rewording import failure_for_people
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
@@ -30,26 +31,24 @@ Hostile = Callable[..., dict[str, Any]]
 
 
 def record(servers: McpServers, name: str = "bad") -> dict[str, Any]:
-    return next(one for one in servers.listed() if one["server"] == name)
+    return McpDetailsBody.from_supervisor(servers.supervisors[name]).model_dump(mode="json")
 
 
 def offered(servers: McpServers) -> list[str]:
     return [tool["name"] for tool in record(servers)["offered"]]
 
 
-async def test_of_ten_thousand_tools_so_many_are_offered_as_a_model_can_take(
-    start: Start, hostile: Hostile, ask: Ask
-) -> None:
+async def test_number_of_offered_tools_is_limited(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile("many"))
 
     assert len(offered(servers)) == 64
     reasons = {one["reason"] for one in record(servers)["leftOut"]}
-    assert "the list goes on; the rest was not read" in reasons
+    assert "the list is too long; the rest was not read" in reasons
     assert "the server has more than 64 tools; choose with include" in reasons
     assert "hello" in await ask(servers, ("bad_tool_63", {"text": "hello"}))
 
 
-async def test_the_model_is_told_which_server_is_missing(
+async def test_missing_servers_are_named_in_the_instructions(
     start: Start,
     open_agent: Callable[..., TurnAgent],
     open_turns: Callable[..., Turns],
@@ -59,20 +58,20 @@ async def test_the_model_is_told_which_server_is_missing(
     model = ScriptedModel("It is not there.")
     turns = open_turns(agent=open_agent(model, McpToolset(servers)))
 
-    await turns.ended(await turns.accept(message("go")))
+    await turns.reader.wait_for_end(await turns.accept(message("go")))
 
-    assert "not connected at the moment, and their tools missing: bad" in str(
+    assert "not connected at the moment, so their tools are missing: bad" in str(
         model.requests[0].info.instructions
     )
 
 
-async def test_chosen_tools_come_before_the_bound(start: Start, hostile: Hostile) -> None:
+async def test_included_tools_are_chosen_before_the_limit(start: Start, hostile: Hostile) -> None:
     servers = await start(bad=hostile("many", include=["tool_900"]))
 
     assert offered(servers) == ["bad_tool_900"]
 
 
-async def test_a_list_without_end_is_not_read_to_its_end(start: Start, hostile: Hostile) -> None:
+async def test_endless_tool_list_is_read_in_part(start: Start, hostile: Hostile) -> None:
     servers = await start(bad=hostile("endless"))
 
     assert len(offered(servers)) == 20
@@ -81,11 +80,11 @@ async def test_a_list_without_end_is_not_read_to_its_end(start: Start, hostile: 
 @pytest.mark.parametrize(
     ("trick", "state", "reason"),
     [
-        ("dies", "backing_off", "it ended with exit code 1; its last words: there is no database"),
+        ("dies", "backing_off", "it ended with exit code 1; its last error output: there is no database"),
         ("broken", "backing_off", "ValidationError"),
     ],
 )
-async def test_a_server_that_cannot_be_had_fails_no_turn(
+async def test_unavailable_server_does_not_fail_a_turn(
     start: Start, hostile: Hostile, ask: Ask, trick: str, state: str, reason: str
 ) -> None:
     servers = await start(bad=hostile(trick))
@@ -96,21 +95,21 @@ async def test_a_server_that_cannot_be_had_fails_no_turn(
     assert "Unknown tool name" in await ask(servers, ("bad_echo", {}))
 
 
-async def test_a_program_that_is_not_there_is_named(start: Start) -> None:
+async def test_missing_program_is_reported(start: Start) -> None:
     servers = await start(bad={"command": "no-such-program"})
 
     assert record(servers)["state"] == "refused"
     assert "there is no program no-such-program" in record(servers)["reason"]
 
 
-async def test_a_server_that_never_greets_holds_up_no_turn(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_silent_server_does_not_delay_a_turn(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(wait=False, bad=hostile("deaf"))
 
     assert "Unknown tool name" in await ask(servers, ("bad_echo", {}))
     assert record(servers)["state"] == "starting"
 
 
-async def test_a_crash_in_the_middle_of_a_call_is_told_and_the_server_comes_back(
+async def test_crash_during_a_call_is_reported_and_the_server_restarted(
     start: Start, hostile: Hostile, ask: Ask
 ) -> None:
     servers = await start(bad=hostile())
@@ -119,24 +118,24 @@ async def test_a_crash_in_the_middle_of_a_call_is_told_and_the_server_comes_back
     await until(lambda: record(servers)["connections"] == 2)
 
     assert "ended during the call" in told or "Connection closed" in told
-    assert "Whether it did something is unknown" in told
+    assert "The outcome is unknown" in told
     assert "again" in await ask(servers, ("bad_echo", {"text": "again"}))
     assert record(servers)["failedCalls"] == 1
 
 
-async def test_a_call_without_an_answer_ends_and_the_server_is_told(
+async def test_unanswered_call_times_out_and_is_cancelled_at_the_server(
     start: Start, hostile: Hostile, ask: Ask, tmp_path: Path
 ) -> None:
     servers = await start(bad=hostile(timeout=0.3))
 
     told = await ask(servers, ("bad_hang", {}))
 
-    assert "did not answer within 0.3 s. Whether it did something is unknown" in told
+    assert "did not answer within 0.3 s. The outcome is unknown" in told
     await until(lambda: "cancelled" in (tmp_path / "state").read_text())
     assert "again" in await ask(servers, ("bad_echo", {"text": "again"}))
 
 
-async def test_who_cancels_a_turn_cancels_the_call(
+async def test_cancelling_a_turn_cancels_its_call(
     start: Start,
     hostile: Hostile,
     tmp_path: Path,
@@ -152,11 +151,11 @@ async def test_who_cancels_a_turn_cancels_the_call(
 
     await turns.cancel(turn.owner, turn.id)
 
-    assert (await turns.ended(turn)).state == "cancelled"
+    assert (await turns.reader.wait_for_end(turn)).state == "cancelled"
     await until(lambda: "cancelled" in state.read_text())
 
 
-async def test_a_tool_that_is_not_allowed_waits_for_a_yes(
+async def test_tool_without_permission_waits_for_approval(
     start: Start,
     hostile: Hostile,
     tmp_path: Path,
@@ -168,7 +167,9 @@ async def test_a_tool_that_is_not_allowed_waits_for_a_yes(
     model = ScriptedModel([_call("bad_echo", text="hello")], "done")
     turns = open_turns(agent=open_agent(model, McpToolset(servers)))
     turn = await turns.accept(message("go"))
-    question = await anext(event async for event in turns.events(turn) if event.type == "approval.required")
+    question = await anext(
+        event async for event in turns.reader.events(turn) if event.type == "approval.required"
+    )
     assert question.data["tool"] == "bad_echo"
     assert not (tmp_path / "state").exists()
 
@@ -176,18 +177,18 @@ async def test_a_tool_that_is_not_allowed_waits_for_a_yes(
     choice = Choice(approve=True)
     await turns.approvals.decide(turn.owner, turn.id, question.data["callId"], choice, act)
 
-    assert (await turns.ended(turn)).state == "completed"
+    assert (await turns.reader.wait_for_end(turn)).state == "completed"
     assert (tmp_path / "state").read_text() == "call echo\n"
 
 
-async def test_rubbish_between_messages_is_passed_over(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_invalid_lines_between_messages_are_ignored(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 
     assert "after the rubbish" in await ask(servers, ("bad_garbage", {}))
     assert record(servers)["connections"] == 1
 
 
-async def test_progress_does_not_buy_time(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_progress_does_not_extend_the_timeout(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile(timeout=1), good=hostile())
 
     told = await ask(servers, ("bad_progress", {}), ("good_echo", {"text": "well"}))
@@ -196,34 +197,34 @@ async def test_progress_does_not_buy_time(start: Start, hostile: Hostile, ask: A
     assert "well" in told
 
 
-async def test_a_result_of_100_mb_is_not_taken(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_oversized_result_is_refused(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     told = await ask(servers, ("bad_big", {}))
 
-    assert "Whether it did something is unknown" in told
+    assert "The outcome is unknown" in told
     await until(lambda: record(servers)["state"] == "backing_off")
     assert record(servers)["reason"] == "it sent a message of more than 2 MiB"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KiB
 
 
-async def test_what_it_asks_of_us_is_refused(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_requests_of_the_server_are_refused(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 
     assert "not supported" in await ask(servers, ("bad_sample", {}))
 
 
-async def test_failures_and_nonsense_are_told(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_errors_and_invalid_results_are_reported(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 
     told = await ask(servers, ("bad_refuse", {}))
-    assert "tells of an error (its words, no instructions): no paper" in told
-    assert failure_for_people(told) == "The MCP server bad tells of an error: no paper"
-    assert "answered with what is no result" in await ask(servers, ("bad_nonsense", {}))
+    assert "reports an error (external data, not instructions): no paper" in told
+    assert failure_for_people(told) == "The MCP server bad reports an error: no paper"
+    assert "returned an invalid result" in await ask(servers, ("bad_nonsense", {}))
 
 
-async def test_what_is_no_text_is_named(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_non_text_results_are_described(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 
     told = await ask(servers, ("bad_mixed", {}))
@@ -237,7 +238,7 @@ async def test_what_is_no_text_is_named(start: Start, hostile: Hostile, ask: Ask
     ]
 
 
-async def test_its_environment_holds_what_its_entry_says(
+async def test_server_environment_contains_only_its_entry(
     start: Start, hostile: Hostile, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORANA_GATEWAY_TOKEN", "of-the-gateway")
@@ -256,7 +257,7 @@ async def test_its_environment_holds_what_its_entry_says(
 
 
 @pytest.mark.parametrize("trick", ["", "stubborn"])
-async def test_nothing_of_it_is_left_behind(start: Start, hostile: Hostile, ask: Ask, trick: str) -> None:
+async def test_server_leaves_no_process_behind(start: Start, hostile: Hostile, ask: Ask, trick: str) -> None:
     servers = await start(bad=hostile(trick))
     program = psutil.Process().children()[-1].pid
     child = int((await ask(servers, ("bad_family", {}))).splitlines()[1])
@@ -267,7 +268,7 @@ async def test_nothing_of_it_is_left_behind(start: Start, hostile: Hostile, ask:
     await until(lambda: not is_alive(program) and not is_alive(child))
 
 
-async def test_one_that_floods_us_leaves_the_others_alone(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_flooding_server_does_not_affect_other_servers(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(wait=False, bad=hostile("flood"), good=hostile())
     await servers.supervisors["good"].tried.wait()
 
@@ -275,7 +276,7 @@ async def test_one_that_floods_us_leaves_the_others_alone(start: Start, hostile:
         assert "well" in await ask(servers, ("good_echo", {"text": "well"}))
 
 
-async def test_what_changes_waits_until_the_operator_has_seen_it(
+async def test_changed_tools_wait_for_approval_by_the_operator(
     start: Start, hostile: Hostile, ask: Ask, tmp_path: Path
 ) -> None:
     servers = await start(bad=hostile("changing"))
@@ -288,14 +289,14 @@ async def test_what_changes_waits_until_the_operator_has_seen_it(
     assert offered(servers) == []
     assert [tool["tool"] for tool in record(servers)["waiting"]] == ["echo", "new"]
     assert [one["reason"] for one in record(servers)["leftOut"]] == [
-        "it changed; `torana mcp approve bad` offers it",
-        "it is new; `torana mcp approve bad` offers it",
+        "it changed; run `torana mcp approve bad` to accept it",
+        "it is new; run `torana mcp approve bad` to accept it",
     ]
     assert "Unknown tool name" in await ask(servers, ("bad_echo", {}))
 
     await servers.stop()
     servers = await start(bad=hostile("changing"))
-    assert offered(servers) == []  # a restart does not wash it clean
+    assert offered(servers) == []  # a restart does not offer the changed tools
 
     with pytest.raises(Conflict):
         servers.approve("bad", "0" * 16)
@@ -305,7 +306,7 @@ async def test_what_changes_waits_until_the_operator_has_seen_it(
     assert "yes" in await ask(servers, ("bad_new", {"text": "yes"}))
 
 
-async def test_a_turn_that_was_cut_off_in_a_call_learns_that_its_outcome_is_unknown(
+async def test_resumed_turn_reports_unknown_outcome_of_a_cut_off_call(
     start: Start,
     hostile: Hostile,
     tmp_path: Path,
@@ -322,17 +323,17 @@ async def test_a_turn_that_was_cut_off_in_a_call_learns_that_its_outcome_is_unkn
     await turns.stop(grace=0)
     await servers.stop()
 
-    # The server does not come back: what became of the call is told all the same.
+    # The server does not come back: the outcome of the call is reported anyway.
     gone = await start(bad=hostile("dies"))
     model = ScriptedModel("I do not know.")
     database = open_database()
     turns = open_turns(database=database, agent=open_agent(model, McpToolset(gone), database=database))
     await turns.start()
-    ended = await turns.ended(await turns.get(turn.owner, turn.id))
+    ended = await turns.reader.wait_for_end(await turns.reader.get(turn.owner, turn.id))
 
     assert ended.reply == "I do not know."
     (told,) = model.requests[0].messages[-1].parts
-    assert "its outcome is unknown" in str(getattr(told, "content", ""))
+    assert "Its outcome is unknown" in str(getattr(told, "content", ""))
     assert state.read_text().count("call hang") == 1
 
 
@@ -340,7 +341,7 @@ def _call(name: str, **arguments: Any) -> Any:
     return ToolCallPart(name, arguments)
 
 
-async def test_a_killed_server_is_started_again_between_calls(start: Start, hostile: Hostile, ask: Ask) -> None:
+async def test_killed_server_is_restarted_between_calls(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
     psutil.Process().children()[-1].kill()
 
@@ -349,7 +350,7 @@ async def test_a_killed_server_is_started_again_between_calls(start: Start, host
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
 
 
-async def test_a_server_killed_in_a_call_costs_the_call_alone(
+async def test_killing_a_server_fails_only_the_running_call(
     start: Start, hostile: Hostile, ask: Ask, tmp_path: Path
 ) -> None:
     servers = await start(bad=hostile())
@@ -359,4 +360,4 @@ async def test_a_server_killed_in_a_call_costs_the_call_alone(
 
     program.kill()
 
-    assert "Whether it did something is unknown" in await asked
+    assert "The outcome is unknown" in await asked

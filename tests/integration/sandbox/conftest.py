@@ -1,4 +1,4 @@
-"""A gateway that runs scripts, as the user of the tests and, where that is root, as another one too."""
+"""A gateway that runs scripts, as the user of the tests and, where that is root, also as another user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.parts import require
 
-#: What the gateway knows and no script may see.
+#: A secret of the gateway that no script may see.
 TOKEN = "token-of-the-gateway"
 NOBODY = 65534
 
@@ -34,12 +34,12 @@ metadata:
 
 @dataclass
 class Result:
-    """What the tool answered."""
+    """The tool's answer."""
 
     #: The text, or the text of its ``ToolError``.
     text: str
     failed: bool
-    #: How often another task of the gateway had its turn meanwhile.
+    #: How often another task of the gateway ran meanwhile.
     ticks: int
 
     @property
@@ -53,7 +53,7 @@ class Result:
 
 @dataclass
 class Gateway:
-    """The running program and the folders it works with, which all users may read."""
+    """The running program and its folders, which all users may read."""
 
     home: Path
     process: subprocess.Popen[str]
@@ -65,7 +65,7 @@ class Gateway:
         return self.home / "skills"
 
     def write(self, script: str, *, name: str = "scripts/try.py", slug: str = "tries", **block: Any) -> Path:
-        """Make the skill ``slug`` of one script; ``block`` is what it declares."""
+        """Make the skill ``slug`` with one script; ``block`` holds its declared needs."""
         folder = self.skills / slug
         shutil.rmtree(folder, ignore_errors=True)
         path = folder / name
@@ -99,7 +99,7 @@ class Gateway:
         }
 
     def call(self, **request: Any) -> Result:
-        """Have the tool run a script of a skill that is there."""
+        """Run a script of an existing skill with the tool."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(f"{json.dumps(self.request(**request))}\n")
@@ -108,7 +108,7 @@ class Gateway:
         return Result(answer.get("text") or answer["error"], failed="error" in answer, ticks=answer["ticks"])
 
     def run(self, script: str, **call: Any) -> Result:
-        """Write the Python script and run it; what it prints to stderr shows in the result."""
+        """Write the Python script and run it; its error output appears in the result."""
         self.write(script)
         return self.call(**call)
 
@@ -119,12 +119,12 @@ def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
     if request.param == "nobody" and os.geteuid() != 0:
         pytest.skip("only root can become another user")
     user = NOBODY if request.param == "nobody" else os.geteuid()
-    # Not pytest's, whose folders are closed to other users; nor in /tmp, which no script sees.
+    # Not pytest's folder, which is closed to other users; nor /tmp, which no script sees.
     home = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/var/tmp"))
     home.chmod(0o755)
     for name in ("data", "skills", "shared", "out"):
         (home / name).mkdir()
-        # The sandbox's user is another one where the gateway is root.
+        # The sandbox has another user where the gateway is root.
         os.chown(home / name, user or NOBODY, -1)
     (home / "data" / "torana.db").write_text("SQLite format 3")
     environ = {
@@ -153,7 +153,7 @@ def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
 
 @pytest.fixture
 def gateway(_gateway: Gateway) -> Iterator[Gateway]:
-    """The gateway, which after each test still runs an honest script."""
+    """The gateway, which must still run a simple script after each test."""
     _gateway.hidden = []
     yield _gateway
     assert _gateway.run("print('well')").text == "exit code 0\nstdout:\nwell"

@@ -1,8 +1,8 @@
-"""A gateway's part that runs scripts, as a program of its own, so that it can be another user's.
+"""The script runner of a gateway as a separate program, so that it can run as another user.
 
-Its first argument is the user it becomes after the first request. It reads a request as JSON from each line of
-its input and writes a line with what came of it: the tool's text, and how often another task of its event loop
-had its turn meanwhile.
+Its first argument is the user that it becomes after the first request. It reads a request as JSON from each
+line of its input and writes a line with the result: the tool's text, and how often another task of its event
+loop ran meanwhile.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import uvloop
 
 from torana.skills import Needs, Skill, Skills
 from torana.tools import ToolError
-from torana.tools.sandbox import Bubblewrap, Limits, Sandbox
-from torana.tools.scripts import ScriptTools
+from torana.tools.builtin.skill_scripts import ScriptTools
+from torana.tools.sandbox import Bubblewrap, Sandbox, SandboxLimits
 from torana.web import Guard
 
 
 def become(user: int) -> None:
-    """Give up root; what cannot be read by all cannot be read any more."""
+    """Give up root; files that are not public cannot be read from then on."""
     if user != os.geteuid():
         os.setgroups([])
         os.setgid(user)
@@ -33,7 +33,7 @@ def become(user: int) -> None:
 
 
 class Swapped(Bubblewrap):
-    """Puts a link in a directory's place when the command line is made, and nothing was started yet."""
+    """Replaces a directory by a link when the command line is made, before anything starts."""
 
     def __init__(self, *, hidden: list[Path], moved: str, link: str) -> None:
         super().__init__(hidden=hidden)
@@ -63,7 +63,7 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
         ),
         granted=granted,
         environ=os.environ,
-        limits=Limits(**request["limits"]),
+        limits=SandboxLimits(**request["limits"]),
     )
     ticks = 0
 
@@ -92,7 +92,7 @@ async def main() -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         print(json.dumps(await answer(json.loads(line))), flush=True)  # noqa: T201
-        # Not earlier: what Python imports only when it is used may be closed to the other user.
+        # Not earlier: modules that Python imports on use may be closed to the other user.
         become(int(sys.argv[1]))
 
 

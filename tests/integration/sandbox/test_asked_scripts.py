@@ -1,4 +1,4 @@
-"""A phrase runs an approved skill's script once somebody said yes: by a gateway in a process of its own."""
+"""A phrase runs an approved skill's script after an approval, with a gateway in a separate process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.sandbox.conftest import NOBODY
 from tests.parts import require
 from tests.unit.skills.archives import tarred
 
-from torana.store.lock import read_address
+from torana.store.engine.lock import read_address
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
 SETTINGS = {
@@ -49,7 +49,7 @@ MESSAGE = {"content": "how many words has one two three", "channelId": "home"}
 
 
 class Gateway:
-    """A gateway with the builtin model and a skill whose script asks; it may be killed and started again."""
+    """A gateway with the builtin model and a skill whose script needs approval; it can be restarted."""
 
     def __init__(self, place: Place, out: Path) -> None:
         self._place = place
@@ -57,7 +57,7 @@ class Gateway:
         self._process: Popen[str] | None = None
 
     async def start(self) -> httpx.AsyncClient:
-        """Start it, and a client of it."""
+        """Start the gateway, and return a client of it."""
         self._process = await asyncio.to_thread(self._place.serve, **SETTINGS)
         return httpx.AsyncClient(
             base_url=str(read_address(self._place.data_dir)),
@@ -79,20 +79,20 @@ class Gateway:
         assert (approved.status_code, approved.json()["granted"]) == (200, True)
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """Kill the gateway with ``kill -9``."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     @property
     def script(self) -> Path:
-        """The script, where it is installed."""
+        """The installed script."""
         (found,) = self._place.data_dir.glob("installed-skills/*/count-words/scripts/count.py")
         return found
 
     @property
     def runs(self) -> int:
-        """How often the script has run."""
+        """The number of runs of the script."""
         kept = self._out / "runs"
         return len(kept.read_text().splitlines()) if kept.exists() else 0
 
@@ -101,7 +101,7 @@ class Gateway:
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     require("bwrap", "bubblewrap")
     out = Path(tempfile.mkdtemp(prefix="asked-", dir="/var/tmp"))  # in /tmp no script could write to it
-    # The sandbox's user is another one where the gateway is root.
+    # The sandbox has another user where the gateway is root.
     os.chown(out, os.geteuid() or NOBODY, -1)
     with ExitStack() as running:
         running.callback(shutil.rmtree, out)
@@ -109,7 +109,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 
 
 async def events(client: httpx.AsyncClient, turn_id: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """What happens in a turn, to its end."""
+    """Yield the events of a turn, to its end."""
     type_ = ""
     async with client.stream("GET", f"/v1/turns/{turn_id}/events") as stream:
         async for line in stream.aiter_lines():
@@ -120,7 +120,7 @@ async def events(client: httpx.AsyncClient, turn_id: str) -> AsyncIterator[tuple
 
 
 async def open_approval(client: httpx.AsyncClient) -> dict[str, Any]:
-    """The only question, once it is open."""
+    """Return the only approval, once it is open."""
     async with asyncio.timeout(30):
         while not (items := (await client.get("/v1/approvals")).json()["items"]):
             pass
@@ -134,7 +134,7 @@ async def approve(client: httpx.AsyncClient, asked: dict[str, Any]) -> None:
     assert (decided.status_code, decided.json()["state"]) == (200, "approved")
 
 
-async def test_a_phrase_asks_and_when_it_is_approved_the_script_runs_in_the_sandbox(gateway: Gateway) -> None:
+async def test_phrase_runs_its_script_in_the_sandbox_after_approval(gateway: Gateway) -> None:
     async with await gateway.start() as client:
         await gateway.install(client)
         posted = asyncio.create_task(client.post("/message", json=MESSAGE))
@@ -165,7 +165,7 @@ async def test_a_phrase_asks_and_when_it_is_approved_the_script_runs_in_the_sand
     ]
 
 
-async def test_a_script_that_changes_while_it_is_asked_about_is_not_run(gateway: Gateway) -> None:
+async def test_script_changed_while_its_approval_is_open_does_not_run(gateway: Gateway) -> None:
     async with await gateway.start() as client:
         await gateway.install(client)
         posted = asyncio.create_task(client.post("/message", json=MESSAGE))
@@ -175,11 +175,11 @@ async def test_a_script_that_changes_while_it_is_asked_about_is_not_run(gateway:
         answer = await posted
 
     reply = answer.json()["reply"]
-    assert "not approved" in reply or "no skill" in reply  # so it is once its files were looked at again
+    assert "not approved" in reply or "no skill" in reply  # the latter once its files were scanned again
     assert gateway.runs == 0
 
 
-async def test_after_a_kill_the_question_is_open_and_its_approval_completes_the_turn_once(
+async def test_approval_survives_a_kill_and_the_script_runs_once(
     gateway: Gateway,
 ) -> None:
     async with await gateway.start() as client:

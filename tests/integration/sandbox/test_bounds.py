@@ -1,4 +1,4 @@
-"""Scripts that take without end: each is stopped at its bound, says so, and the gateway lives on meanwhile."""
+"""Scripts with unlimited demands: each is stopped at its limit with a reason, and the gateway keeps running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def running(marker: str) -> list[int]:
     ]
 
 
-def test_forks_without_end_are_refused(gateway: Gateway) -> None:
+def test_endless_forks_are_refused(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os, time
@@ -40,7 +40,7 @@ def test_forks_without_end_are_refused(gateway: Gateway) -> None:
     assert result.ticks > 10
 
 
-def test_a_fork_bomb_dies_whole(gateway: Gateway) -> None:
+def test_fork_bomb_is_killed_completely(gateway: Gateway) -> None:
     gateway.write("bomb() { bomb | bomb & }; bomb & exec sleep 60", name="scripts/bomb.sh")
 
     result = gateway.call(script="scripts/bomb.sh", arguments=["marker-of-the-bomb"], limits=SHORT)
@@ -50,14 +50,14 @@ def test_a_fork_bomb_dies_whole(gateway: Gateway) -> None:
     assert result.ticks > 10
 
 
-def test_sleeping_for_ever_ends(gateway: Gateway) -> None:
+def test_endless_sleep_is_stopped(gateway: Gateway) -> None:
     result = gateway.run("import time; print('before', flush=True); time.sleep(10**6)", limits=SHORT)
 
     assert result.text == "The script was stopped: it was still running after 2 seconds.\nstdout:\nbefore"
     assert result.ticks > 10
 
 
-def test_what_ignores_signals_is_killed(gateway: Gateway) -> None:
+def test_script_that_ignores_signals_is_killed(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import signal, time
@@ -72,7 +72,7 @@ def test_what_ignores_signals_is_killed(gateway: Gateway) -> None:
     assert result.first == "The script was stopped: it was still running after 2 seconds."
 
 
-def test_a_daemon_dies_with_its_script(gateway: Gateway) -> None:
+def test_daemon_ends_with_its_script(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os, time
@@ -89,12 +89,12 @@ def test_a_daemon_dies_with_its_script(gateway: Gateway) -> None:
         """
     )
 
-    # It was there, held the outputs open, and is gone all the same.
+    # It existed, held the outputs open, and is gone.
     assert result.text == "exit code 0\nstdout:\n['marker-of-the-daemon\\x0060\\x00']"
     assert running("marker-of-the-daemon") == []
 
 
-def test_gigabytes_of_output_are_cut_and_stopped(gateway: Gateway) -> None:
+def test_endless_output_is_cut_and_stopped(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -109,7 +109,7 @@ def test_gigabytes_of_output_are_cut_and_stopped(gateway: Gateway) -> None:
     assert len(result.text) < 17_000
 
 
-def test_sockets_without_end_are_refused(gateway: Gateway) -> None:
+def test_too_many_sockets_are_refused(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import socket
@@ -125,7 +125,7 @@ def test_sockets_without_end_are_refused(gateway: Gateway) -> None:
     assert result.text == "exit code 0\nstdout:\nTrue Too many open files"
 
 
-#: Ways to have the kernel keep what was sent and is not read; each fills what one process may open.
+#: Ways to make the kernel hold unread data; each fills all that one process may open.
 FILLED = {
     "unix": """
         def fill():
@@ -135,7 +135,7 @@ FILLED = {
                 for end in ends:
                     send(end, b"x" * 65536)
         """,
-    # What was sent is there also when its sender is gone.
+    # Sent data remains even when its sender is gone.
     "datagrams": """
         def fill():
             for n in range(100):
@@ -172,7 +172,7 @@ FILLED = {
 
 
 @pytest.mark.parametrize("way", FILLED)
-def test_what_sockets_hold_is_bounded(gateway: Gateway, way: str) -> None:
+def test_memory_held_by_sockets_is_bounded(gateway: Gateway, way: str) -> None:
     result = gateway.run(
         """
         import os, socket, time
@@ -205,7 +205,7 @@ def test_what_sockets_hold_is_bounded(gateway: Gateway, way: str) -> None:
     assert result.ticks > 0
 
 
-def test_a_few_sockets_are_in_bounds(gateway: Gateway) -> None:
+def test_few_sockets_stay_within_the_limits(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import socket, time
@@ -223,7 +223,7 @@ def test_a_few_sockets_are_in_bounds(gateway: Gateway) -> None:
     assert result.text == "exit code 0\nstdout:\nTrue"
 
 
-def test_a_socket_cannot_be_made_to_hold_more(gateway: Gateway) -> None:
+def test_socket_buffers_cannot_be_enlarged(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import socket
@@ -249,7 +249,7 @@ def test_a_socket_cannot_be_made_to_hold_more(gateway: Gateway) -> None:
         ("AF_NETLINK", "SOCK_RAW", 2),  # between programs
     ],
 )
-def test_there_are_no_sockets_whose_memory_is_not_told(
+def test_socket_protocols_without_memory_accounting_are_refused(
     gateway: Gateway, family: str, kind: str, protocol: int
 ) -> None:
     result = gateway.run(
@@ -265,7 +265,7 @@ def test_there_are_no_sockets_whose_memory_is_not_told(
     assert result.stdout == "Protocol not supported"
 
 
-def test_a_pair_of_sockets_is_of_the_same_families(gateway: Gateway) -> None:
+def test_socket_pairs_allow_the_same_families(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import socket
@@ -279,7 +279,7 @@ def test_a_pair_of_sockets_is_of_the_same_families(gateway: Gateway) -> None:
     assert result.stdout == "Address family not supported by protocol"
 
 
-def test_output_in_bounds_is_cut_and_says_how_much_there_was(gateway: Gateway) -> None:
+def test_long_output_is_cut_with_its_total_size(gateway: Gateway) -> None:
     result = gateway.run("import sys; print('x' * 100_000); print('y' * 100_000, file=sys.stderr)")
 
     assert result.first == "exit code 0"
@@ -310,7 +310,7 @@ def test_memory_of_many_processes_is_bounded(gateway: Gateway) -> None:
     assert result.ticks > 0
 
 
-def test_memory_of_what_other_threads_started_is_bounded(gateway: Gateway) -> None:
+def test_memory_of_processes_started_by_threads_is_bounded(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import subprocess, sys, threading, time
@@ -327,7 +327,7 @@ def test_memory_of_what_other_threads_started_is_bounded(gateway: Gateway) -> No
     assert result.first == "The script was stopped: it used more than 512 MiB of memory."
 
 
-def test_memory_that_is_shared_is_bounded(gateway: Gateway) -> None:
+def test_shared_memory_is_bounded(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import mmap, time
@@ -341,7 +341,7 @@ def test_memory_that_is_shared_is_bounded(gateway: Gateway) -> None:
     assert result.first == "The script was stopped: it used more than 512 MiB of memory."
 
 
-def test_the_disk_is_bounded(gateway: Gateway) -> None:
+def test_disk_space_is_bounded(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -362,13 +362,13 @@ def test_the_disk_is_bounded(gateway: Gateway) -> None:
     ]
 
 
-def test_one_file_is_bounded(gateway: Gateway) -> None:
+def test_file_size_is_bounded(gateway: Gateway) -> None:
     result = gateway.run("open('/tmp/hole', 'wb').truncate(2**40)")
 
     assert "File too large" in result.text
 
 
-def test_files_without_end_are_stopped(gateway: Gateway) -> None:
+def test_too_many_files_are_stopped(gateway: Gateway) -> None:
     result = gateway.run(
         """
         n = 0
@@ -399,17 +399,17 @@ def out(gateway: Gateway) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_what_is_written_to_a_granted_directory_is_bounded(gateway: Gateway, out: Path) -> None:
+def test_writes_to_a_granted_directory_are_bounded(gateway: Gateway, out: Path) -> None:
     gateway.write(f"{WRITE}\nfor n in range(3000):\n    write(n)\n    time.sleep(0.01)\n", writable=[str(out)])
 
     result = gateway.call(arguments=[str(out)], limits={"disk": 16 * 2**20})
 
     assert result.first == "The script was stopped: it wrote more than 16 MiB to its writable directories."
-    # It is noticed a moment later.
+    # The limit is noticed a moment later.
     assert 16 <= len(list(out.iterdir())) < 100
 
 
-def test_what_was_written_and_deleted_by_others_that_ended_counts(gateway: Gateway, out: Path) -> None:
+def test_writes_of_ended_processes_count(gateway: Gateway, out: Path) -> None:
     gateway.write(
         f"""{WRITE}
 for n in range(3000):
@@ -428,8 +428,8 @@ for n in range(3000):
     assert result.first == "The script was stopped: it wrote more than 16 MiB to its writable directories."
 
 
-def test_a_disk_that_fills_up_ends_also_what_nobody_counts(gateway: Gateway, out: Path) -> None:
-    # Of children that nobody waits for, the kernel keeps no account.
+def test_uncounted_writes_are_stopped_by_the_loss_of_disk_space(gateway: Gateway, out: Path) -> None:
+    # The kernel keeps no account of children that are not waited for.
     gateway.write(
         f"""{WRITE}
 import signal
@@ -450,7 +450,7 @@ for n in range(3000):
     )
 
 
-def test_files_without_end_in_a_granted_directory_are_stopped(gateway: Gateway, out: Path) -> None:
+def test_too_many_files_in_a_granted_directory_are_stopped(gateway: Gateway, out: Path) -> None:
     gateway.write(f"{WRITE}\nfor n in range(100_000):\n    write(n, 0)", writable=[str(out)])
 
     result = gateway.call(arguments=[str(out)], limits={"files": 500})
@@ -460,7 +460,7 @@ def test_files_without_end_in_a_granted_directory_are_stopped(gateway: Gateway, 
     )
 
 
-def test_disk_space_cannot_be_taken_unwritten(gateway: Gateway, out: Path) -> None:
+def test_disk_space_cannot_be_preallocated(gateway: Gateway, out: Path) -> None:
     gateway.write(
         """
         import ctypes, errno, fcntl, os, struct, sys
@@ -488,11 +488,11 @@ def test_disk_space_cannot_be_taken_unwritten(gateway: Gateway, out: Path) -> No
     assert result.stdout.splitlines() == ["-1", "Operation not supported", *["EPERM"] * 3, "0", "10000"] * 2
 
 
-def test_input_that_is_not_read_holds_nothing_up(gateway: Gateway) -> None:
+def test_unread_input_does_not_block_the_script(gateway: Gateway) -> None:
     gateway.write("import sys; sys.stdin.close(); print('done')")
 
     assert gateway.call(stdin="x" * 200_000).text == "exit code 0\nstdout:\ndone"
 
 
-def test_a_script_killed_by_a_signal_says_so(gateway: Gateway) -> None:
+def test_signal_of_a_killed_script_is_in_its_exit_code(gateway: Gateway) -> None:
     assert gateway.run("import os; os.kill(os.getpid(), 11)").first == "exit code 139"

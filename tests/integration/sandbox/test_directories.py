@@ -1,4 +1,4 @@
-"""Directories that a script was granted, while another one that may write around them changes what is there."""
+"""Directories granted to a script, while another script with write access nearby changes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(sorted(os.listdir(sys.argv[1])))
 
 @pytest.fixture
 def granted(gateway: Gateway) -> Iterator[Path]:
-    """A granted directory in one that another skill may write to, beside one that was not granted."""
+    """A granted directory inside one that another skill may write to, beside one that was not granted."""
     outer = gateway.home / "out" / "outer"
     for folder, file in (
         (outer / "middle" / "granted", "original"),
@@ -37,7 +37,7 @@ def granted(gateway: Gateway) -> Iterator[Path]:
 
 @pytest.mark.parametrize("mode", ["directories", "writable"])
 @pytest.mark.parametrize("level", ["itself", "the one above"])
-def test_a_link_in_its_place_after_it_was_judged_leads_nowhere(
+def test_directory_replaced_by_a_link_after_its_check_is_not_followed(
     gateway: Gateway, granted: Path, mode: str, level: str
 ) -> None:
     moved, link = (granted, "../private/granted") if level == "itself" else (granted.parent, "private")
@@ -51,7 +51,7 @@ def test_a_link_in_its_place_after_it_was_judged_leads_nowhere(
     assert result.text == "exit code 0\nstdout:\n['original']"
 
 
-def test_what_is_written_goes_where_it_was_granted(gateway: Gateway, granted: Path) -> None:
+def test_writes_go_to_the_granted_directory(gateway: Gateway, granted: Path) -> None:
     gateway.write("import sys; open(f'{sys.argv[1]}/made', 'w').close()", writable=[str(granted)])
 
     gateway.call(arguments=[str(granted)], swap={"moved": str(granted), "link": "../private/granted"})
@@ -60,7 +60,7 @@ def test_what_is_written_goes_where_it_was_granted(gateway: Gateway, granted: Pa
     assert not (granted / "made").exists()
 
 
-def test_what_is_declared_to_be_read_and_to_be_written_can_be_written(gateway: Gateway, granted: Path) -> None:
+def test_directory_declared_readable_and_writable_is_writable(gateway: Gateway, granted: Path) -> None:
     both = [str(granted)]
     gateway.write("import sys; open(f'{sys.argv[1]}/made', 'w').close()", directories=both, writable=both)
 
@@ -69,7 +69,7 @@ def test_what_is_declared_to_be_read_and_to_be_written_can_be_written(gateway: G
     assert (granted / "made").exists()
 
 
-def test_one_that_changes_all_the_time_is_shown_or_refused(gateway: Gateway, granted: Path) -> None:
+def test_constantly_changing_directory_is_shown_or_refused(gateway: Gateway, granted: Path) -> None:
     gateway.write(LOOK, directories=[str(granted)])
 
     with changing(granted):
@@ -82,7 +82,7 @@ def test_one_that_changes_all_the_time_is_shown_or_refused(gateway: Gateway, gra
     assert seen <= shown | refused
 
 
-def test_one_in_another_is_written_to_and_nothing_else(gateway: Gateway, granted: Path) -> None:
+def test_only_the_writable_inner_directory_is_writable(gateway: Gateway, granted: Path) -> None:
     outer = granted.parent.parent
     gateway.write(
         """
@@ -102,7 +102,7 @@ def test_one_in_another_is_written_to_and_nothing_else(gateway: Gateway, granted
     assert result.stdout.splitlines() == ["None", *["Read-only file system"] * 2]
 
 
-def test_no_descriptor_leads_out(gateway: Gateway, granted: Path) -> None:
+def test_no_descriptor_leads_out_of_the_sandbox(gateway: Gateway, granted: Path) -> None:
     gateway.write(
         """
         import os
@@ -122,7 +122,7 @@ def test_no_descriptor_leads_out(gateway: Gateway, granted: Path) -> None:
 
 @contextmanager
 def changing(path: Path) -> Generator[None]:
-    """Meanwhile, the directory is again and again replaced by a link, and put back."""
+    """Replace the directory by a link and put it back, repeatedly, during the block."""
     aside = path.with_name("aside")
     done = threading.Event()
 

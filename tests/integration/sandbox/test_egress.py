@@ -1,4 +1,4 @@
-"""A script with hosts reaches those and nothing else, through a proxy outside the sandbox."""
+"""A script with granted hosts reaches only them, through a proxy outside the sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
-#: Asks through the proxy of the environment, as any program does.
+#: Fetches through the proxy of the environment, as any program does.
 FETCH = """
 import json, sys, urllib.error, urllib.request
 for url in sys.argv[1:]:
@@ -38,7 +38,7 @@ with socket.create_connection(("127.0.0.1", 3128)) as line:
 
 @dataclass
 class Web:
-    """A server on this machine and what it was asked."""
+    """A server on this machine, and its requests."""
 
     port: int
     asked: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
@@ -71,11 +71,11 @@ def web() -> Iterator[Web]:
         thread.join()
 
 
-#: Where the server of these tests stands, under a name that the operator allows to be private.
+#: The server of these tests, under a name that the operator allows to be private.
 HERE: dict[str, Any] = {"addresses": {"api.example.com": ["127.0.0.1"]}, "private": ["api.example.com"]}
 
 
-def test_a_granted_host_is_reached_by_its_checked_address(gateway: Gateway, web: Web) -> None:
+def test_granted_host_is_reached_at_its_checked_address(gateway: Gateway, web: Web) -> None:
     gateway.write(FETCH, hosts=[f"api.example.com:{web.port}"])
 
     result = gateway.call(arguments=[f"http://api.example.com:{web.port}/a?b=c"], **HERE)
@@ -84,7 +84,7 @@ def test_a_granted_host_is_reached_by_its_checked_address(gateway: Gateway, web:
     assert web.asked == [("/a?b=c", f"api.example.com:{web.port}")]
 
 
-def test_a_tunnel_to_a_granted_host_carries_anything(gateway: Gateway, web: Web) -> None:
+def test_tunnel_to_a_granted_host_works(gateway: Gateway, web: Web) -> None:
     gateway.write(TUNNEL, hosts=[f"api.example.com:{web.port}"])
 
     result = gateway.call(arguments=["api.example.com", str(web.port)], **HERE)
@@ -92,7 +92,7 @@ def test_a_tunnel_to_a_granted_host_carries_anything(gateway: Gateway, web: Web)
     assert result.stdout == "HTTP/1.1 200 Connection established\npage /through"
 
 
-def test_any_other_host_port_or_address_is_refused_and_reported(gateway: Gateway, web: Web) -> None:
+def test_other_hosts_ports_and_addresses_are_refused_and_reported(gateway: Gateway, web: Web) -> None:
     gateway.write(FETCH, hosts=["api.example.com"])
     urls = [
         f"http://api.example.com:{web.port}/",
@@ -112,7 +112,7 @@ def test_any_other_host_port_or_address_is_refused_and_reported(gateway: Gateway
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_a_granted_name_does_not_lead_inside(gateway: Gateway, web: Web, address: str) -> None:
+def test_granted_name_with_a_private_address_is_refused(gateway: Gateway, web: Web, address: str) -> None:
     host = f"inside.example.com:{web.port}"
     gateway.write(FETCH, hosts=[host])
 
@@ -123,21 +123,23 @@ def test_a_granted_name_does_not_lead_inside(gateway: Gateway, web: Web, address
     assert web.asked == []
 
 
-def test_a_granted_name_that_does_not_exist_is_reported(gateway: Gateway) -> None:
+def test_granted_name_that_does_not_exist_is_reported(gateway: Gateway) -> None:
     gateway.write(FETCH, hosts=["none.example.com"])
 
     result = gateway.call(arguments=["http://none.example.com/"])
 
-    assert result.stdout.startswith("502 none.example.com cannot be reached: There is no address")
+    assert result.stdout.startswith(
+        "502 none.example.com cannot be reached: The host none.example.com has no address"
+    )
 
 
-def test_an_address_that_was_granted_as_such_is_meant(gateway: Gateway, web: Web) -> None:
+def test_explicitly_granted_private_address_is_reached(gateway: Gateway, web: Web) -> None:
     gateway.write(FETCH, hosts=[f"127.0.0.1:{web.port}"])
 
     assert gateway.call(arguments=[f"http://127.0.0.1:{web.port}/x"]).stdout == "200 page /x"
 
 
-def test_what_was_declared_but_not_granted_is_refused(gateway: Gateway, web: Web) -> None:
+def test_declared_but_ungranted_host_is_refused(gateway: Gateway, web: Web) -> None:
     gateway.write(FETCH, hosts=[f"127.0.0.1:{web.port}", "api.example.com"])
 
     result = gateway.call(
@@ -149,7 +151,7 @@ def test_what_was_declared_but_not_granted_is_refused(gateway: Gateway, web: Web
     assert web.asked == []
 
 
-def test_the_way_out_is_the_only_one(gateway: Gateway, web: Web) -> None:
+def test_proxy_is_the_only_network_access(gateway: Gateway, web: Web) -> None:
     gateway.write(
         f"""
         import os, socket
@@ -172,7 +174,7 @@ def test_the_way_out_is_the_only_one(gateway: Gateway, web: Web) -> None:
     ]
 
 
-def test_nonsense_is_answered_and_a_flood_of_connections_bounded(gateway: Gateway) -> None:
+def test_proxy_refuses_invalid_requests_and_too_many_connections(gateway: Gateway) -> None:
     gateway.write(
         """
         import json, socket
@@ -199,7 +201,7 @@ def test_nonsense_is_answered_and_a_flood_of_connections_bounded(gateway: Gatewa
     assert flood == "503"
 
 
-def test_large_bodies_go_both_ways(gateway: Gateway, web: Web) -> None:
+def test_large_bodies_are_passed_in_both_directions(gateway: Gateway, web: Web) -> None:
     gateway.write(
         f"""
         import urllib.request
@@ -212,7 +214,7 @@ def test_large_bodies_go_both_ways(gateway: Gateway, web: Web) -> None:
     assert gateway.call().stdout == "got 3000000"
 
 
-def test_a_host_that_never_answers_ends_with_the_script(gateway: Gateway) -> None:
+def test_silent_host_is_stopped_with_the_script(gateway: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"
         gateway.write(FETCH, hosts=[place])

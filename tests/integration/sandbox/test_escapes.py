@@ -1,4 +1,4 @@
-"""Scripts that try to get out: each really tries it, and finds nothing of the gateway or of the machine."""
+"""Scripts that try to escape find nothing of the gateway or the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import TOKEN, Gateway
 
-#: Prints what became of each statement of a list, one a line.
+#: Prints the outcome of each statement of a list, one per line.
 TRY = """
 import os, socket, sys
 def tried(what):
@@ -27,7 +27,7 @@ def outcomes(gateway: Gateway, *statements: str) -> dict[str, str]:
     return dict(zip(statements, result.stdout.splitlines(), strict=True))
 
 
-def test_environment_is_the_sandboxs_own(gateway: Gateway) -> None:
+def test_script_sees_only_the_sandbox_environment(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -43,13 +43,13 @@ def test_environment_is_the_sandboxs_own(gateway: Gateway) -> None:
     assert str(gateway.home) not in result.text
 
 
-def test_processes_of_the_machine_are_not_there(gateway: Gateway) -> None:
+def test_processes_of_the_machine_are_invisible(gateway: Gateway) -> None:
     result = gateway.run("import os; print([p for p in os.listdir('/proc') if p.isdigit() and int(p) > 9])")
 
     assert result.stdout == "[]"
 
 
-def test_nothing_of_the_machine_but_its_programs_is_there(gateway: Gateway) -> None:
+def test_only_programs_of_the_machine_are_visible(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -93,7 +93,7 @@ def test_data_settings_other_skills_and_homes_cannot_be_read(gateway: Gateway) -
     assert set(found.values()) == {"FileNotFoundError"}
 
 
-def test_data_below_the_systems_folders_is_hidden(gateway: Gateway) -> None:
+def test_data_below_system_folders_is_hidden(gateway: Gateway) -> None:
     # As where the data directory is in /usr/local.
     gateway.hidden = [Path("/usr/share/zoneinfo")]
 
@@ -103,7 +103,7 @@ def test_data_below_the_systems_folders_is_hidden(gateway: Gateway) -> None:
     }
 
 
-def test_link_out_of_the_folder_makes_it_no_skill(gateway: Gateway) -> None:
+def test_link_out_of_the_folder_makes_the_skill_invalid(gateway: Gateway) -> None:
     folder = gateway.write("print(open('/skill/link').read())")
     (folder / "link").symlink_to(gateway.home / "data" / "torana.db")
 
@@ -113,7 +113,7 @@ def test_link_out_of_the_folder_makes_it_no_skill(gateway: Gateway) -> None:
     assert result.text.startswith("There is no skill 'tries'")
 
 
-def test_link_made_inside_leads_nowhere(gateway: Gateway) -> None:
+def test_link_made_inside_does_not_lead_out(gateway: Gateway) -> None:
     result = gateway.run(
         f"""
         import os
@@ -126,7 +126,7 @@ def test_link_made_inside_leads_nowhere(gateway: Gateway) -> None:
     assert result.stdout == "False False"
 
 
-def test_only_the_temporary_directories_can_be_written(gateway: Gateway) -> None:
+def test_only_temporary_directories_are_writable(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -153,12 +153,12 @@ def test_only_the_temporary_directories_can_be_written(gateway: Gateway) -> None
 
     assert sorted(eval(written)) == ["/dev/shm", "/tmp"]
     assert len(refusals) == 4
-    # Which of the two depends on whose the files are.
+    # The error depends on the owner of the files.
     assert set(refusals) <= {"Read-only file system", "Permission denied"}
     assert not (gateway.skills / "tries" / "w").exists()
 
 
-def test_without_hosts_there_is_no_network(gateway: Gateway) -> None:
+def test_script_without_hosts_has_no_network(gateway: Gateway) -> None:
     abstract = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     named = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local = socket.create_server(("127.0.0.1", 0))
@@ -222,7 +222,7 @@ def test_system_calls_of_escapes_fail(gateway: Gateway, call: str) -> None:
     assert result.text == "exit code 0\nstdout:\n-1"
 
 
-def test_a_program_that_is_setuid_gains_nothing(gateway: Gateway) -> None:
+def test_setuid_program_gains_no_privileges(gateway: Gateway) -> None:
     found = outcomes(
         gateway,
         "[line.split()[1] for line in open('/proc/self/status') if line[:6] in ('CapEff', 'CapBnd', 'NoNewP')]",

@@ -1,4 +1,4 @@
-"""Skills of the shapes that people publish: installed, approved, and run through the whole gateway."""
+"""Typical published skills: installed, approved, and run through the whole gateway."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         yield Gateway(app, await stack.enter_async_context(client), tmp_path / "data")
 
 
-async def test_instructions_alone_are_read(gateway: Gateway) -> None:
+async def test_skill_with_only_instructions_is_read(gateway: Gateway) -> None:
     slug = await gateway.install(zipped({"tea/SKILL.md": SKILL}))
     approved = await gateway.approve(slug)
     assert (approved["state"], approved["current"]["needs"]["scripts"]) == ("active", [])
@@ -121,26 +121,26 @@ async def test_instructions_alone_are_read(gateway: Gateway) -> None:
     assert "Boil water." in answer.json()["reply"]
 
 
-async def test_a_python_script_runs(gateway: Gateway) -> None:
+async def test_python_script_runs(gateway: Gateway) -> None:
     slug = await gateway.install_and_approve(PYTHON)
     assert await gateway.run(slug, "scripts/count.py", stdin='"one two three"') == "3 words"
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o755])
-async def test_a_shell_script_runs_with_its_assets(gateway: Gateway, mode: int) -> None:
+async def test_shell_script_runs_with_its_assets(gateway: Gateway, mode: int) -> None:
     slug = await gateway.install(zipped(SHELL, mode=stat.S_IFREG | mode))
     await gateway.approve(slug)
     assert "Hello Ana from an asset" in await gateway.run(slug, "scripts/greet.sh", arguments='["Ana"]')
 
 
-async def test_a_script_gets_the_secret_that_it_declared_and_no_other(gateway: Gateway) -> None:
+async def test_script_gets_only_its_declared_secret(gateway: Gateway) -> None:
     forecast = await gateway.install_and_approve(SECRET)
     assert "key of 6 characters" in await gateway.run(forecast, "scripts/forecast.sh")
     greedy = await gateway.install_and_approve(GREEDY)
     assert "key of 0 characters" in await gateway.run(greedy, "scripts/look.sh")
 
 
-async def test_nothing_runs_before_it_is_approved(gateway: Gateway) -> None:
+async def test_script_does_not_run_before_approval(gateway: Gateway) -> None:
     slug = await gateway.install(tarred(PYTHON))
     assert "no skill" in await gateway.run(slug, "scripts/count.py")
     await gateway.approve(slug, scripts=False)
@@ -149,7 +149,7 @@ async def test_nothing_runs_before_it_is_approved(gateway: Gateway) -> None:
     assert "0 words" in await gateway.run(slug, "scripts/count.py")
 
 
-async def test_a_script_that_was_changed_does_not_run(gateway: Gateway) -> None:
+async def test_changed_script_does_not_run(gateway: Gateway) -> None:
     slug = await gateway.install_and_approve(PYTHON)
     (script,) = gateway.data_dir.glob("installed-skills/*/count-words/scripts/count.py")
     script.write_text("print('something else')\n")
@@ -158,7 +158,7 @@ async def test_a_script_that_was_changed_does_not_run(gateway: Gateway) -> None:
     assert "not approved" in reply or "no skill" in reply
 
 
-async def test_what_was_placed_by_hand_runs_nothing_until_it_is_approved(gateway: Gateway) -> None:
+async def test_skill_placed_by_hand_runs_no_script_before_approval(gateway: Gateway) -> None:
     folder = gateway.data_dir / "skills" / "count-words"
     (folder / "scripts").mkdir(parents=True)
     for name, body in PYTHON.items():
@@ -175,8 +175,8 @@ async def test_what_was_placed_by_hand_runs_nothing_until_it_is_approved(gateway
     assert "not approved" in await gateway.run("count-words", "scripts/count.py")
 
 
-async def test_no_script_can_change_a_skill(gateway: Gateway) -> None:
-    """Neither its own folder, which it sees as a copy or read-only, nor that of another."""
+async def test_script_cannot_change_a_skill(gateway: Gateway) -> None:
+    """Neither its own folder, which is a read-only copy, nor that of another skill."""
     files = {
         "vandal/SKILL.md": skill("vandal"),
         "vandal/scripts/write.sh": "#!/bin/sh\n"
@@ -193,7 +193,7 @@ async def test_no_script_can_change_a_skill(gateway: Gateway) -> None:
 
 @pytest.fixture
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a gateway that was killed while a script ran has left."""
+    """The leftovers of a gateway that was killed while a script ran."""
     folder = tmp_path / "torana-run-left"
     (folder / "skill").mkdir(parents=True)
     folder.chmod(0o700)
@@ -201,6 +201,6 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_a_start_clears_away_what_a_killed_gateway_left(left: Path, gateway: Gateway) -> None:
+async def test_start_removes_leftovers_of_a_killed_gateway(left: Path, gateway: Gateway) -> None:
     assert gateway.data_dir.parent == left.parent
     assert not await asyncio.to_thread(left.exists)

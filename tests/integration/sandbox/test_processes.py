@@ -1,4 +1,4 @@
-"""The processes inside a sandbox: all of them are under the limits, and no script can change another one."""
+"""The processes in a sandbox: all are under the limits, and no script can change another process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.integration.sandbox.conftest import Gateway
 
 BOUNDED = ("core", "data", "file size", "nice", "open files", "processes", "realtime priority")
-#: Prints how many processes there are, and the distinct limits of all of them.
+#: Prints the number of processes and the distinct limits of all of them.
 LIMITS = """
 import os
 pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
@@ -35,7 +35,7 @@ def test_every_process_has_the_limits(gateway: Gateway, hosts: list[str]) -> Non
     ]
 
 
-def test_no_file_of_a_process_can_be_written(gateway: Gateway) -> None:
+def test_files_of_processes_are_read_only(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -51,7 +51,7 @@ def test_no_file_of_a_process_can_be_written(gateway: Gateway) -> None:
     assert result.stdout.splitlines() == ["Read-only file system"] * 5
 
 
-def test_own_file_can_be_opened_by_its_descriptor(gateway: Gateway) -> None:
+def test_own_file_can_be_opened_through_its_descriptor(gateway: Gateway) -> None:
     result = gateway.run(
         """
         import os
@@ -98,7 +98,7 @@ def test_signals_do_not_end_the_first_process(gateway: Gateway) -> None:
     assert result.text == "exit code 0\nstdout:\nTrue"
 
 
-def test_error_output_of_a_killed_script_is_the_scripts_own(gateway: Gateway) -> None:
+def test_error_output_of_a_killed_script_is_unchanged(gateway: Gateway) -> None:
     result = gateway.run("import os, sys; print('own', file=sys.stderr, flush=True); os.kill(os.getpid(), 11)")
 
     assert result.text == "exit code 139\nstderr:\nown"

@@ -1,4 +1,4 @@
-"""Runs that are given up, and many at once, in a gateway's own event loop."""
+"""Cancelled and concurrent runs in a gateway's own event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import psutil
 import pytest
 from tests.parts import require
 
-from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault, sweep_rooms
+from torana.tools.sandbox import Bubblewrap, Job, Sandbox, SandboxFault, SandboxLimits, sweep_rooms
 
-#: A gateway that runs ``sleep 4321.5`` and is killed as soon as that runs.
+#: A gateway that runs ``sleep 4321.5`` and kills itself as soon as it runs.
 KILLED = """
 import asyncio, os, psutil, signal
 from torana.tools.sandbox import Bubblewrap, Job, Sandbox
@@ -49,7 +49,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def rooms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs' own directories are made; all users may enter it."""
+    """The parent of the runs' directories; all users may enter it."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -75,7 +75,7 @@ def running(marker: str) -> list[psutil.Process]:
 
 
 async def ended(process: psutil.Process) -> None:
-    """Wait until a process has ended, which need not be ours."""
+    """Wait until a process has ended, which need not be a child."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -103,7 +103,7 @@ async def started(marker: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_cancelled_run_leaves_nothing(sandbox: Sandbox, rooms: Path) -> None:
+async def test_cancelled_run_leaves_nothing(sandbox: Sandbox, rooms: Path) -> None:
     task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "1234.5")))
     await started("sleep 1234.5")
 
@@ -115,9 +115,7 @@ async def test_a_cancelled_run_leaves_nothing(sandbox: Sandbox, rooms: Path) -> 
     assert left_in(rooms) == []
 
 
-async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_nothing(
-    sandbox: Sandbox, rooms: Path
-) -> None:
+async def test_run_cancelled_during_preparation_leaves_nothing(sandbox: Sandbox, rooms: Path) -> None:
     entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def prepare(folder: Path) -> list[str]:
@@ -131,7 +129,7 @@ async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_nothing(
     await asyncio.to_thread(entered.wait)
 
     task.cancel()
-    # Given up twice, as by a caller that is cancelled itself.
+    # Cancelled twice, as by a caller that is cancelled itself.
     await asyncio.wait([task], timeout=0.05)
     task.cancel()
     await asyncio.wait([task], timeout=0.05)
@@ -144,7 +142,7 @@ async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_nothing(
     assert (await sandbox.run(job("/usr/bin/true"))).code == 0
 
 
-async def test_a_run_that_is_cancelled_while_it_is_cleared_away_leaves_nothing(
+async def test_run_cancelled_during_cleanup_leaves_nothing(
     sandbox: Sandbox, rooms: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()
@@ -168,7 +166,7 @@ async def test_a_run_that_is_cancelled_while_it_is_cleared_away_leaves_nothing(
     assert left_in(rooms) == []
 
 
-async def test_runs_that_are_cancelled_at_any_moment_leave_nothing(sandbox: Sandbox, rooms: Path) -> None:
+async def test_runs_cancelled_at_any_moment_leave_nothing(sandbox: Sandbox, rooms: Path) -> None:
     await sandbox.run(job("/usr/bin/true"))
     before = descriptors()
 
@@ -184,7 +182,7 @@ async def test_runs_that_are_cancelled_at_any_moment_leave_nothing(sandbox: Sand
     assert descriptors() == before
 
 
-async def test_one_that_waits_for_its_turn_can_be_cancelled(rooms: Path, sandbox: Sandbox) -> None:
+async def test_waiting_run_can_be_cancelled(rooms: Path, sandbox: Sandbox) -> None:
     sandbox = Sandbox(bubblewrap=Bubblewrap(), resolve=nowhere, at_once=1)
     first = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "3456.5")))
     await started("sleep 3456.5")
@@ -205,7 +203,7 @@ def kill_a_gateway(rooms: Path) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-async def test_what_a_killed_gateway_left_is_swept_away_and_nothing_else(sandbox: Sandbox, rooms: Path) -> None:
+async def test_sweep_removes_only_leftovers_of_a_killed_gateway(sandbox: Sandbox, rooms: Path) -> None:
     await asyncio.to_thread(kill_a_gateway, rooms)
     (left,) = left_in(rooms)
     task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "0.5")))
@@ -226,7 +224,7 @@ async def test_what_a_killed_gateway_left_is_swept_away_and_nothing_else(sandbox
 
 
 @pytest.mark.usefixtures("sandbox")
-async def test_nothing_runs_on_when_its_gateway_is_killed(rooms: Path) -> None:
+async def test_killing_the_gateway_ends_its_runs(rooms: Path) -> None:
     await asyncio.to_thread(kill_a_gateway, rooms)
 
     for process in running("sleep 4321.5"):
@@ -236,7 +234,7 @@ async def test_nothing_runs_on_when_its_gateway_is_killed(rooms: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
-def test_the_sweep_leaves_other_users_rooms(rooms: Path) -> None:
+def test_sweep_leaves_directories_of_other_users(rooms: Path) -> None:
     theirs = rooms / "torana-run-theirs"
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 1234, -1)
@@ -245,13 +243,13 @@ def test_the_sweep_leaves_other_users_rooms(rooms: Path) -> None:
     assert left_in(rooms) == [theirs]
 
 
-def test_a_sweep_of_what_is_not_there_is_nothing(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_of_a_missing_directory_does_nothing(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(rooms / "none"))
 
     assert sweep_rooms() == 0
 
 
-async def test_where_no_room_can_be_made_it_is_the_sandboxs_fault(
+async def test_missing_temporary_directory_is_a_sandbox_fault(
     sandbox: Sandbox, rooms: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(rooms / "none"))
@@ -260,13 +258,13 @@ async def test_where_no_room_can_be_made_it_is_the_sandboxs_fault(
         await sandbox.run(job("/usr/bin/true"))
 
 
-async def test_more_runs_than_may_be_at_once_all_end(sandbox: Sandbox) -> None:
+async def test_runs_over_the_concurrency_limit_all_complete(sandbox: Sandbox) -> None:
     outcomes = await asyncio.gather(*(sandbox.run(job("/usr/bin/echo", str(n))) for n in range(9)))
 
     assert [outcome.stdout for outcome in outcomes] == [f"{n}\n".encode() for n in range(9)]
 
 
-async def test_a_secret_is_on_no_command_line(sandbox: Sandbox) -> None:
+async def test_secret_is_not_on_a_command_line(sandbox: Sandbox) -> None:
     task = asyncio.create_task(sandbox.run(job("/usr/bin/sleep", "1.2345", environ={"KEY": "value-of-key"})))
     await started("sleep 1.2345")
 
@@ -274,7 +272,7 @@ async def test_a_secret_is_on_no_command_line(sandbox: Sandbox) -> None:
     await task
 
 
-async def test_a_run_that_cannot_be_prepared_leaves_nothing(sandbox: Sandbox, rooms: Path) -> None:
+async def test_run_with_a_failed_preparation_leaves_nothing(sandbox: Sandbox, rooms: Path) -> None:
     def prepare(_folder: Path) -> list[str]:
         raise ValueError("changed")
 
@@ -284,11 +282,11 @@ async def test_a_run_that_cannot_be_prepared_leaves_nothing(sandbox: Sandbox, ro
     assert left_in(rooms) == []
 
 
-async def test_what_bubblewrap_itself_refuses_is_the_sandboxs_fault(sandbox: Sandbox) -> None:
+async def test_refusal_by_bubblewrap_is_a_sandbox_fault(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxFault, match=r"The sandbox cannot be set up: bwrap: .*size"):
-        await sandbox.run(job("/usr/bin/true"), Limits(disk=-1))
+        await sandbox.run(job("/usr/bin/true"), SandboxLimits(disk=-1))
 
 
-async def test_what_is_too_long_for_a_command_is_the_sandboxs_fault(sandbox: Sandbox) -> None:
+async def test_too_long_argument_list_is_a_sandbox_fault(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxFault, match="The sandbox cannot be started: Argument list too long"):
         await sandbox.run(job("/usr/bin/true", "x" * 200_000))

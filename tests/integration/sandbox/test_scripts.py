@@ -1,4 +1,4 @@
-"""The tool that runs a skill's script: what is approved, how it is started, and what becomes of secrets."""
+"""The tool that runs a skill's script: approval, start, and secrets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
-from torana.models.builtin.telling import result_for_people
+from torana.models.builtin.rewording import result_for_people
 from torana.skills import SkillFileError, Skills, copy_skill, parse_skill
 from torana.tools.sandbox import Bubblewrap
 
@@ -41,26 +41,26 @@ def test_arguments_input_and_assets_reach_the_script(gateway: Gateway) -> None:
         ),
     ],
 )
-def test_a_script_is_run_by_what_it_says_or_its_ending(gateway: Gateway, name: str, text: str) -> None:
+def test_interpreter_is_chosen_by_shebang_or_suffix(gateway: Gateway, name: str, text: str) -> None:
     gateway.write(text, name=name)
 
     assert gateway.call(script=name, arguments=["x"]).text == "exit code 0\nstdout:\nran x"
 
 
-def test_an_exit_code_and_the_errors_are_shown(gateway: Gateway) -> None:
+def test_exit_code_and_error_output_are_shown(gateway: Gateway) -> None:
     text = gateway.run("raise SystemExit('no such city')").text
     assert text == "exit code 1\nstderr:\nno such city"
     assert result_for_people("run_skill_script", text) == "The script failed with exit code 1:\nno such city"
 
 
-def test_a_script_may_start_another_of_its_folder(gateway: Gateway) -> None:
+def test_script_may_start_another_script_of_its_skill(gateway: Gateway) -> None:
     folder = gateway.write("import subprocess; subprocess.run(['scripts/other.sh'], check=True)")
     (folder / "scripts" / "other.sh").write_text("#!/bin/sh\necho other")
 
     assert gateway.call().stdout == "other"
 
 
-def test_a_secret_reaches_only_the_script_that_declared_it_and_is_never_shown(gateway: Gateway) -> None:
+def test_secret_reaches_only_its_script_and_is_masked_in_the_output(gateway: Gateway) -> None:
     gateway.write(SECRETS, secrets=["TRIES_KEY"])
 
     result = gateway.call()
@@ -69,7 +69,7 @@ def test_a_secret_reaches_only_the_script_that_declared_it_and_is_never_shown(ga
     assert "error with [TRIES_KEY]" in result.text
 
 
-def test_a_secret_is_not_shown_where_it_is_a_host_that_was_refused(gateway: Gateway) -> None:
+def test_secret_is_masked_in_a_refused_host(gateway: Gateway) -> None:
     script = """
     import os, urllib.error, urllib.request
     try:
@@ -85,13 +85,13 @@ def test_a_secret_is_not_shown_where_it_is_a_host_that_was_refused(gateway: Gate
     )
 
 
-def test_a_value_that_is_too_short_for_a_secret_is_left(gateway: Gateway) -> None:
+def test_short_secret_value_is_not_masked(gateway: Gateway) -> None:
     gateway.write("import os; print('Neutral', os.environ['TRIES_REGION'])", secrets=["TRIES_REGION"])
 
     assert gateway.call().stdout == "Neutral eu"
 
 
-def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gateway) -> None:
+def test_ungranted_or_undeclared_secret_is_absent(gateway: Gateway) -> None:
     gateway.write(SECRETS, secrets=["TRIES_KEY"])
     without = gateway.call(approved={"scripts": ["scripts/try.py"], "secrets": ["OTHER_KEY"]})
     gateway.write(SECRETS)
@@ -101,19 +101,19 @@ def test_a_secret_that_is_not_granted_or_not_declared_is_not_there(gateway: Gate
     assert undeclared.stdout.startswith("key: None other: None")
 
 
-def test_without_a_secret_that_it_requires_a_script_is_not_run(gateway: Gateway) -> None:
+def test_script_with_a_missing_secret_does_not_run(gateway: Gateway) -> None:
     gateway.write("print(1)", secrets=["TRIES_KEY", "UNSET_KEY"])
 
     result = gateway.call()
 
     assert result.failed
     assert result.text == (
-        "The script was not run: the secret UNSET_KEY is not set; put what is missing into .env and restart "
+        "The script was not run: the secret UNSET_KEY is not set; put the missing value into .env and restart "
         "the gateway."
     )
 
 
-def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> None:
+def test_cut_output_contains_no_part_of_a_secret(gateway: Gateway) -> None:
     gateway.write("import os; print(os.environ['TRIES_KEY'] * 8000)", secrets=["TRIES_KEY"])
 
     result = gateway.call(limits={"output": 100})
@@ -122,13 +122,13 @@ def test_no_piece_of_a_secret_is_left_where_output_is_cut(gateway: Gateway) -> N
     assert "[TRIES_KEY][TRIES_KEY]" in result.text
 
 
-def test_a_script_that_speaks_like_bubblewrap_shows_no_secret(gateway: Gateway) -> None:
+def test_output_that_imitates_bubblewrap_is_masked(gateway: Gateway) -> None:
     gateway.write("import os; raise SystemExit('bwrap: ' + os.environ['TRIES_KEY'])", secrets=["TRIES_KEY"])
 
     assert gateway.call().text == "exit code 1\nstderr:\nbwrap: [TRIES_KEY]"
 
 
-def test_directories_are_seen_as_declared(gateway: Gateway) -> None:
+def test_declared_directories_are_readable_or_writable(gateway: Gateway) -> None:
     shared, out = gateway.home / "shared", gateway.home / "out"
     (shared / "data.txt").write_text("shared data")
     gateway.write(
@@ -148,7 +148,7 @@ def test_directories_are_seen_as_declared(gateway: Gateway) -> None:
     assert (out / "report.txt").read_text() == "made"
 
 
-def test_a_directory_that_is_the_gateways_or_a_link_is_refused(gateway: Gateway) -> None:
+def test_data_directory_and_links_are_refused(gateway: Gateway) -> None:
     link = gateway.home / "link"
     if not link.is_symlink():
         link.symlink_to(gateway.home / "data")
@@ -160,14 +160,14 @@ def test_a_directory_that_is_the_gateways_or_a_link_is_refused(gateway: Gateway)
         refusals.append(result.text.partition("' ")[2])
 
     assert refusals == [
-        "holds data of the gateway's own; no script may see it.",
-        "holds data of the gateway's own; no script may see it.",
-        "is not there, or there is a link on the way to it; correct it.",
-        "is not there, or there is a link on the way to it; correct it.",
+        "contains the gateway's own data; scripts cannot use it.",
+        "contains the gateway's own data; scripts cannot use it.",
+        "does not exist, or a part of its path is a link; correct it.",
+        "does not exist, or a part of its path is a link; correct it.",
     ]
 
 
-def test_without_approval_nothing_runs(gateway: Gateway) -> None:
+def test_unapproved_script_does_not_run(gateway: Gateway) -> None:
     gateway.write("print(1)")
 
     result = gateway.call(approved=None)
@@ -191,17 +191,17 @@ def test_only_a_granted_script_runs(gateway: Gateway, script: str) -> None:
     assert result.text.endswith("that may be run; it has: scripts/try.py.")
 
 
-def test_what_nobody_can_run_is_refused(gateway: Gateway) -> None:
+def test_script_without_an_installed_interpreter_is_refused(gateway: Gateway) -> None:
     gateway.write("words", name="scripts/notes.txt")
-    assert "does not say what runs it" in gateway.call(script="scripts/notes.txt").text
+    assert "has no interpreter line" in gateway.call(script="scripts/notes.txt").text
 
     gateway.write("#!/opt/tool/bin/tool\n", name="scripts/tool")
     assert gateway.call(script="scripts/tool").text == (
-        "scripts/tool is run by /opt/tool/bin/tool, which is not installed for scripts here."
+        "scripts/tool is run by /opt/tool/bin/tool, which is not installed for scripts."
     )
 
 
-def test_a_file_that_changes_after_it_was_read_is_not_run(tmp_path: Path) -> None:
+def test_file_changed_after_parsing_is_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "skills" / "tries"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: tries\ndescription: x\n---\n")
@@ -214,27 +214,27 @@ def test_a_file_that_changes_after_it_was_read_is_not_run(tmp_path: Path) -> Non
         copy_skill(skill, tmp_path / "copy")
 
 
-def test_too_much_for_a_command_line_is_refused(gateway: Gateway) -> None:
+def test_oversized_arguments_and_input_are_refused(gateway: Gateway) -> None:
     gateway.write("print(1)")
 
     assert "at most 64 arguments" in gateway.call(arguments=["x"] * 65).text
     assert "at most 64 arguments" in gateway.call(arguments=["x" * 9000]).text
     assert "at most 64 arguments" in gateway.call(arguments=["€" * 3000]).text
-    assert "cannot hold U+0000" in gateway.call(arguments=["a\0b"]).text
+    assert "cannot contain U+0000" in gateway.call(arguments=["a\0b"]).text
     assert "send at most 262,144" in gateway.call(stdin="x" * 300_000).text
 
 
-def test_half_a_character_is_replaced(gateway: Gateway) -> None:
+def test_lone_surrogates_are_replaced(gateway: Gateway) -> None:
     gateway.write("import sys; print(sys.argv[1], sys.stdin.read())")
 
     assert gateway.call(arguments=["a\ud800b"], stdin="c\ud800d").stdout == "a?b c?d"
 
 
-def test_programs_that_a_skill_needs_are_those_of_the_sandbox(tmp_path: Path) -> None:
+def test_required_programs_are_looked_up_in_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "tries").mkdir()
     front = "name: tries\ndescription: x\nmetadata: {torana: {bins: [env, no-such-program], secrets: [KEY]}}"
     (tmp_path / "tries" / "SKILL.md").write_text(f"---\n{front}\n---\n")
     skills = Skills(core_dir=tmp_path / "none", user_dir=tmp_path, environ={}, which=Bubblewrap().which)
-    (record,) = [skills.record(skill) for skill in skills.catalogue().loaded]
+    (skill,) = skills.catalogue().loaded
 
-    assert record["missing"] == {"env": ["KEY"], "bins": ["no-such-program"]}
+    assert skills.missing(skill) == {"env": ["KEY"], "bins": ["no-such-program"]}

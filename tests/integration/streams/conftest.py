@@ -34,25 +34,25 @@ Served = tuple[App, str]
 
 
 class Browser:
-    """A client that reads event streams by the rules."""
+    """A client that reads event streams by the specification."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     async def send(self, url: str, body: dict[str, Any], **headers: str) -> AsyncGenerator[Event]:
-        """Send a message and read what happens, to the end or to where the connection is cut."""
+        """Send a message and read its events, to the end or until the connection is cut."""
         async for event in self._read("POST", f"{url}/message", headers, json=body):
             yield event
 
     async def resume(self, url: str, seen: list[Event], turn_id: str) -> AsyncGenerator[Event]:
-        """Read on behind what was seen."""
+        """Continue to read after the events seen."""
         headers = {"Last-Event-ID": seen[-1].id} if seen else {}
         async for event in self._read("GET", f"{url}/v1/turns/{turn_id}/events", headers):
             yield event
 
     @staticmethod
     def shown(events: list[Event]) -> str:
-        """What it shows in the end: text is added up, and replaced where it is told anew."""
+        """Return the text that the client displays: deltas are appended, and snapshots replace it."""
         text = ""
         for event in events:
             if event.type in ("turn.resumed", "message.snapshot"):
@@ -79,18 +79,18 @@ class Browser:
 
 
 class Proxy:
-    """Passes bytes on between clients and a server; a connection ends behind its n-th event."""
+    """Passes bytes between clients and a server; a connection ends after its n-th event."""
 
     def __init__(self, port: int) -> None:
         self.url = ""
         self._port = port
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: How many events the next connections let through; without a number all.
+        #: The number of events that the next connections pass; without a number all.
         self.cuts: list[int] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Proxy]:
-        """Listen."""
+        """Listen for connections."""
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield self
@@ -125,7 +125,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _pump_events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int) -> None:
-    """Pass on what comes up to the end of so many events; nothing else in an answer holds two line feeds."""
+    """Pass on this number of events; nothing else in a response contains two line feeds."""
     for _ in range(count):
         try:
             writer.write(await reader.readuntil(b"\n\n"))
@@ -137,7 +137,7 @@ async def _pump_events(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Served]]]:
-    """``app, url = await serve(model)``: a gateway without limits that listens until the test ends."""
+    """``app, url = await serve(model)`` starts a gateway without limits that listens until the test ends."""
     async with AsyncExitStack() as stack:
 
         async def serve(model: ScriptedModel, **settings: Any) -> Served:
@@ -166,7 +166,7 @@ async def serve(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Served
 
 @pytest.fixture
 async def proxied() -> AsyncGenerator[Callable[[str], Awaitable[Proxy]]]:
-    """``proxy = await proxied(url)``: a proxy in front of the gateway."""
+    """``proxy = await proxied(url)`` starts a proxy in front of the gateway."""
     async with AsyncExitStack() as stack:
 
         async def proxied(url: str) -> Proxy:
@@ -177,7 +177,7 @@ async def proxied() -> AsyncGenerator[Callable[[str], Awaitable[Proxy]]]:
 
 @pytest.fixture
 async def browser() -> AsyncGenerator[Browser]:
-    """A client that keeps no connection open."""
+    """A client without keep-alive connections."""
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
         yield Browser(http)

@@ -1,4 +1,4 @@
-"""Event streams over a real socket: cut at every event, read slowly, or not at all."""
+"""Event streams over a real socket: cut at every event, read slowly, or not read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Proxied = Callable[[str], Awaitable["Proxy"]]
 HI = {"content": "1+1?", "channelId": "c"}
 KEY = "idempotency-key"
 
-#: How many events a turn of the talkative model has before the gate, and in all.
+#: The number of events of a turn before the gate, and in total.
 BEFORE, ALL = 4, 8
 
 
 def talkative(gate: asyncio.Event) -> ScriptedModel:
-    """Speaks, calls a tool, waits for the gate, and speaks on."""
+    """Return a model that sends text, calls a tool, waits for the gate, and sends more text."""
     call = ToolCallPart("calculate", {"expression": "1+1"})
     return ScriptedModel(["Let me see.", call], [gate, "It ", "is ", "2."])
 
@@ -37,9 +37,7 @@ async def all_of(events: AsyncIterator[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize("cut", range(1, ALL + 1))
-async def test_a_stream_that_is_cut_goes_on_where_it_was(
-    serve: Serve, proxied: Proxied, browser: Browser, cut: int
-):
+async def test_cut_stream_resumes_where_it_ended(serve: Serve, proxied: Proxied, browser: Browser, cut: int):
     gate = asyncio.Event()
     _, url = await serve(talkative(gate))
     proxy = await proxied(url)
@@ -58,7 +56,7 @@ async def test_a_stream_that_is_cut_goes_on_where_it_was(
     assert browser.shown(seen) == plain.json()["reply"]
 
 
-async def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(
+async def test_repeatedly_cut_stream_loses_and_repeats_nothing(
     serve: Serve, proxied: Proxied, browser: Browser
 ):
     gate = asyncio.Event()
@@ -75,9 +73,7 @@ async def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(
     assert seen == await all_of(browser.resume(url, [], turn_id))
 
 
-async def test_a_client_that_is_cut_off_may_send_the_message_again(
-    serve: Serve, proxied: Proxied, browser: Browser
-):
+async def test_cut_off_client_can_repeat_its_message(serve: Serve, proxied: Proxied, browser: Browser):
     gate = asyncio.Event()
     _, url = await serve(talkative(gate))
     proxy = await proxied(url)
@@ -90,7 +86,7 @@ async def test_a_client_that_is_cut_off_may_send_the_message_again(
 
 
 @pytest.mark.parametrize("cut", range(1, BEFORE + 1))
-async def test_a_stream_resumes_after_a_restart(serve: Serve, proxied: Proxied, browser: Browser, cut: int):
+async def test_stream_resumes_after_a_restart(serve: Serve, proxied: Proxied, browser: Browser, cut: int):
     app, url = await serve(talkative(asyncio.Event()))
     proxy = await proxied(url)
     proxy.cuts = [cut]
@@ -110,7 +106,7 @@ async def test_a_stream_resumes_after_a_restart(serve: Serve, proxied: Proxied, 
 
 
 async def first(events: AsyncIterator[Event], count: int) -> list[Event]:
-    """So many events, and no more."""
+    """Return the first events."""
     found: list[Event] = []
     async for event in events:
         found.append(event)
@@ -123,7 +119,7 @@ async def first(events: AsyncIterator[Event], count: int) -> list[Event]:
 
 
 class Sluggish:
-    """A reader on a socket that holds as little as possible."""
+    """A reader on a socket with a small buffer."""
 
     def __init__(self, url: str) -> None:
         host, port = url.removeprefix("http://").split(":")
@@ -145,7 +141,7 @@ class Sluggish:
         self._socket.close()
 
 
-async def test_neither_a_slow_reader_nor_one_that_never_reads_holds_up_a_turn(serve: Serve, browser: Browser):
+async def test_slow_readers_do_not_delay_turns(serve: Serve, browser: Browser):
     pieces = [f"{number:>10000}" for number in range(300)]
     _, url = await serve(ScriptedModel(pieces, pieces, "short"))
     readers = [Sluggish(url) for _ in range(2)]
@@ -158,14 +154,14 @@ async def test_neither_a_slow_reader_nor_one_that_never_reads_holds_up_a_turn(se
     assert (await browser.http.post(f"{url}/message", json={"content": "hi"})).json()["reply"] == "short"
     while data := await slow.read(65_536):
         received += data
-    assert received.endswith(b"0\r\n\r\n")  # the stream was told to its end
+    assert received.endswith(b"0\r\n\r\n")  # the stream is complete
     assert b"event: turn.completed" in received
     for reader in readers:
         reader.close()
 
 
 async def answered(browser: Browser, url: str) -> int:
-    """How many sessions have an answer."""
+    """Return the number of sessions with an answer."""
     found = 0
     for session in (await browser.http.get(f"{url}/v1/sessions")).json()["items"]:
         said = (await browser.http.get(f"{url}/v1/sessions/{session['id']}/messages")).json()["items"]

@@ -1,4 +1,4 @@
-"""Event streams of a gateway that is killed in the middle and started again."""
+"""Event streams of a gateway that is killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 HI = {"content": "hi", "channelId": "c"}
 KEY = "idempotency-key"
 
-#: The events up to the one in which the tool waits; three words follow, and the end.
+#: The number of events up to the one in which the tool waits; three words and the end follow.
 WAITING = 2
 
 
 def rule(request: ChatRequest) -> Answer:
-    """Call the tool, and then speak three words."""
+    """Call the tool, and then reply with three words."""
     return "That is all." if request.results else [Call("dawdle", {})]
 
 
@@ -39,7 +39,7 @@ def provider() -> Iterator[OpenAIStandIn]:
 
 @asynccontextmanager
 async def gateway(path: Path, provider: OpenAIStandIn) -> AsyncGenerator[str]:
-    """The address of a gateway in a process of its own, which is killed in the end."""
+    """Run a gateway in a separate process, yield its URL, and kill it at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     environ = {
@@ -73,7 +73,7 @@ async def gateway(path: Path, provider: OpenAIStandIn) -> AsyncGenerator[str]:
 
 
 @pytest.mark.parametrize("seen_events", [1, WAITING, WAITING + 1, WAITING + 3])
-async def test_the_text_since_it_resumed_is_the_reply(
+async def test_text_after_the_resumption_is_the_reply(
     tmp_path: Path, provider: OpenAIStandIn, browser: Browser, seen_events: int
 ):
     gate = Gate()

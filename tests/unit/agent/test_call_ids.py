@@ -26,7 +26,7 @@ def calling(*ids: str) -> ModelResponse:
 
 
 @given(st.lists(st.lists(IDS, max_size=4), max_size=4))
-def test_ids_are_plain_and_unique_and_the_same_each_time(responses: list[list[str]]) -> None:
+def test_ids_are_plain_unique_and_deterministic(responses: list[list[str]]) -> None:
     def run() -> list[str]:
         taken: set[str] = set()
         for step, ids in enumerate(responses):
@@ -57,10 +57,10 @@ def test_plain_id_is_kept(id_: str) -> None:
     assert with_unique_ids(response, taken=frozenset(), step=0) is response
 
 
-def test_repeated_id_is_kept_for_the_first_call_alone() -> None:
+def test_only_the_first_call_keeps_a_repeated_id() -> None:
     first, second = ids_of(with_unique_ids(calling("c", "c"), taken=frozenset(), step=0))
     (third,) = ids_of(with_unique_ids(calling("c"), taken={first, second}, step=1))
 
     assert first == "c"
-    # Mistral takes ids of nine letters and digits, and no others.
+    # Mistral accepts only ids of nine letters and digits.
     assert all(re.fullmatch("[0-9a-f]{9}", id_) for id_ in (second, third))

@@ -1,4 +1,4 @@
-"""Summaries of what the model is not shown any more."""
+"""Summaries of messages that no longer fit into the history window."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from torana.agent.compaction import Compaction
 from torana.errors import ModelFailed, StoreUnavailable
 from torana.messages import Inbound, Turn
 from torana.sessions.summaries import Overdue, Summaries
-from torana.store import deletion
-from torana.store.database import Database
-from torana.store.tables import sessions
+from torana.store.engine.database import Database
+from torana.store.engine.tables import sessions
+from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.turns import Turns
 
 Say = Callable[..., Awaitable[Turn]]
 
-#: Two turns are shown, and from the third on one has to be summarised.
+#: Two turns are shown; from the third on, one must be summarised.
 SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """Turns over one model, and the summaries of another."""
+    """Turns over one model, with summaries from another model."""
 
     turns: Turns
     model: ScriptedModel
     summariser: ScriptedModel
     compaction: Compaction
     spent: list[tuple[Turn, ModelResponse]]
-    #: Raised, oldest first, when something is to be spent.
+    #: Errors to raise on the next charges, in order.
     faults: list[Exception]
 
     @property
     def instructions(self) -> str:
-        """What the last turn was told."""
+        """Return the instructions of the last model request."""
         return self.model.requests[-1].info.instructions or ""
 
     def asked(self, number: int = -1) -> str:
-        """What a summary was asked for with."""
+        """Return the prompt of a summary request."""
         [request] = self.summariser.requests[number].messages
         [part] = request.parts
         assert isinstance(part, UserPromptPart)
@@ -61,7 +61,7 @@ class Gateway:
 async def gateway(
     database: Database, open_agent: Callable[..., TurnAgent], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Gateway]]:
-    """``gateway("first summary", …)``: turns answered by "re", with these summaries."""
+    """``gateway("first summary", …)`` returns a gateway that answers "re" and makes these summaries."""
     opened: list[Gateway] = []
     loop, ahead = asyncio.get_running_loop(), 0.0
     real = loop.time
@@ -80,7 +80,7 @@ async def gateway(
             spent.append((turn, response))
 
         async def pause(_seconds: float) -> None:
-            """Longer than a summary may take."""
+            """Pause for longer than a summary may take."""
             nonlocal ahead
             ahead += timeout
             await database.run(lambda connection: connection.closed)
@@ -92,11 +92,11 @@ async def gateway(
             model=summariser,
             summaries=Summaries(database=database, history_messages=shown),
             affordable=affordable,
-            spent=keep,
+            charge=keep,
             timeout=timeout,
             pause=pause,
         )
-        turns = turns_over(database, open_agent(model, history_messages=shown), ended=compaction.turn_ended)
+        turns = turns_over(database, open_agent(model, history_messages=shown), ended=compaction.on_turn_ended)
         opened.append(
             Gateway(
                 turns=turns,
@@ -117,7 +117,7 @@ async def gateway(
 
 @pytest.fixture
 def talk(say: Say) -> Callable[..., Awaitable[Turn]]:
-    """``await talk(gateway, "a", "b")``: each said and answered, and what follows from it done."""
+    """``await talk(gateway, "a", "b")`` sends each message and waits for its reply and its summary."""
 
     async def all_of(gateway: Gateway, *contents: str, **who: str) -> Turn:
         said: list[Turn] = []
@@ -135,7 +135,7 @@ async def row_of(database: Database, turn: Turn) -> tuple[str | None, int]:
     return row.summary, row.summary_to
 
 
-async def test_what_falls_out_of_the_window_is_told_in_short(
+async def test_messages_outside_the_window_are_summarised(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], database: Database
 ) -> None:
     here = gateway("They said a and b.")
@@ -149,12 +149,12 @@ async def test_what_falls_out_of_the_window_is_told_in_short(
     await talk(here, "d")
 
     assert "They said a and b." in here.instructions
-    # What the window has room for stays there in full.
+    # Messages that fit into the window stay there in full.
     assert [part.content for part in prompts(here.model)] == ["b", "c", "d"]
     assert [(turn.id, type(response)) for turn, response in here.spent] == [(last.id, ModelResponse)]
 
 
-async def test_summary_that_no_limit_has_room_for_is_not_made(
+async def test_summary_over_budget_is_not_requested(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], database: Database
 ) -> None:
     here = gateway("never", room=100)
@@ -165,7 +165,7 @@ async def test_summary_that_no_limit_has_room_for_is_not_made(
     assert await row_of(database, last) == (None, 0)
 
 
-async def test_the_next_summary_is_made_of_the_last_one_and_of_what_is_new(
+async def test_next_summary_combines_the_last_one_with_new_messages(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], database: Database
 ) -> None:
     here = gateway("notes one", "notes two", "notes three")
@@ -178,7 +178,7 @@ async def test_the_next_summary_is_made_of_the_last_one_and_of_what_is_new(
     assert await row_of(database, last) == ("notes three", 6)
 
 
-async def test_nothing_is_ever_missing_between_the_notes_and_the_window(
+async def test_summary_and_window_cover_every_message(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
 ) -> None:
     here = gateway(*[f"notes {number}" for number in range(20)], shown=6)
@@ -193,7 +193,7 @@ async def test_nothing_is_ever_missing_between_the_notes_and_the_window(
     assert len(here.summariser.requests) < 10
 
 
-async def test_long_messages_and_tools_are_told_of_in_short(
+async def test_long_messages_are_cut_in_the_summary_request(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
 ) -> None:
     here = gateway("notes")
@@ -203,7 +203,7 @@ async def test_long_messages_and_tools_are_told_of_in_short(
     assert len(here.asked()) < 3_000
 
 
-async def test_the_calls_of_tools_are_told_of(
+async def test_summary_request_includes_tool_calls(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],
     open_turns: Callable[..., Turns],
@@ -216,7 +216,7 @@ async def test_the_calls_of_tools_are_told_of(
     assert '(The assistant called calculate {"expression":"2+3"})\n(calculate returned' in here.asked()
 
 
-async def test_a_long_history_is_caught_up_with_piece_by_piece(
+async def test_long_history_is_summarised_in_pieces(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],
     open_turns: Callable[..., Turns],
@@ -233,7 +233,7 @@ async def test_a_long_history_is_caught_up_with_piece_by_piece(
     assert [everything.count(f"User: old {number}\n") for number in range(30)] == [1] * 30
 
 
-async def test_in_a_short_session_nothing_is_told_of_before(
+async def test_history_inside_the_window_uses_no_summary(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
 ) -> None:
     here = gateway("notes of a and b")
@@ -254,7 +254,7 @@ async def test_in_a_short_session_nothing_is_told_of_before(
     ],
     ids=["the model failed", "a bug", "nothing", "a call", "it took too long"],
 )
-async def test_a_failure_is_logged_and_tried_again_after_a_later_turn(
+async def test_failed_summary_is_logged_and_retried_after_a_later_turn(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],
     database: Database,
@@ -264,14 +264,14 @@ async def test_a_failure_is_logged_and_tried_again_after_a_later_turn(
     here = gateway(failure, "notes", timeout=0.05)
     with caplog.at_level(logging.WARNING, "torana.agent.compaction"):
         last = await talk(here, "a", "b", "c")
-    assert [record.message for record in caplog.records] == ["a conversation could not be summarised"]
+    assert [record.message for record in caplog.records] == ["summary_failed"]
     assert await row_of(database, last) == (None, 0)
     await talk(here, "d")
     assert "User: a" in here.asked()
     assert await row_of(database, last) == ("notes", 3)
 
 
-async def test_what_a_summary_cost_is_written_down_as_soon_as_the_database_can_be_and_it_is_kept(
+async def test_summary_and_its_cost_are_stored_after_write_failures(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],
     database: Database,
@@ -294,7 +294,7 @@ async def test_what_a_summary_cost_is_written_down_as_soon_as_the_database_can_b
 
 
 @pytest.mark.parametrize(("before", "least"), [([], 0), (["They said that a is b. " * 10], 50)])
-async def test_a_summary_that_takes_too_long_is_paid_for_with_what_it_was_asked_and_had_said(
+async def test_timed_out_summary_is_charged_for_its_input_and_output(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], before: list[Piece], least: int
 ) -> None:
     here = gateway([*before, asyncio.Event()], timeout=0.05)
@@ -308,7 +308,7 @@ async def test_a_summary_that_takes_too_long_is_paid_for_with_what_it_was_asked_
     assert least <= response.usage.output_tokens <= 2 * least
 
 
-async def test_no_turn_waits_for_a_summary(
+async def test_turns_do_not_wait_for_a_summary(
     gateway: Callable[..., Gateway], say: Say, database: Database
 ) -> None:
     gate = asyncio.Event()
@@ -322,7 +322,7 @@ async def test_no_turn_waits_for_a_summary(
 
 
 @pytest.mark.parametrize("word", ["/new", "/NEW "])
-async def test_what_was_said_before_a_new_conversation_is_not_told(
+async def test_summary_of_the_previous_conversation_is_dropped(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],
     database: Database,
@@ -341,7 +341,7 @@ async def test_what_was_said_before_a_new_conversation_is_not_told(
 
 
 @pytest.mark.parametrize("change", ["/new", "delete"])
-async def test_a_summary_of_what_was_reset_or_deleted_meanwhile_is_dropped(
+async def test_summary_of_a_reset_or_deleted_session_is_dropped(
     gateway: Callable[..., Gateway],
     say: Say,
     message: Callable[..., Inbound],
@@ -353,7 +353,9 @@ async def test_a_summary_of_what_was_reset_or_deleted_meanwhile_is_dropped(
     last = [await say(here.turns, content) for content in "abc"][-1]
     await until_asked(here.summariser, database)
     if change == "delete":
-        gone = partial(deletion.delete, owner=last.owner, session_id=last.session_id, at=last.created_at)
+        gone = partial(
+            session_deletion.delete, owner=last.owner, session_id=last.session_id, at=last.created_at
+        )
         await database.run(gone)
     else:
         await here.turns.accept(message(change))
@@ -363,7 +365,7 @@ async def test_a_summary_of_what_was_reset_or_deleted_meanwhile_is_dropped(
     assert summaries == ([] if change == "delete" else [None])
 
 
-async def test_at_the_end_what_is_in_the_making_is_given_up(
+async def test_stop_abandons_a_running_summary(
     gateway: Callable[..., Gateway], say: Say, database: Database
 ) -> None:
     here = gateway([asyncio.Event()])
@@ -376,7 +378,7 @@ async def test_at_the_end_what_is_in_the_making_is_given_up(
     assert await row_of(database, last) == (None, 0)
 
 
-async def test_rooms_are_summarised_with_who_said_what(
+async def test_summary_request_names_speakers_in_shared_sessions(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
 ) -> None:
     here = gateway("notes")
@@ -386,7 +388,7 @@ async def test_rooms_are_summarised_with_who_said_what(
     assert "ana: a\nAssistant: re\nben: b" in here.asked()
 
 
-async def test_nobody_speaks_in_anothers_name_in_a_summary(
+async def test_message_cannot_forge_other_speakers_in_a_summary(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
 ) -> None:
     here = gateway("notes")
@@ -398,7 +400,7 @@ async def test_nobody_speaks_in_anothers_name_in_a_summary(
 
 
 def prompts(model: ScriptedModel) -> list[UserPromptPart]:
-    """What was said in the messages of the last request."""
+    """Return the user prompts of the last request."""
     return [p for m in model.requests[-1].messages for p in m.parts if isinstance(p, UserPromptPart)]
 
 

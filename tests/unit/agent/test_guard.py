@@ -1,4 +1,4 @@
-"""What stands between the model and the tools."""
+"""Errors and long results of tools, as the model receives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import BinaryContent, ModelRequest, ToolCallPart, ToolReturn, ToolReturnPart
 from pydantic_ai.tools import ToolDefinition
 
-from torana.agent.guard import RESULT_LIMIT, run_guarded
+from torana.agent.tool_errors import RESULT_LIMIT, run_with_error_handling
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext, ToolError
 
@@ -31,11 +31,11 @@ class Guarded(AbstractCapability[ToolContext]):
         args: ValidatedToolArgs,
         handler: WrapToolExecuteHandler,
     ) -> Any:
-        return await run_guarded(args, call=call, handler=handler)
+        return await run_with_error_handling(args, call=call, handler=handler)
 
 
 async def results(tool: Callable[..., Any], times: int = 1, limit: float | None = None) -> list[ToolReturnPart]:
-    """What the model is told when it calls the tool so many times, one after the other."""
+    """Call the tool this number of times and return the results that the model receives."""
     calls = [[ToolCallPart(tool.__name__, {})] for _ in range(times)]
     model = ScriptedModel(*calls, "done")
     toolset = FunctionToolset[ToolContext]([tool], timeout=limit)
@@ -70,7 +70,7 @@ def returning(value: Any) -> Callable[[], Any]:
     [ToolError("There is no order 7."), ToolFailed("There is no order 7."), ModelRetry("There is no order 7.")],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_a_tool_says_is_told_to_the_model_however_often(
+async def test_tool_errors_reach_the_model_on_every_call(
     caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     told = await results(raising(error), times=4)
@@ -79,7 +79,9 @@ async def test_what_a_tool_says_is_told_to_the_model_however_often(
     assert caplog.records == []
 
 
-async def test_a_bug_is_told_by_its_kind_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_is_reported_by_type_and_logged_in_full(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.ERROR):
         (told,) = await results(raising(LookupError("password 5309")))
 
@@ -89,7 +91,7 @@ async def test_a_bug_is_told_by_its_kind_and_logged_whole(caplog: pytest.LogCapt
     assert getattr(caplog.records[0], "tool", None) == "broken"
 
 
-async def test_a_tool_that_takes_too_long_is_left_behind_each_time() -> None:
+async def test_async_tool_times_out_on_every_call() -> None:
     async def slow() -> str:
         """Wait for ever."""
         await asyncio.Event().wait()
@@ -100,7 +102,7 @@ async def test_a_tool_that_takes_too_long_is_left_behind_each_time() -> None:
     assert [(part.outcome, part.content) for part in told] == [("failed", "Timed out after 0.01 seconds.")] * 3
 
 
-async def test_a_plain_function_that_takes_too_long_holds_nobody_up() -> None:
+async def test_sync_tool_times_out() -> None:
     def slow() -> str:
         """Take a fifth of a second."""
         time.sleep(0.2)
@@ -119,7 +121,7 @@ class Order(BaseModel):
 @pytest.mark.parametrize(
     "value", ["short", 7, None, ["a", 1], {"a": {"b": [None]}}, Order(number=7), "x" * RESULT_LIMIT], ids=str
 )
-async def test_a_short_result_is_handed_over_as_it_is(value: Any) -> None:
+async def test_short_result_is_unchanged(value: Any) -> None:
     (told,) = await results(returning(value))
 
     assert (told.outcome, told.content) == ("success", value)
@@ -135,7 +137,7 @@ async def test_a_short_result_is_handed_over_as_it_is(value: Any) -> None:
     ],
     ids=["text", "list", "object", "model"],
 )
-async def test_a_long_result_of_any_kind_is_cut_with_a_note(value: Any) -> None:
+async def test_long_results_of_any_kind_are_cut_with_a_note(value: Any) -> None:
     (told,) = await results(returning(value))
 
     assert isinstance(told.content, str)
@@ -146,13 +148,13 @@ async def test_a_long_result_of_any_kind_is_cut_with_a_note(value: Any) -> None:
     assert told.outcome == "success"
 
 
-async def test_a_long_failure_is_cut_too() -> None:
+async def test_long_failures_are_cut() -> None:
     (told,) = await results(raising(ToolError("y" * 100_000)))
 
     assert len(str(told.content)) < RESULT_LIMIT + 60
 
 
-async def test_a_file_is_not_taken_for_a_long_text() -> None:
+async def test_file_result_is_not_cut() -> None:
     picture = BinaryContent(b"\x89PNG" + b"\0" * 100_000, media_type="image/png")
 
     (told,) = await results(returning(["a chart", picture]))
@@ -160,14 +162,14 @@ async def test_a_file_is_not_taken_for_a_long_text() -> None:
     assert told.files == [picture]
 
 
-async def test_a_wrapped_result_is_bounded_inside() -> None:
+async def test_wrapped_result_is_cut_inside() -> None:
     (told,) = await results(returning(ToolReturn(return_value="y" * 30_000, metadata={"kept": True})))
 
     assert str(told.content).endswith("(cut: 10000 more characters)")
     assert told.metadata == {"kept": True}
 
 
-async def test_a_result_that_is_no_data_is_a_bug_of_the_tool(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unserializable_result_is_a_tool_error(caplog: pytest.LogCaptureFixture) -> None:
     (told,) = await results(returning(object()))
 
     assert told.outcome == "failed"

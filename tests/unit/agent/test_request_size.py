@@ -1,4 +1,4 @@
-"""How many tokens a request has at most."""
+"""The upper bound of a request's tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fixed() -> FixedTokens:
 
 
 @given(text=st.text(), name=st.text(max_size=64), arguments=st.dictionaries(st.text(), st.text()))
-def test_texts_of_a_request_have_at_most_as_many_bytes(text: str, name: str, arguments: dict[str, str]) -> None:
+def test_message_bytes_bound_the_texts_of_a_request(text: str, name: str, arguments: dict[str, str]) -> None:
     messages: list[ModelMessage] = [
         said(text),
         ModelResponse(parts=[TextPart(text), ThinkingPart(text), ToolCallPart(name, arguments)]),
@@ -78,7 +78,7 @@ def test_texts_of_a_request_have_at_most_as_many_bytes(text: str, name: str, arg
     assert message_bytes(messages) >= sum(len(one.encode(errors="surrogatepass")) for one in sent)
 
 
-def test_every_tool_and_all_instructions_are_counted(fixed: FixedTokens) -> None:
+def test_measure_counts_all_tools_and_instructions(fixed: FixedTokens) -> None:
     tools = [tool(f"tool{number}", description="é" * 2_000) for number in range(64)]
 
     measured = RequestMeter(fixed).measure(asked([said("hello")], *tools, instructions="x" * 10_000))
@@ -88,7 +88,7 @@ def test_every_tool_and_all_instructions_are_counted(fixed: FixedTokens) -> None
     assert measured.likely * 3 < measured.most + 10
 
 
-def test_reported_tokens_of_the_same_tools_bound_them_from_then_on(fixed: FixedTokens) -> None:
+def test_reported_usage_bounds_later_requests_with_the_same_tools(fixed: FixedTokens) -> None:
     tools = [tool("a", description="x" * 9_000), tool("b")]
     first = RequestMeter(fixed)
     before = first.measure(asked([said("hello")], *tools))
@@ -102,7 +102,7 @@ def test_reported_tokens_of_the_same_tools_bound_them_from_then_on(fixed: FixedT
     assert others.most > 9_000
 
 
-def test_of_several_models_the_one_that_takes_most_counts(fixed: FixedTokens) -> None:
+def test_largest_reported_usage_of_several_models_counts(fixed: FixedTokens) -> None:
     tools = [tool("a", description="x" * 9_000)]
     for tokens, model in [(2_000, "m"), (3_000, "n"), (2_500, "n"), (8_000, "m")]:
         meter = RequestMeter(fixed)
@@ -112,7 +112,7 @@ def test_of_several_models_the_one_that_takes_most_counts(fixed: FixedTokens) ->
     assert 2_500 < RequestMeter(fixed).measure(asked([said("hello")], *tools)).most < 2_700
 
 
-def test_later_request_counts_what_was_reported_and_what_is_new(fixed: FixedTokens) -> None:
+def test_later_request_adds_new_messages_to_reported_usage(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
     question, answer = said("x" * 5_000), answered(1_000, output=50)
     meter.measure(asked([question], tool("a")))
@@ -124,7 +124,7 @@ def test_later_request_counts_what_was_reported_and_what_is_new(fixed: FixedToke
     assert 1_350 <= measured.most < 1_450
 
 
-def test_tools_that_come_while_a_turn_runs_are_counted(fixed: FixedTokens) -> None:
+def test_tools_added_during_a_turn_are_counted(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
     question, answer = said("hello"), answered(1_000, output=50)
     meter.measure(asked([question], tool("a")))
@@ -137,7 +137,7 @@ def test_tools_that_come_while_a_turn_runs_are_counted(fixed: FixedTokens) -> No
     assert measured.most > 1_050 + 2_000
 
 
-def test_without_reported_usage_the_bytes_count(fixed: FixedTokens) -> None:
+def test_bytes_count_when_no_usage_is_reported(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
     question, answer = said("x" * 5_000), answered(0, output=0, text="y" * 700)
     meter.measure(asked([question], tool("a")))
@@ -146,7 +146,7 @@ def test_without_reported_usage_the_bytes_count(fixed: FixedTokens) -> None:
     assert meter.measure(asked([question, answer, said("on")], tool("a"))).most > 5_700
 
 
-def test_message_is_accepted_by_what_is_known_of_the_tools_and_by_what_came_since() -> None:
+def test_fixed_tokens_add_new_tools_to_reported_usage() -> None:
     sizes = [9_000]
     fixed = FixedTokens(instruction_bytes=lambda: 300, tool_bytes=lambda: sizes[-1])
     assert (fixed().most, fixed().likely) == (9_300, 3_100)

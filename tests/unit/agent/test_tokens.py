@@ -1,4 +1,4 @@
-"""Tokens are estimated by kind of character."""
+"""Tokens are estimated by the kind of character."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from torana.agent.tokens import estimate
     ("text", "tokens"),
     [("", 0), ("a", 1), ("four", 1), ("fives", 2), ("我喜欢绿茶", 5), ("茶 tea", 2), ("🍵", 1)],
 )
-def test_ascii_is_four_to_a_token_and_the_rest_one_each(text: str, tokens: int) -> None:
+def test_four_ascii_characters_or_one_other_make_a_token(text: str, tokens: int) -> None:
     assert estimate(text) == tokens

@@ -21,14 +21,14 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from torana.agent import Answer, Bounds, TurnAgent
-from torana.agent.approval import Decision, Question
+from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
-from torana.limits.budgets import RequestTokens
+from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
 from torana.messages import EventType, Inbound, Turn, Usage
 from torana.sessions import history
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
@@ -38,7 +38,7 @@ Say = Callable[..., Awaitable[Turn]]
 
 
 class Watcher:
-    """What is told of a turn while it runs."""
+    """Collects the events of a turn."""
 
     def __init__(self) -> None:
         self.events: list[tuple[EventType, Mapping[str, Any]]] = []
@@ -56,7 +56,7 @@ class Watcher:
 
 
 class Unwritten:
-    """A journal that keeps nothing."""
+    """A journal that stores nothing."""
 
     steps: Sequence[Step] = ()
 
@@ -75,10 +75,10 @@ class Unwritten:
     async def finish(self, call: Call) -> None:
         pass
 
-    async def ask(self, question: Question, step: Step | None) -> Decision:
-        return Decision(approved=False)
+    async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
+        return ApprovalDecision(approved=False)
 
-    def leave(self, *, owed: Usage, asking: bool) -> None:
+    def leave(self, *, owed: Usage, asking: bool, unsaid: int = 0) -> None:
         self.owed, self.was_asking = owed, asking
 
     async def hold(self, request: RequestTokens) -> None:
@@ -95,7 +95,7 @@ def watcher() -> Watcher:
 
 @pytest.fixture
 async def turn(open_turns: Callable[..., Turns], message: Callable[..., Inbound]) -> Turn:
-    """A turn of ana's that waits to be answered."""
+    """A turn of ana that waits for its reply."""
     return await open_turns(ScriptedModel([asyncio.Event()])).accept(message("what is 1+1?", user="ana"))
 
 
@@ -107,9 +107,7 @@ def sum_of(number: int) -> ToolCallPart:
     return ToolCallPart("calculate", {"expression": f"{number}+{number}"}, tool_call_id=f"c{number}")
 
 
-async def test_the_deltas_put_together_are_the_reply(
-    open_agent: OpenAgent, turn: Turn, watcher: Watcher
-) -> None:
+async def test_deltas_concatenate_to_the_reply(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
     model = ScriptedModel(["Let me ", "see.", sum_of(1)], [sum_of(2)], ["It ", "is 2."])
 
     answer = await open_agent(model).run(turn, watcher, Unwritten())
@@ -118,7 +116,7 @@ async def test_the_deltas_put_together_are_the_reply(
     assert answer.model == "scripted"
 
 
-async def test_a_text_that_begins_empty_is_a_new_paragraph_all_the_same(
+async def test_text_after_an_empty_piece_starts_a_new_paragraph(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher
 ) -> None:
     model = ScriptedModel(["One.", sum_of(1)], ["", "Two."], "never")
@@ -128,7 +126,7 @@ async def test_a_text_that_begins_empty_is_a_new_paragraph_all_the_same(
     assert answer.reply == watcher.text == "One.\n\nTwo."
 
 
-async def test_tools_are_told_in_their_order(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
+async def test_tool_events_are_emitted_in_order(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
     model = ScriptedModel([sum_of(1), call("calculate", expression="1/0")], "Done.")
 
     await open_agent(model).run(turn, watcher, Unwritten())
@@ -167,7 +165,7 @@ async def test_call_has_one_id_in_events_history_and_the_next_request(
 @pytest.mark.parametrize(
     "wrong", [call("no_such_tool"), call("calculate", wrong=1), call("calculate", expression=["x"])], ids=str
 )
-async def test_a_wrong_call_is_told_to_the_model_and_to_the_watcher(
+async def test_invalid_call_is_reported_to_the_model_and_in_events(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher, wrong: ToolCallPart
 ) -> None:
     model = ScriptedModel([wrong], [wrong], [wrong], "I give up.")
@@ -178,7 +176,7 @@ async def test_a_wrong_call_is_told_to_the_model_and_to_the_watcher(
     assert [data["ok"] for type_, data in watcher.tools if type_ == "tool.finished"] == [False, False, False]
 
 
-async def test_a_model_that_never_calls_rightly_has_failed(
+async def test_repeated_invalid_calls_fail_the_turn(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher
 ) -> None:
     model = ScriptedModel(*[[call("calculate", wrong=1)]] * 4)
@@ -188,7 +186,7 @@ async def test_a_model_that_never_calls_rightly_has_failed(
 
 
 class Metered(FunctionModel):
-    """A model with a price and a count of tokens."""
+    """A model that reports token usage."""
 
     def __init__(self, name: str) -> None:
         super().__init__(stream_function=self._play, model_name=name)
@@ -211,7 +209,7 @@ async def test_usage_is_the_sum_of_all_requests(open_turns: Callable[..., Turns]
     assert ended.model == "nobody-knows-it"
 
 
-async def test_a_model_that_fails_is_told_with_its_reason(
+async def test_model_error_is_raised_with_its_status(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher
 ) -> None:
     model = ScriptedModel(
@@ -225,7 +223,7 @@ async def test_a_model_that_fails_is_told_with_its_reason(
 
 
 class Endless(FunctionModel):
-    """A model that calls a tool for ever, so many times at once."""
+    """A model that calls a tool for ever, with this number of calls at once."""
 
     def __init__(self, at_once: int) -> None:
         super().__init__(stream_function=self._play)
@@ -241,12 +239,12 @@ class Endless(FunctionModel):
 @pytest.mark.parametrize(
     ("at_once", "requests", "what"),
     [
-        (1, 50, "would have asked the model more than 50 times (TORANA_TURN_MODEL_CALLS)"),
-        (101, 1, "would have called more than 100 tools (TORANA_TURN_TOOL_CALLS)"),
-        (60, 2, "would have called more than 100 tools (TORANA_TURN_TOOL_CALLS)"),
+        (1, 50, "needed more than 50 model calls (TORANA_TURN_MODEL_CALLS)"),
+        (101, 1, "needed more than 100 tool calls (TORANA_TURN_TOOL_CALLS)"),
+        (60, 2, "needed more than 100 tool calls (TORANA_TURN_TOOL_CALLS)"),
     ],
 )
-async def test_a_turn_that_goes_round_too_often_is_stopped(
+async def test_turn_is_stopped_at_its_call_limits(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher, at_once: int, requests: int, what: str
 ) -> None:
     model = Endless(at_once)
@@ -258,16 +256,14 @@ async def test_a_turn_that_goes_round_too_often_is_stopped(
     assert model.requests == requests
 
 
-async def test_a_turn_that_takes_too_many_tokens_is_stopped(
-    open_agent: OpenAgent, turn: Turn, watcher: Watcher
-) -> None:
+async def test_turn_is_stopped_at_its_token_limit(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
     agent = open_agent(ScriptedModel("a long answer " * 10), bounds=Bounds(tokens=10))
 
-    with pytest.raises(TurnLimit, match=r"took more than 10 tokens \(TORANA_TURN_TOKENS\)"):
+    with pytest.raises(TurnLimit, match=r"used more than 10 tokens \(TORANA_TURN_TOKENS\)"):
         await agent.run(turn, watcher, Unwritten())
 
 
-async def test_the_history_of_a_turn_is_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:
+async def test_history_of_a_turn_holds_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:
     model = ScriptedModel([sum_of(1)], "It is 2.", "And 4.")
     turns = open_turns(model)
     await say(turns, "what is 1+1?")
@@ -280,9 +276,7 @@ async def test_the_history_of_a_turn_is_its_own_messages(open_turns: Callable[..
     assert [p.content for p in parts if isinstance(p, UserPromptPart)] == ["what is 1+1?", "and doubled?"]
 
 
-async def test_what_a_user_asked_to_be_remembered_is_put_before_the_model(
-    open_turns: Callable[..., Turns], say: Say
-) -> None:
+async def test_memories_of_the_user_reach_the_model(open_turns: Callable[..., Turns], say: Say) -> None:
     remember = ToolCallPart("remember", {"text": "Ana likes green tea", "subject": ""})
     model = ScriptedModel([remember], "Noted.", "Green tea.", "No idea.", "No idea.")
     turns = open_turns(model)
@@ -294,7 +288,7 @@ async def test_what_a_user_asked_to_be_remembered_is_put_before_the_model(
 
 
 @pytest.mark.parametrize("recall_in_rooms", [False, True])
-async def test_in_a_room_private_memory_is_not_recalled_unless_switched_on(
+async def test_private_memory_is_hidden_in_shared_sessions_by_default(
     open_agent: OpenAgent,
     open_turns: Callable[..., Turns],
     say: Say,
@@ -317,7 +311,7 @@ async def test_in_a_room_private_memory_is_not_recalled_unless_switched_on(
     assert "the latest message is from ana" in instructions(model)
 
 
-async def test_who_speaks_together_with_another_is_in_a_room_already(
+async def test_queued_message_of_another_user_makes_the_session_shared(
     open_turns: Callable[..., Turns], message: Callable[..., Inbound], database: Database
 ) -> None:
     await Memory(database=database).remember("ana", "Ana likes green tea", subject="", turn_id="t")
@@ -327,13 +321,13 @@ async def test_who_speaks_together_with_another_is_in_a_room_already(
     first, second = await asyncio.gather(
         turns.accept(message("which tea?", user="ana")), turns.accept(message("hello", user="bob"))
     )
-    await turns.ended(first)
-    await turns.ended(second)
+    await turns.reader.wait_for_end(first)
+    await turns.reader.wait_for_end(second)
 
     assert "green tea" not in str(model.requests[0].info.instructions)
 
 
-async def test_in_a_room_the_model_sees_who_said_what(open_turns: Callable[..., Turns], say: Say) -> None:
+async def test_model_sees_speaker_names_in_a_shared_session(open_turns: Callable[..., Turns], say: Say) -> None:
     model = ScriptedModel("a", "b", "c")
     turns = open_turns(model)
     for content, user in [("I am here", "ana"), ("me too", "bob"), ("and I", "ana")]:
@@ -348,13 +342,13 @@ async def test_in_a_room_the_model_sees_who_said_what(open_turns: Callable[..., 
 
 
 def instructions(model: ScriptedModel) -> str:
-    """Those of the last request."""
+    """Return the instructions of the last request."""
     return model.requests[-1].info.instructions or ""
 
 
-async def test_a_tool_knows_the_turn_it_runs_in(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
+async def test_tool_context_describes_the_turn(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:
     def who(ctx: RunContext[ToolContext]) -> str:
-        """Tell."""
+        """Describe the turn."""
         deps = ctx.deps
         return f"{deps.turn.user} in {deps.timezone.key} on {deps.clock():%A}, may recall: {deps.may_recall}"
 
@@ -367,7 +361,7 @@ async def test_a_tool_knows_the_turn_it_runs_in(open_agent: OpenAgent, turn: Tur
 
 
 @pytest.mark.parametrize("steps", range(60))
-async def test_a_run_cut_off_at_any_moment_leaves_nothing_running(
+async def test_cancelled_run_leaves_no_task(
     open_agent: OpenAgent, open_turns: Callable[..., Turns], say: Say, watcher: Watcher, steps: int
 ) -> None:
     turn = await say(open_turns(ScriptedModel("It is 2.")))

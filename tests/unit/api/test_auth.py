@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from torana.api.auth import Authentication
+from torana.api.middleware.authentication import Authentication
 from torana.errors import StoreUnavailable, Unauthorized
 from torana.messages import Principal
 

@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from torana.api import openapi
-from torana.api.cors import Cors
+from torana.api.middleware.cors import Cors
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 

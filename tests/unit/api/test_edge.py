@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from torana.api.edge import ApiPrefix, Methods, RequestScope, UnreadBody
-from torana.api.wire import BODY_LIMIT
+from torana.api.middleware.request_scope import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.request_body import BODY_LIMIT
 from torana.errors import Unauthorized
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
@@ -123,7 +123,7 @@ async def test_a_request_is_one_line_in_the_log(
 ):
     caplog.set_level(logging.DEBUG)
     await ask(RequestScope(echo_path), "GET", path)
-    [line] = [record for record in caplog.records if record.name == "torana.api.edge"]
+    [line] = [record for record in caplog.records if record.name == "torana.api.middleware.request_scope"]
     fields = vars(line)
     assert (line.levelno, fields["method"], fields["path"], fields["status"]) == (level, "GET", path, 200)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.api.prefer import Preferences, read_key, read_preferences
+from torana.api.preferences import Preferences, read_key, read_preferences
 from torana.errors import InvalidField
 
 
@@ -38,9 +38,9 @@ def test_no_prefer_header_is_refused(values: list[str]):
 
 
 def test_what_was_applied_is_told():
-    assert Preferences(respond_async=True).applied == {"Preference-Applied": "respond-async"}
+    assert Preferences(respond_async=True).applied_header == {"Preference-Applied": "respond-async"}
     both = Preferences(respond_async=True, wait=5)
-    assert both.applied == {"Preference-Applied": "respond-async, wait=5"}
+    assert both.applied_header == {"Preference-Applied": "respond-async, wait=5"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from torana.api.site import OpenGateway
+from torana.api.middleware.same_site import OpenGateway
 from torana.errors import CrossSite, HostNotAllowed
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]

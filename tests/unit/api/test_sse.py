@@ -42,6 +42,7 @@ class FakeTurns:
         self.closed = asyncio.Event()
         self.after: str | None = None
         self.cancelled: list[tuple[str, str]] = []
+        self.reader = self
 
     async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         self.after = after
@@ -56,7 +57,7 @@ class FakeTurns:
         finally:
             self.closed.set()
 
-    async def ended(self, turn: Turn) -> Turn:
+    async def wait_for_end(self, turn: Turn) -> Turn:
         if isinstance(self._end, GatewayError):
             raise self._end
         return self._end

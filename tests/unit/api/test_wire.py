@@ -11,15 +11,15 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message
 
-from torana.api.wire import (
+from torana.api.request_body import (
     BODY_LIMIT,
-    answer,
     is_too_large,
     optional_object,
     parse_message,
     read_object,
-    turn_body,
 )
+from torana.api.schemas.contract import AnswerBody
+from torana.api.schemas.turns import TurnBody
 from torana.errors import BadRequest, BodyTooLarge, ContentTooLong, GatewayError, InvalidField, RequestTimeout
 from torana.messages import Failure, Principal, Turn, Usage
 
@@ -236,6 +236,14 @@ def turn(**changes: Any) -> Turn:
         "ended_at": AT,
     }
     return Turn(**fields | changes)
+
+
+def answer(turn: Turn) -> dict[str, Any]:
+    return AnswerBody.from_turn(turn).model_dump(mode="json")
+
+
+def turn_body(turn: Turn) -> dict[str, Any]:
+    return TurnBody.from_turn(turn).model_dump(mode="json")
 
 
 def test_the_answer_has_the_contracts_members():

@@ -1,4 +1,4 @@
-"""The operator's commands, run inside the tests."""
+"""Fixtures that run the operator's commands inside the tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Outcome = tuple[int, str, str]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, with the data directory to be made in it, and none of our variables."""
+    """An empty working directory with a future data directory, and no TORANA variables."""
     for name in [name for name in os.environ if name.startswith("TORANA_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")  # what a command sets there is taken back after the test
+    monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")  # monkeypatch restores the value that a command sets
     monkeypatch.setenv("TORANA_DATA_DIR", str(tmp_path / "data"))
     return tmp_path
 
@@ -31,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def command(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
-    """Runs ``torana …`` and hands back the exit code, standard output and standard error."""
+    """Runs ``torana …`` and returns the exit code, standard output and standard error."""
 
     def run(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["torana", *arguments])
@@ -45,7 +45,7 @@ def command(
 
 @pytest.fixture
 def add_skill(place: Path) -> Callable[..., Path]:
-    """Writes a skill of the user's, whole as it is given."""
+    """Writes a user skill with the given text."""
 
     def add(slug: str, text: str) -> Path:
         folder = place / "data" / "skills" / slug

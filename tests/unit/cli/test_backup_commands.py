@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from torana.store.check import check_database
-from torana.store.lock import DataDirLock
-from torana.store.migrate import HEAD, migrate
+from torana.store.engine.integrity import check_database
+from torana.store.engine.lock import DataDirLock
+from torana.store.engine.migrate import HEAD, migrate
 
 Command = Callable[..., tuple[int, str, str]]
 AddSkill = Callable[[str, str], Path]
@@ -32,7 +32,7 @@ def _written(out: str) -> Path:
     return Path(out.rpartition(" (")[0])
 
 
-def test_a_backup_goes_here_under_the_time(command: Command, data: Path) -> None:
+def test_backup_is_written_here_with_a_time_stamp(command: Command, data: Path) -> None:
     code, out, err = command("backup")
     file = _written(out)
     assert (code, err) == (0, "")
@@ -41,44 +41,44 @@ def test_a_backup_goes_here_under_the_time(command: Command, data: Path) -> None
     assert out == f"{file} ({file.stat().st_size:,} bytes)\n"
 
 
-def test_a_backup_into_a_directory_is_named_by_the_time(command: Command, data: Path, place: Path) -> None:
+def test_backup_in_a_directory_has_a_time_stamp(command: Command, data: Path, place: Path) -> None:
     (place / "safe").mkdir()
     file = _written(command("backup", "safe")[1])
     assert file.parent == Path("safe")
     assert file.exists()
 
 
-def test_a_backup_into_a_file_is_that_file(command: Command, data: Path, place: Path) -> None:
+def test_backup_is_written_to_the_named_file(command: Command, data: Path, place: Path) -> None:
     assert command("backup", "mine.zip")[1].startswith("mine.zip (")
     assert (place / "mine.zip").exists()
 
 
-def test_a_backup_overwrites_no_file_and_makes_no_directory(command: Command, data: Path, place: Path) -> None:
+def test_backup_overwrites_no_file_and_creates_no_directory(command: Command, data: Path, place: Path) -> None:
     (place / "mine.zip").write_text("of yesterday")
-    line = "mine.zip exists already; name another file, or a directory\n"
+    line = "mine.zip already exists; name another file, or a directory\n"
     assert command("backup", "mine.zip") == (1, "", line)
     assert (place / "mine.zip").read_text() == "of yesterday"
-    line = "there is no directory nowhere; make it, or name another file\n"
+    line = "the directory nowhere does not exist; create it, or name another file\n"
     assert command("backup", "nowhere/mine.zip") == (1, "", line)
     assert not (place / "nowhere").exists()
 
 
-def test_without_a_database_there_is_nothing_to_back_up(command: Command, place: Path) -> None:
+def test_backup_without_a_database_is_refused(command: Command, place: Path) -> None:
     code, out, err = command("backup")
     assert (code, out) == (1, "")
     assert err.startswith(f"there is no database {place / 'data' / 'torana.db'} yet; start the gateway")
 
 
-def test_a_backup_that_cannot_be_written_is_one_line(command: Command, data: Path, place: Path) -> None:
+def test_unwritable_backup_is_reported_in_one_line(command: Command, data: Path, place: Path) -> None:
     (place / "file").touch()
     assert command("backup", "file/x.zip") == (
         1,
         "",
-        "there is no directory file; make it, or name another file\n",
+        "the directory file does not exist; create it, or name another file\n",
     )
 
 
-def test_what_was_there_before_a_restore_is_kept(
+def test_restore_keeps_the_replaced_data(
     command: Command, data: Path, add_skill: AddSkill, place: Path
 ) -> None:
     folder = add_skill("tea", TEA)
@@ -87,14 +87,14 @@ def test_what_was_there_before_a_restore_is_kept(
     code, out, err = command("restore", "mine.zip")
     assert (code, err) == (0, "")
     assert "skill files: 1" in out
-    assert out.endswith("; what was there is kept as *.replaced-*\n")
+    assert out.endswith("; the replaced data is kept as *.replaced-*\n")
     assert (folder / "SKILL.md").read_text() == TEA
     (kept,) = data.glob("skills.replaced-*/tea/SKILL.md")
     assert kept.read_text() == "spoilt"
     assert len(list(data.glob("torana.db.replaced-*Z"))) == 1
 
 
-def test_a_restore_to_where_nothing_was_speaks_of_nothing_kept(
+def test_restore_into_an_empty_directory_mentions_no_replaced_data(
     command: Command, data: Path, place: Path
 ) -> None:
     command("backup", "mine.zip")
@@ -103,7 +103,7 @@ def test_a_restore_to_where_nothing_was_speaks_of_nothing_kept(
     assert out.endswith(f" into {place / 'elsewhere'}\n")
 
 
-def test_a_restore_is_refused_while_a_gateway_runs(command: Command, data: Path, place: Path) -> None:
+def test_restore_is_refused_while_a_gateway_runs(command: Command, data: Path, place: Path) -> None:
     command("backup", "mine.zip")
     before = (data / "torana.db").stat()
     with DataDirLock(data_dir=data, address="http://127.0.0.1:9"):
@@ -114,7 +114,7 @@ def test_a_restore_is_refused_while_a_gateway_runs(command: Command, data: Path,
 
 
 @pytest.mark.parametrize("name", ["missing.zip", "torana.toml"])
-def test_what_is_no_backup_is_not_restored(command: Command, place: Path, name: str) -> None:
+def test_file_that_is_no_backup_is_refused(command: Command, place: Path, name: str) -> None:
     (place / "torana.toml").write_text("port = 1\n")
     code, out, err = command("restore", name)
     assert (code, out) == (1, "")
@@ -122,7 +122,7 @@ def test_what_is_no_backup_is_not_restored(command: Command, place: Path, name: 
     assert err.count("\n") == 1
 
 
-def test_a_backup_that_cannot_be_restored_says_so(command: Command, data: Path) -> None:
+def test_backup_that_a_restore_would_refuse_gives_a_warning(command: Command, data: Path) -> None:
     with closing(sqlite3.connect(data / "torana.db")) as database, database:
         database.execute("CREATE INDEX quick ON turns (content)")
 
@@ -135,20 +135,20 @@ def test_a_backup_that_cannot_be_restored_says_so(command: Command, data: Path) 
     assert "the index 'quick' is added" in command("restore", "mine.zip")[2]
 
 
-def test_a_restore_is_bounded_by_what_the_operator_says(command: Command, data: Path) -> None:
+def test_max_size_bounds_a_restore(command: Command, data: Path) -> None:
     command("backup", "mine.zip")
     assert "more than 1,000; where you trust" in command("restore", "mine.zip", "--max-size", "1KB")[2]
     for size in ("0", "much", "-5"):
         code, _, err = command("restore", "mine.zip", "--max-size", size)
         assert (code, err) == (
             1,
-            f"--max-size: {size!r} is no size; write a number with a unit, such as 20GB\n",
+            f"--max-size: {size!r} is not a size; write a number with a unit, such as 20GB\n",
         )
     assert command("restore", "mine.zip", "--max-size", "1GB")[0] == 0
 
 
 @pytest.mark.parametrize("arguments", [("backup",), ("sessions", "list"), ("token", "list"), ("audit",)])
-def test_an_empty_database_is_refused_by_every_command(
+def test_every_command_refuses_an_empty_database(
     command: Command, place: Path, arguments: tuple[str, ...]
 ) -> None:
     database = place / "data" / "torana.db"
@@ -162,7 +162,7 @@ def test_an_empty_database_is_refused_by_every_command(
     assert database.stat().st_size == 0
 
 
-def test_an_empty_database_is_replaced_by_a_restore(command: Command, data: Path) -> None:
+def test_restore_replaces_an_empty_database(command: Command, data: Path) -> None:
     command("backup", "mine.zip")
     (data / "torana.db").write_bytes(b"")
 

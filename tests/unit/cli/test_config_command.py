@@ -1,4 +1,4 @@
-"""``torana config show`` and ``torana config check``, as an operator meets them."""
+"""``torana config show`` and ``torana config check``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "5vR2cXq0kJ8wN1yTz3uLbA7eGhM4pS6d"
 
 @pytest.fixture(autouse=True)
 def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working directory, no user directory, and none of our variables."""
+    """An empty working directory, no user directory, and no TORANA variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     for name in [name for name in os.environ if name.startswith("TORANA_")]:
@@ -29,7 +29,7 @@ def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def torana(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs ``torana config …`` and hands back the exit code, standard output and standard error."""
+    """Runs ``torana config …`` and returns the exit code, standard output and standard error."""
 
     def run(*arguments: str, **environ: str) -> tuple[int, str, str]:
         for name, value in environ.items():
@@ -67,14 +67,14 @@ def test_show_as_json_has_every_value_in_its_own_type(torana: Command) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("show", "--json"), ("check",)])
-def test_a_secret_is_never_printed(torana: Command, arguments: tuple[str, ...]) -> None:
+def test_secrets_are_never_printed(torana: Command, arguments: tuple[str, ...]) -> None:
     Path(".env").write_text(f"OPENAI_API_KEY={TOKEN}\n")
     code, out, err = torana(*arguments, TORANA_SEARCH="brave", **{variable(name): TOKEN for name in SECRETS})
     assert code == 0
     assert TOKEN not in out + err
 
 
-def test_a_secret_that_is_set_is_shown_as_set(torana: Command) -> None:
+def test_set_secret_is_shown_as_asterisks(torana: Command) -> None:
     _, table, _ = torana("show", TORANA_GATEWAY_TOKEN=TOKEN)
     _, text, _ = torana("show", "--json", TORANA_GATEWAY_TOKEN=TOKEN)
     assert ["gateway_token", "********", "environment", "TORANA_GATEWAY_TOKEN"] in [
@@ -83,16 +83,16 @@ def test_a_secret_that_is_set_is_shown_as_set(torana: Command) -> None:
     assert json.loads(text)["gateway_token"]["value"] == "********"
 
 
-def test_a_value_with_brackets_or_line_ends_is_shown_as_it_is_on_one_line(torana: Command) -> None:
+def test_value_with_brackets_or_line_ends_is_shown_on_one_line(torana: Command) -> None:
     _, out, _ = torana("show", TORANA_PERSONA="[bold]:smile:\nsecond")
     assert r'"[bold]:smile:\nsecond"' in out
 
 
-def test_check_says_one_line_when_all_is_right(torana: Command) -> None:
-    assert torana("check") == (0, "The settings are right.\n", "")
+def test_check_of_valid_settings_prints_one_line(torana: Command) -> None:
+    assert torana("check") == (0, "The settings are valid.\n", "")
 
 
-def test_check_finds_what_serve_would_refuse_and_names_it_as_it_was_given(torana: Command) -> None:
+def test_check_reports_errors_with_their_source(torana: Command) -> None:
     Path("torana.toml").write_text(
         """
 model = "opnai:gpt-5"
@@ -113,26 +113,26 @@ env.KEY = "x"
     assert (code, out) == (2, "")
     assert err.splitlines() == [
         (
-            "torana.toml:5: data_dir: /dev/null is no directory that can be written; mend its permissions, or "
+            "torana.toml:5: data_dir: /dev/null is not a writable directory; correct its permissions, or "
             "choose another with --data-dir"
         ),
         'torana.toml:6: connectors.telegrm: there is no connector "telegrm"; did you mean "telegram"?',
         'torana.toml:10: mcp.a.kommand: unknown setting; did you mean "command"?',
-        "torana.toml:8: mcp.a: has to have either command, for a program, or url, for an address",
-        "torana.toml:11: mcp.b: there is no program no-such-program; install it, or give its whole path",
+        "torana.toml:8: mcp.a: set either command, for a program, or url, for a server at a URL",
+        "torana.toml:11: mcp.b: there is no program no-such-program; install it, or set its absolute path",
         (
             "torana.toml:3: tools: no_such_module:y: No module named 'no_such_module'; install it, or put it "
             "on PYTHONPATH"
         ),
         (
-            "torana.toml:4: search: web_search is left out: searxng needs the address of your instance: "
+            "torana.toml:4: search: web_search is not available: searxng needs the address of your instance: "
             "set TORANA_SEARCH_URL"
         ),
         'torana.toml:2: model: unknown provider "opnai"; did you mean "openai:gpt-5"?',
     ]
 
 
-def test_check_tells_in_one_run_what_is_wrong_in_several_places(torana: Command) -> None:
+def test_check_reports_all_errors_in_one_run(torana: Command) -> None:
     Path(".env").write_text('TORANA_PERSONA="open\n')
     Path("torana.toml").write_text(
         """
@@ -157,11 +157,11 @@ permission = "perhaps"
             "torana.toml:3: mcp.wiki: the environment variable WIKI_TOKEN is not set; set it, or write it "
             "into .env"
         ),
-        "torana.toml:6: mcp.b: there is no program no-such-program; install it, or give its whole path",
+        "torana.toml:6: mcp.b: there is no program no-such-program; install it, or set its absolute path",
     ]
 
 
-def test_what_only_follows_from_a_wrong_setting_is_not_told(torana: Command) -> None:
+def test_consequences_of_an_invalid_setting_are_not_reported(torana: Command) -> None:
     Path("torana.toml").write_text('search = "searxng"\nsearch_url = "nowhere"\n')
     code, _, err = torana("check")
     assert code == 2
@@ -169,7 +169,7 @@ def test_what_only_follows_from_a_wrong_setting_is_not_told(torana: Command) -> 
     assert line.startswith("torana.toml:2: search_url: ")
 
 
-def test_check_finds_a_missing_key_and_what_stands_in_variables(
+def test_check_reports_a_missing_key_and_invalid_variables(
     torana: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -183,7 +183,7 @@ def test_check_finds_a_missing_key_and_what_stands_in_variables(
     ]
 
 
-def test_check_finds_a_function_that_is_called_as_one_of_the_gateways_tools(
+def test_check_reports_a_tool_name_conflict(
     torana: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -197,7 +197,7 @@ def test_check_finds_a_function_that_is_called_as_one_of_the_gateways_tools(
         "TORANA_TOOLS: read_file cannot be a tool: Tool name conflicts with existing tool: 'read_file'\n",
     )
     own["TORANA_TOOLS"] = "their_files:web_search"
-    assert torana("check", **own)[0] == 0  # the gateway has none while no service is named
+    assert torana("check", **own)[0] == 0  # without a search service the gateway has no such tool
     code, _, err = torana("check", TORANA_SEARCH="brave", TORANA_SEARCH_API_KEY=TOKEN)
     assert (code, "web_search cannot be a tool" in err) == (2, True)
     assert not data.exists()
@@ -210,7 +210,7 @@ def test_check_refuses_the_gateways_own_port_for_hooks(torana: Command) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "show"])
-def test_a_settings_file_that_is_none_is_not_passed_over(torana: Command, command: str) -> None:
+def test_unreadable_settings_file_is_an_error(torana: Command, command: str) -> None:
     Path("torana.toml").mkdir()
     assert torana(command) == (2, "", "torana.toml: cannot be read (Is a directory)\n")
     Path("torana.toml").rmdir()
@@ -219,7 +219,7 @@ def test_a_settings_file_that_is_none_is_not_passed_over(torana: Command, comman
 
 
 @pytest.mark.parametrize("command", ["check", "show"])
-def test_each_fault_is_a_line_on_standard_error_and_the_exit_code_is_2(torana: Command, command: str) -> None:
+def test_each_error_is_a_line_on_stderr_with_exit_code_2(torana: Command, command: str) -> None:
     Path("torana.toml").write_text("prot = 1\n")
     code, out, err = torana(command, TORANA_PORT="abc")
     assert (code, out) == (2, "")

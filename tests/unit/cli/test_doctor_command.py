@@ -1,4 +1,4 @@
-"""``torana doctor``: what it finds right, and each failure with its cure."""
+"""``torana doctor``: a healthy gateway, and each failure with its cure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from torana.cli.gateway import listen
-from torana.store.lock import DataDirLock
-from torana.store.migrate import migrate
+from torana.store.engine.lock import DataDirLock
+from torana.store.engine.migrate import migrate
 from torana.testing import OpenAIStandIn
 
-#: What signs webhooks.
+#: A signing key for webhooks.
 KEY = b64encode(b"k" * 32).decode()
 
 Command = Callable[..., tuple[int, str, str]]
@@ -28,7 +28,7 @@ AddSkill = Callable[[str, str], Path]
 
 @pytest.fixture(autouse=True)
 def port(place: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The gateway's port, which is free."""
+    """A free port for the gateway."""
     with listen("127.0.0.1", 0) as listener:
         free = listener.getsockname()[1]
     monkeypatch.setenv("TORANA_PORT", str(free))
@@ -37,7 +37,7 @@ def port(place: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def findings(command: Command) -> Callable[[], dict[str, str]]:
-    """Runs the doctor, and gives what failed."""
+    """Runs the doctor and returns the failed checks."""
 
     def run() -> dict[str, str]:
         code, out, err = command("doctor", "--json")
@@ -48,7 +48,7 @@ def findings(command: Command) -> Callable[[], dict[str, str]]:
     return run
 
 
-def test_before_the_first_start_all_is_right(command: Command, place: Path, port: int) -> None:
+def test_all_checks_pass_before_the_first_start(command: Command, place: Path, port: int) -> None:
     code, out, err = command("doctor")
     assert (code, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [
@@ -58,20 +58,20 @@ def test_before_the_first_start_all_is_right(command: Command, place: Path, port
             *("sandbox", "tools", "permissions", "connectors", "mcp", "model"),
         )
     ]
-    assert f"{place / 'data'} is made at the first start" in out
+    assert f"{place / 'data'} will be created at the first start" in out
     assert f"not running; 127.0.0.1:{port} is free" in out
     assert not (place / "data").exists()
 
 
-def test_a_whole_database_is_told_with_its_revision(command: Command, place: Path) -> None:
+def test_intact_database_is_reported_with_its_revision(command: Command, place: Path) -> None:
     (place / "data").mkdir()
     migrate(place / "data" / "torana.db")
     code, out, _ = command("doctor")
     assert code == 0
-    assert "whole, at revision " in out
+    assert "intact, at revision " in out
 
 
-def test_an_empty_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+def test_empty_database_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:
     (place / "data").mkdir()
     (place / "data" / "torana.db").touch()
     found = findings()
@@ -79,7 +79,7 @@ def test_an_empty_database_is_found(findings: Callable[[], dict[str, str]], plac
     assert found["database"].startswith(f"{place / 'data' / 'torana.db'} is empty although it exists: ")
 
 
-def test_an_index_of_the_operators_own_is_a_warning(command: Command, place: Path) -> None:
+def test_added_index_gives_a_warning(command: Command, place: Path) -> None:
     (place / "data").mkdir()
     migrate(place / "data" / "torana.db")
     with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
@@ -89,7 +89,7 @@ def test_an_index_of_the_operators_own_is_a_warning(command: Command, place: Pat
     assert "warning: `torana restore` refuses a backup of it: the index 'quick' is added" in out
 
 
-def test_a_damaged_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+def test_damaged_database_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:
     (place / "data").mkdir()
     (place / "data" / "torana.db").write_bytes(b"no database at all" * 100)
     found = findings()
@@ -97,7 +97,7 @@ def test_a_damaged_database_is_found(findings: Callable[[], dict[str, str]], pla
     assert "restore a backup with `torana restore`" in found["database"]
 
 
-def test_the_database_of_a_newer_version_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+def test_database_of_a_newer_version_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:
     (place / "data").mkdir()
     migrate(place / "data" / "torana.db")
     with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
@@ -105,7 +105,7 @@ def test_the_database_of_a_newer_version_is_found(findings: Callable[[], dict[st
     assert "a newer Torana wrote it" in findings()["database"]
 
 
-def test_another_programs_database_is_found(findings: Callable[[], dict[str, str]], place: Path) -> None:
+def test_database_of_another_program_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:
     (place / "data").mkdir()
     with closing(sqlite3.connect(place / "data" / "torana.db")) as database, database:
         database.execute("CREATE TABLE invoices (id)")
@@ -114,30 +114,30 @@ def test_another_programs_database_is_found(findings: Callable[[], dict[str, str
     }
 
 
-def test_a_data_directory_that_cannot_be_made_is_found(
+def test_uncreatable_data_directory_is_reported(
     findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "file").touch()
     monkeypatch.setenv("TORANA_DATA_DIR", str(place / "file" / "data"))
     monkeypatch.setenv("TORANA_SKILLS_DIR", str(place / "skills"))
     assert findings() == {
-        "data": f"TORANA_DATA_DIR: {place / 'file'} is no directory that can be written; mend its "
+        "data": f"TORANA_DATA_DIR: {place / 'file'} is not a writable directory; correct its "
         "permissions, or choose another with --data-dir"
     }
 
 
-def test_a_data_directory_that_cannot_be_looked_at_is_found(
+def test_invalid_data_directory_path_is_reported(
     findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = place / ("long" * 100)
     monkeypatch.setenv("TORANA_DATA_DIR", str(directory))
     found = findings()
-    assert found["data"].startswith(f"{directory}: File name too long; mend ")
-    assert found["database"].startswith(f"{directory / 'torana.db'}: File name too long; mend ")
+    assert found["data"].startswith(f"{directory}: File name too long; fix ")
+    assert found["database"].startswith(f"{directory / 'torana.db'}: File name too long; fix ")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_data_directory_without_permission_is_found(
+def test_data_directory_without_permission_is_reported(
     findings: Callable[[], dict[str, str]], place: Path
 ) -> None:
     (place / "data").mkdir(mode=0o500)
@@ -145,15 +145,15 @@ def test_a_data_directory_without_permission_is_found(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
-def test_a_data_directory_behind_a_locked_door_is_found(
+def test_data_directory_below_a_locked_directory_is_reported(
     findings: Callable[[], dict[str, str]], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "locked").mkdir(mode=0)
     monkeypatch.setenv("TORANA_DATA_DIR", str(place / "locked" / "data"))
-    assert "Permission denied; mend its permissions" in findings()["data"]
+    assert "Permission denied; correct its permissions" in findings()["data"]
 
 
-def test_a_port_that_someone_else_has_is_found(findings: Callable[[], dict[str, str]], port: int) -> None:
+def test_occupied_port_is_reported(findings: Callable[[], dict[str, str]], port: int) -> None:
     with listen("127.0.0.1", port):
         found = findings()
     assert found == {
@@ -162,7 +162,7 @@ def test_a_port_that_someone_else_has_is_found(findings: Callable[[], dict[str, 
     }
 
 
-def test_a_broken_skill_is_found_with_its_fault(
+def test_broken_skill_is_reported_with_its_error(
     findings: Callable[[], dict[str, str]], add_skill: AddSkill
 ) -> None:
     add_skill("bad", "---\nname: bad\n---\n")
@@ -177,7 +177,7 @@ metadata: {torana: {scripts: [SKILL.md]}}
 """
 
 
-def test_scripts_that_cannot_be_run_are_found_with_the_cure(
+def test_scripts_that_cannot_run_are_reported_with_a_cure(
     findings: Callable[[], dict[str, str]],
     command: Command,
     add_skill: AddSkill,
@@ -189,27 +189,27 @@ def test_scripts_that_cannot_be_run_are_found_with_the_cure(
 
     add_skill("tries", SCRIPTED)
     assert findings()["sandbox"] == (
-        "the scripts of tries are refused. The program nice is missing: apt install coreutils."
+        "the scripts of tries cannot run. The program nice is missing: apt install coreutils."
     )
 
 
-def test_a_tool_that_is_not_there_is_found(
+def test_missing_tool_is_reported(
     findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORANA_TOOLS", "nowhere_at_all:tool")
     assert "put it on PYTHONPATH" in findings()["tools"]
 
 
-def test_a_search_service_that_lacks_something_is_found(
+def test_incomplete_search_service_is_reported(
     findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORANA_SEARCH", "brave")
     assert findings()["tools"] == (
-        "TORANA_SEARCH: web_search is left out: brave needs a key: set TORANA_SEARCH_API_KEY"
+        "TORANA_SEARCH: web_search is not available: brave needs a key: set TORANA_SEARCH_API_KEY"
     )
 
 
-def test_ones_own_tools_are_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_tools_are_listed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_TOOLS", "torana.tools.mcp.entries:slug")
     assert "ok    tools      slug\n" in command("doctor")[1]
 
@@ -224,7 +224,7 @@ def connect(place: Path) -> Callable[..., None]:
     return write
 
 
-def test_right_connectors_are_named_and_nobody_is_called(
+def test_valid_connectors_are_listed_without_network_calls(
     command: Command, connect: Callable[..., None], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_KEY", KEY)
@@ -232,7 +232,7 @@ def test_right_connectors_are_named_and_nobody_is_called(
         "hooks_port = 1024",
         "[connectors.webhook]",
         'secrets = ["$HOOK_KEY"]',
-        f'reply_url = "http://127.0.0.1:{port}"',  # where nobody listens
+        f'reply_url = "http://127.0.0.1:{port}"',  # no server listens there
         "[connectors.shop]",
         'kind = "webhook"',
         f'secrets = "{KEY}"',
@@ -242,7 +242,7 @@ def test_right_connectors_are_named_and_nobody_is_called(
     assert "ok    connectors webhook, shop (webhook)\n" in command("doctor")[1]
 
 
-def test_faults_of_connectors_are_found_and_no_secret_is_told(
+def test_connector_errors_are_reported_without_secrets(
     findings: Callable[[], dict[str, str]], connect: Callable[..., None]
 ) -> None:
     connect("[connectors.webhook]", 'secrets = "hush-hush"', "[connectors.gull]", "x = 1", "[connectors.slack]")
@@ -257,7 +257,7 @@ def test_faults_of_connectors_are_found_and_no_secret_is_told(
     assert "hush" not in found["connectors"]
 
 
-def test_a_variable_of_a_connector_that_is_not_set_is_found(
+def test_unset_variable_of_a_connector_is_reported(
     findings: Callable[[], dict[str, str]], connect: Callable[..., None]
 ) -> None:
     connect("[connectors.webhook]", 'secrets = "$NOT_SET_ANYWHERE"')
@@ -267,17 +267,17 @@ def test_a_variable_of_a_connector_that_is_not_set_is_found(
     }
 
 
-def test_a_platform_that_would_call_in_vain_is_found(
+def test_webhook_connector_without_hooks_port_is_reported(
     findings: Callable[[], dict[str, str]], connect: Callable[..., None]
 ) -> None:
     connect("[connectors.webhook]", f'secrets = "{KEY}"')
     assert findings() == {
         "connectors": "torana.toml:1: connectors.webhook: its platform calls the gateway; set "
-        "TORANA_HOOKS_PORT, which holds from the next start"
+        "TORANA_HOOKS_PORT and restart the gateway"
     }
 
 
-def test_a_provider_that_answers_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responding_provider_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIStandIn() as server:
         monkeypatch.setenv("TORANA_MODEL", "openai-chat:some-model")
         monkeypatch.setenv("TORANA_MODEL_BASE_URL", server.url)
@@ -287,7 +287,7 @@ def test_a_provider_that_answers_is_told(command: Command, monkeypatch: pytest.M
     assert "some-model answered in " in out
 
 
-def test_a_provider_that_cannot_be_reached_is_found(
+def test_unreachable_provider_is_reported(
     findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
     monkeypatch.setenv("TORANA_MODEL", "openai-chat:some-model")
@@ -295,7 +295,7 @@ def test_a_provider_that_cannot_be_reached_is_found(
     assert findings() == {"model": f"connection refused to 127.0.0.1:{port}: is the server running there?"}
 
 
-def test_a_missing_key_is_found(
+def test_missing_provider_key_is_reported(
     findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -305,7 +305,7 @@ def test_a_missing_key_is_found(
 
 @contextmanager
 def _holder(data_dir: Path, body: bytes) -> Generator[str]:
-    """Something that holds the data directory, and answers everything with one body."""
+    """A process that holds the data directory and answers every request with one body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -315,7 +315,7 @@ def _holder(data_dir: Path, body: bytes) -> Generator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -330,31 +330,29 @@ def _holder(data_dir: Path, body: bytes) -> Generator[str]:
 
 
 @pytest.mark.parametrize("status", ["ok", "starting"])
-def test_a_running_gateway_is_told(command: Command, place: Path, status: str) -> None:
+def test_running_gateway_is_reported(command: Command, place: Path, status: str) -> None:
     with _holder(place / "data", json.dumps({"status": status}).encode()) as address:
         code, out, _ = command("doctor")
     assert code == 0
     assert f"running at {address}" in out
 
 
-def test_another_command_is_taken_for_no_gateway(command: Command, place: Path, port: int) -> None:
+def test_lock_of_another_command_is_not_reported_as_a_gateway(command: Command, place: Path, port: int) -> None:
     with DataDirLock(data_dir=place / "data", address="torana restore"):
         code, out, _ = command("doctor")
     assert code == 0
     assert f"not running; 127.0.0.1:{port} is free" in out
 
 
-def test_a_running_gateway_that_is_not_well_is_found(
-    findings: Callable[[], dict[str, str]], place: Path
-) -> None:
+def test_degraded_gateway_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:
     with _holder(place / "data", b'{"status": "degraded"}') as address:
         found = findings()
-    assert found == {"gateway": f"running at {address}, but degraded; its log tells why"}
+    assert found == {"gateway": f"running at {address}, but degraded; its log shows the cause"}
 
 
-def test_a_holder_that_does_not_answer_is_found(
+def test_unresponsive_lock_holder_is_reported(
     findings: Callable[[], dict[str, str]], place: Path, port: int
 ) -> None:
     with DataDirLock(data_dir=place / "data", address=f"http://127.0.0.1:{port}"):
         found = findings()
-    assert found["gateway"].startswith(f"http://127.0.0.1:{port} holds the data directory but does not answer")
+    assert found["gateway"].startswith(f"http://127.0.0.1:{port} holds the data directory but does not respond")

@@ -1,4 +1,4 @@
-"""A process that adopts orphans: it reaps them, and everything else is as if it were not there."""
+"""The reaper of a process that adopts orphans reaps them and is otherwise transparent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
 
-#: Adopts orphans (PR_SET_CHILD_SUBREAPER), and runs the code given as its argument behind the reaper.
+#: Adopts orphans (PR_SET_CHILD_SUBREAPER), and runs the code of its argument behind the reaper.
 ADOPT = """
 import ctypes, os, signal, subprocess, sys, time
 import psutil
@@ -64,14 +64,14 @@ def test_exit_codes_of_own_children_are_kept(start: Callable[[str], subprocess.P
 @pytest.mark.parametrize(
     ("code", "expected"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)]
 )
-def test_exit_code_is_the_childs(
+def test_exit_code_of_the_child_is_returned(
     start: Callable[[str], subprocess.Popen[str]], code: str, expected: int
 ) -> None:
     assert start(code).wait(timeout=30) == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_are_passed_on_once(
+def test_signals_are_forwarded_once(
     start: Callable[[str], subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = start(
@@ -105,7 +105,7 @@ while "SigPnd:\\t0000000000000000" not in open(f"/proc/{started}/status").read()
     pass
 print(signal.sigtimedwait({signal.SIGINT}, 0.5), flush=True)
 """
-    # A session's leader without a terminal takes the first one that it opens.
+    # A session leader without a terminal takes the first one that it opens.
     line = f'exec < {os.ttyname(there)}; exec "$@"'
     command = ["/bin/sh", "-c", line, "sh", sys.executable, "-c", ADOPT, code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -118,18 +118,18 @@ print(signal.sigtimedwait({signal.SIGINT}, 0.5), flush=True)
     os.close(there)
 
 
-def test_killed_reaper_takes_its_child_along(start: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_killing_the_reaper_ends_its_child(start: Callable[[str], subprocess.Popen[str]]) -> None:
     process = start("print('ready', flush=True); time.sleep(60)")
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
 
     process.kill()
 
-    # The end of the output: its other end is closed.
+    # End of output: the other end is closed.
     assert process.stdout.readline() == ""
 
 
-def test_process_that_adopts_no_orphans_goes_on_alone() -> None:
+def test_process_that_adopts_no_orphans_starts_no_reaper() -> None:
     code = ADOPT.replace("prctl(36, 1,", "prctl(36, 0,")
     done = subprocess.run(
         [sys.executable, "-c", code, "print(os.getpid() == started)"],

@@ -1,4 +1,4 @@
-"""The process closed to others of its user, and variables erased from its environment."""
+"""Protecting the process from inspection, and erasing variables from its environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def run(code: str, **environ: str) -> str:
-    """Run Python code with these variables alone, and return its output."""
+    """Run Python code with only these variables, and return its output."""
     head = "import ctypes, os, subprocess, sys\nfrom torana.cli.process_secrets import *\n"
     done = subprocess.run(
         [sys.executable, "-c", head + code], env=environ, capture_output=True, text=True, check=True
@@ -24,7 +24,7 @@ def run(code: str, **environ: str) -> str:
 
 
 @linux
-def test_process_is_not_dumpable_and_programs_that_it_starts_are() -> None:
+def test_process_is_not_dumpable_but_its_children_are() -> None:
     output = run(
         """
 deny_inspection()
@@ -38,7 +38,7 @@ subprocess.run([sys.executable, "-c", show])
 
 
 @linux
-def test_own_files_of_proc_are_read_all_the_same() -> None:
+def test_own_proc_files_stay_readable() -> None:
     output = run(
         """
 deny_inspection()
@@ -51,7 +51,7 @@ with open("/etc/passwd") as file:
 
 
 @linux
-def test_erased_variable_is_in_no_environment() -> None:
+def test_erased_variable_is_absent_from_every_environment() -> None:
     output = run(
         """
 os.environ["LATER"] = "later-secret"
@@ -72,7 +72,7 @@ subprocess.run(["/usr/bin/env"])
     assert "secret" not in output
 
 
-def test_secret_variables_are_those_of_settings_providers_and_entries(tmp_path: Path) -> None:
+def test_secret_variables_come_from_settings_providers_and_entries(tmp_path: Path) -> None:
     (tmp_path / "servers.json").write_text('{"mcpServers": {"b": {"command": "b", "args": ["${env:B_KEY}"]}}}')
     (tmp_path / "torana.toml").write_text(
         """

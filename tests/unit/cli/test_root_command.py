@@ -1,4 +1,4 @@
-"""``torana`` itself: help, version, mistyped commands, and how every command fails."""
+"""The ``torana`` command: help, version, mistyped commands, and the failures of every command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ root: Any = typer.main.get_command(cli.app)
 
 
 def _leaves(command: Any, *names: str) -> list[tuple[str, Any]]:
-    """Every command that does something, by all of its names."""
+    """Return every leaf command with its full name."""
     if not hasattr(command, "list_commands"):
         return [(" ".join(names), command)]
     parts = [(name, command.get_command(None, name)) for name in command.list_commands(None)]
@@ -32,15 +32,15 @@ def _leaves(command: Any, *names: str) -> list[tuple[str, Any]]:
 LEAVES = _leaves(root)
 
 
-def test_every_command_is_there() -> None:
+def test_all_documented_commands_exist() -> None:
     assert {name.partition(" ")[0] for name, _ in LEAVES} == set(COMMANDS)
 
 
-def test_version_is_the_packages(command: Command) -> None:
+def test_version_is_printed(command: Command) -> None:
     assert command("--version") == (0, f"{__version__}\n", "")
 
 
-def test_the_package_can_be_run_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     run = [sys.executable, "-m", "torana", "--version"]
     assert (
         subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout == f"{__version__}\n"
@@ -49,7 +49,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 @pytest.mark.parametrize("name", ["", *COMMANDS, *(name for name, _ in LEAVES)])
-def test_every_command_explains_itself(command: Command, name: str, flag: str) -> None:
+def test_every_command_has_help(command: Command, name: str, flag: str) -> None:
     code, out, err = command(*name.split(), flag)
     assert (code, err) == (0, "")
     assert "Usage: torana" in out
@@ -57,7 +57,7 @@ def test_every_command_explains_itself(command: Command, name: str, flag: str) -
 
 
 @pytest.mark.parametrize(("name", "leaf"), LEAVES, ids=[name for name, _ in LEAVES])
-def test_every_command_and_each_of_its_options_has_a_description(name: str, leaf: Any) -> None:
+def test_commands_and_options_have_descriptions(name: str, leaf: Any) -> None:
     assert leaf.help, name
     assert [param.name for param in leaf.params if not param.help] == []
 
@@ -66,15 +66,13 @@ def test_every_command_and_each_of_its_options_has_a_description(name: str, leaf
     ("typed", "meant"),
     [(("sreve",), "serve"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
 )
-def test_a_mistyped_command_is_answered_with_the_nearest(
-    command: Command, typed: tuple[str, ...], meant: str
-) -> None:
+def test_mistyped_command_suggests_the_nearest(command: Command, typed: tuple[str, ...], meant: str) -> None:
     code, out, err = command(*typed)
     assert (code, out) == (2, "")
     assert f"Did you mean '{meant}'?" in err
 
 
-def test_a_command_that_is_like_none_is_refused(command: Command) -> None:
+def test_unknown_command_is_refused(command: Command) -> None:
     code, _, err = command("zzz")
     assert code == 2
     assert "No such command 'zzz'." in err
@@ -83,7 +81,7 @@ def test_a_command_that_is_like_none_is_refused(command: Command) -> None:
 @pytest.mark.parametrize(
     "arguments", [("chat", "hi"), ("doctor",), ("skills", "list"), ("backup",), ("serve",)]
 )
-def test_a_wrong_setting_is_one_line_and_exit_code_2(
+def test_invalid_setting_gives_one_line_and_exit_code_2(
     command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TORANA_PORT", "high")
@@ -99,17 +97,17 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
         (OSError("something odd"), 1, "something odd"),
     ],
 )
-def test_what_the_operator_has_to_mend_is_one_line(
+def test_operator_errors_are_printed_in_one_line(
     command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, line: str
 ) -> None:
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr("torana.cli.skills.listing.settings_from", fail)
+    monkeypatch.setattr("torana.cli.commands.skills.listing.settings_from", fail)
     assert command("skills", "list") == (code, "", f"{line}\n")
 
 
-def test_what_cannot_be_encoded_becomes_a_question_mark(add_skill: Callable[..., object]) -> None:
+def test_unencodable_characters_become_question_marks(add_skill: Callable[..., object]) -> None:
     add_skill("tea", "---\nname: tea\ndescription: Brews 茶 for you.\n---\n")
     run = [sys.executable, "-m", "torana", "skills", "show", "tea"]
     shown = subprocess.run(
@@ -118,7 +116,7 @@ def test_what_cannot_be_encoded_becomes_a_question_mark(add_skill: Callable[...,
     assert b"Brews ? for you." in shown.stdout, shown.stderr
 
 
-def test_a_reader_who_has_enough_is_no_error(place: object) -> None:
+def test_closed_output_pipe_is_not_an_error(place: object) -> None:
     run = f"{sys.executable} -m torana skills list --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", run], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout in ("{0\n", "{1\n")

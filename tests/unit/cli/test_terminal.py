@@ -1,4 +1,4 @@
-"""Rows on a terminal, and without one."""
+"""Printing rows to a terminal and to other outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def printed(monkeypatch: Patch, capsys: Capture, *, columns: int, tty: bool) -> 
 
 
 @pytest.mark.parametrize(("columns", "tty"), [(80, True), (80, False), (20, False)])
-def test_a_row_is_a_whole_line_where_it_fits_or_nothing_is_folded(
+def test_row_is_one_line_where_it_fits_or_output_is_no_terminal(
     monkeypatch: Patch, capsys: Capture, columns: int, tty: bool
 ):
     head, first, second = printed(monkeypatch, capsys, columns=columns, tty=tty).splitlines()
@@ -34,13 +34,13 @@ def test_a_row_is_a_whole_line_where_it_fits_or_nothing_is_folded(
     assert second.split() == list(ROWS[1])
 
 
-def test_on_a_narrow_terminal_a_cell_is_a_whole_line(monkeypatch: Patch, capsys: Capture):
+def test_narrow_terminal_gets_one_line_per_cell(monkeypatch: Patch, capsys: Capture):
     assert printed(monkeypatch, capsys, columns=20, tty=True) == (
         f"token  {ROWS[0][0]}\nuser   [red]ana\\x1b\n\ntoken  {ROWS[1][0]}\nuser   -\n\n"
     )
 
 
-#: Control characters, separators of lines, marks of direction, and characters without a width.
+#: Control characters, line separators, direction marks, and zero-width characters.
 HIDDEN = [
     *map(chr, [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)]),
     *"\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069",
@@ -49,7 +49,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
-def test_a_hidden_character_is_escaped(hidden: str) -> None:
+def test_hidden_characters_are_escaped(hidden: str) -> None:
     code = hidden.encode("unicode_escape").decode()
     for escaped in (printable, on_one_line):
         assert escaped(f"a{hidden}b") == f"a{code}b"
@@ -58,24 +58,22 @@ def test_a_hidden_character_is_escaped(hidden: str) -> None:
 @pytest.mark.parametrize(
     "text", ["José", "日本語", "नमस्ते", "می\u200cخواهم", "👩\u200d💻", "❤\ufe0f", "\\x1b", "𐍈"]
 )
-def test_text_of_any_language_is_shown_as_it_is(text: str) -> None:
+def test_text_of_any_language_is_unchanged(text: str) -> None:
     assert printable(text) == on_one_line(text) == text
 
 
-def test_a_row_of_joiners_is_escaped() -> None:
+def test_consecutive_joiners_are_escaped() -> None:
     assert printable("a\u200c\u200db") == r"a\u200c\u200db"
 
 
-def test_lines_and_tabs_stay_except_on_one_line() -> None:
+def test_newlines_and_tabs_are_escaped_only_on_one_line() -> None:
     assert printable("a\n\tb") == "a\n\tb"
     assert on_one_line("a\n\tb") == r"a\n\tb"
     assert indented("a\nb\x1b", by=2) == "a\n  b\\x1b"
 
 
 @pytest.mark.parametrize(("columns", "tty"), [(80, True), (80, False), (20, True)])
-def test_a_newline_in_a_cell_starts_no_line(
-    monkeypatch: Patch, capsys: Capture, columns: int, tty: bool
-) -> None:
+def test_newline_in_a_cell_is_escaped(monkeypatch: Patch, capsys: Capture, columns: int, tty: bool) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: tty)
     print_rows(HEADS, [("tok_1", "ana\ntok_2  root"), ("tok_3", "bob\u2028tok_4\x85tok_5\rtok_6")])
@@ -84,7 +82,7 @@ def test_a_newline_in_a_cell_starts_no_line(
     assert len([line for line in lines if line]) == (4 if columns == 20 else 3)
 
 
-def test_further_lines_of_a_field_look_like_no_field(capsys: Capture) -> None:
+def test_continuation_lines_of_a_field_are_indented(capsys: Capture) -> None:
     print_fields({"state": "failed", "content": "hello\nstate      completed", "reply": None})
     assert capsys.readouterr().out.splitlines() == [
         "state      failed",

@@ -14,9 +14,9 @@ import pytest
 
 from torana.messages import Principal
 from torana.people.tokens import Tokens
-from torana.store.database import Database
-from torana.store.lock import DataDirLock
-from torana.store.migrate import migrate
+from torana.store.engine.database import Database
+from torana.store.engine.lock import DataDirLock
+from torana.store.engine.migrate import migrate
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -24,7 +24,7 @@ SECRET = re.compile(r"torana_[A-Za-z0-9_-]{43}")
 
 
 def holder(place: Path, secret: str) -> Principal | None:
-    """Who a gateway that starts now would take the secret's holder for."""
+    """Return the principal that a gateway started now would give the secret."""
     database = Database(path=place / "data" / "torana.db")
     try:
         return asyncio.run(Tokens(database=database).authenticate(secret))
@@ -35,7 +35,7 @@ def holder(place: Path, secret: str) -> Principal | None:
 def created(command: Command, *options: str) -> dict[str, Any]:
     code, out, err = command("token", "create", "--json", *options)
     assert code == 0
-    assert not err or err.startswith("made a new database ")
+    assert not err or err.startswith("created a new database ")
     return json.loads(out)
 
 
@@ -44,7 +44,7 @@ def listed(command: Command, what: str = "token", *options: str) -> list[dict[st
     return json.loads(command(*arguments, "--json", *options)[1])["items"]
 
 
-def test_a_token_is_made_before_the_first_start(command: Command, place: Path):
+def test_token_can_be_created_before_the_first_start(command: Command, place: Path):
     token = created(command, "--user", "alice", "--scope", "message", "--expires", "30d", "--label", "phone")
     assert list(token) == ["id", "token", "user", "scopes", "expiresAt"]
     assert (token["user"], token["scopes"]) == ("alice", ["message"])
@@ -57,14 +57,14 @@ def test_a_token_is_made_before_the_first_start(command: Command, place: Path):
     assert lifetime == timedelta(days=30)
 
 
-def test_where_a_token_makes_the_database_it_says_so_and_names_the_place(command: Command, place: Path):
+def test_creation_of_the_database_is_reported_with_its_path(command: Command, place: Path):
     there, elsewhere = place / "data" / "torana.db", place / "typo" / "torana.db"
-    cure = "if the gateway has another, name its place with --data-dir"
+    cure = "if the gateway uses another one, name its directory with --data-dir"
     _, _, err = command("token", "create", "--json")
-    assert err == f"made a new database {there}; {cure}\n"
+    assert err == f"created a new database {there}; {cure}\n"
     assert command("token", "create", "--json")[2] == ""
     _, out, err = command("token", "create", "--data-dir", "typo")
-    assert err.startswith(f"made a new database {elsewhere}; {cure}\ntok_")
+    assert err.startswith(f"created a new database {elsewhere}; {cure}\ntok_")
     assert SECRET.fullmatch(out.rstrip("\n"))
 
 
@@ -77,16 +77,14 @@ def test_where_a_token_makes_the_database_it_says_so_and_names_the_place(command
         ("pair", "deny", "telegram:1"),
     ],
 )
-def test_what_can_only_change_what_is_there_makes_nothing(
-    command: Command, place: Path, arguments: tuple[str, ...]
-):
+def test_changing_commands_do_not_create_a_database(command: Command, place: Path, arguments: tuple[str, ...]):
     code, out, err = command(*arguments, "--data-dir", "typo")
     assert (code, out) == (1, "")
     assert err.startswith(f"there is no database {place / 'typo' / 'torana.db'} yet; ")
     assert not (place / "typo").exists()
 
 
-def test_for_a_person_the_secret_stands_alone_on_standard_output(command: Command):
+def test_secret_is_printed_alone_on_stdout(command: Command):
     code, out, err = command("token", "create", "--user", "ali\x1bce")
     assert code == 0
     assert SECRET.fullmatch(out.rstrip("\n"))
@@ -94,7 +92,7 @@ def test_for_a_person_the_secret_stands_alone_on_standard_output(command: Comman
     assert out.strip() not in err
 
 
-def test_several_scopes(command: Command):
+def test_token_can_have_several_scopes(command: Command):
     assert created(command, "--scope", "message", "--scope", "impersonate")["scopes"] == [
         "impersonate",
         "message",
@@ -104,7 +102,7 @@ def test_several_scopes(command: Command):
 @pytest.mark.parametrize(
     ("text", "seconds"), [("45s", 45), ("90m", 5400), ("12h", 43_200), ("30d", 2_592_000), ("never", None)]
 )
-def test_how_a_lifetime_is_written(command: Command, text: str, seconds: int | None):
+def test_lifetimes_are_parsed(command: Command, text: str, seconds: int | None):
     created(command, "--expires", text)
     (item,) = listed(command)
     if seconds is None:
@@ -115,14 +113,14 @@ def test_how_a_lifetime_is_written(command: Command, text: str, seconds: int | N
 
 
 @pytest.mark.parametrize("text", ["soon", "30", "30 d", "-1d", "1.5h", "", "d", "999999999d", "1w", "٣d"])
-def test_what_is_no_lifetime_is_a_usage_error(command: Command, place: Path, text: str):
+def test_invalid_lifetime_is_a_usage_error(command: Command, place: Path, text: str):
     code, out, err = command("token", "create", f"--expires={text}")
     assert (code, out) == (2, "")
     assert "--expires" in err
     assert not (place / "data").exists()
 
 
-def test_what_is_no_scope_is_a_usage_error_that_names_them_all(command: Command):
+def test_invalid_scope_is_a_usage_error_with_all_scopes(command: Command):
     code, out, err = command("token", "create", "--scope", "root")
     assert (code, out) == (2, "")
     assert all(scope in err for scope in ("message", "read", "skills", "memory", "admin", "impersonate"))
@@ -141,14 +139,14 @@ def test_what_is_no_scope_is_a_usage_error_that_names_them_all(command: Command)
         ("--expires", "99999d"),
     ],
 )
-def test_a_token_that_cannot_be_is_one_line(command: Command, options: tuple[str, ...]):
+def test_invalid_token_is_refused_in_one_line(command: Command, options: tuple[str, ...]):
     code, out, err = command("token", "create", *options)
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert listed(command) == []
 
 
-def test_rotating_makes_another_one_and_lets_the_old_one_end(command: Command, place: Path):
+def test_rotation_creates_a_new_token_and_ends_the_old_one(command: Command, place: Path):
     old = created(command, "--user", "alice")
     code, out, _ = command("token", "rotate", old["id"], "--overlap", "0", "--json")
     new = json.loads(out)
@@ -159,7 +157,7 @@ def test_rotating_makes_another_one_and_lets_the_old_one_end(command: Command, p
     assert (newest["replaces"], oldest["status"]) == (old["id"], "expired")
 
 
-def test_by_default_both_are_taken_for_an_hour(command: Command, place: Path):
+def test_rotation_overlap_is_an_hour_by_default(command: Command, place: Path):
     old = created(command)
     command("token", "rotate", old["id"])
     newest, oldest = listed(command)
@@ -168,7 +166,7 @@ def test_by_default_both_are_taken_for_an_hour(command: Command, place: Path):
     assert overlap == timedelta(hours=1)
 
 
-def test_revoking_ends_one_and_says_so(command: Command, place: Path):
+def test_revocation_ends_a_token_and_is_confirmed(command: Command, place: Path):
     token = created(command)
     for _ in range(2):
         assert command("token", "revoke", token["id"]) == (0, f"{token['id']} is revoked\n", "")
@@ -179,13 +177,17 @@ def test_revoking_ends_one_and_says_so(command: Command, place: Path):
 
 @pytest.mark.parametrize("what", ["rotate", "revoke"])
 @pytest.mark.parametrize("token_id", ["tok_0", "", "../..", "' OR 1=1", "é"])
-def test_a_token_that_is_not_there_is_one_line(command: Command, what: str, token_id: str):
+def test_unknown_token_is_reported_in_one_line(command: Command, what: str, token_id: str):
     created(command)
     code, out, err = command("token", what, token_id)
-    assert (code, out, err) == (1, "", f"there is no token {token_id!r}; `torana token list` names them\n")
+    assert (code, out, err) == (
+        1,
+        "",
+        f"there is no token {token_id!r}; `torana token list` lists all tokens\n",
+    )
 
 
-def test_the_list_is_bounded_and_shows_no_secret(command: Command):
+def test_list_is_limited_and_shows_no_secret(command: Command):
     first, second = created(command, "--label", "[red]x"), created(command)
     code, out, err = command("token", "list")
     assert (code, err) == (0, "")
@@ -195,21 +197,21 @@ def test_the_list_is_bounded_and_shows_no_secret(command: Command):
     assert [item["id"] for item in listed(command, "token", "--limit", "1")] == [second["id"]]
 
 
-def test_where_there_is_nothing_yet_it_says_so(command: Command, place: Path):
+def test_empty_lists_are_reported(command: Command, place: Path):
     (place / "data").mkdir()
     migrate(place / "data" / "torana.db")
-    assert command("token", "list") == (0, "There are no tokens but the gateway's own.\n", "")
-    assert command("audit") == (0, "Nothing was done yet.\n", "")
+    assert command("token", "list") == (0, "There are no tokens besides the gateway token.\n", "")
+    assert command("audit") == (0, "There are no recorded actions yet.\n", "")
 
 
-def test_the_audit_record_is_a_line_for_each_act(command: Command):
+def test_audit_record_has_a_line_for_each_action(command: Command):
     token = created(command, "--user", "[red]ali\x1bce")
     _, line = command("audit")[1].splitlines()
     assert line.split()[2:7] == ["operator", "command", "line", "token.create", token["id"]]
     assert "user: [red]ali\\x1bce" in line
 
 
-def test_what_was_done_by_hand_is_in_the_audit_record(command: Command):
+def test_commands_are_in_the_audit_record(command: Command):
     token = created(command, "--user", "alice")
     command("token", "rotate", token["id"])
     command("token", "revoke", token["id"])
@@ -221,14 +223,14 @@ def test_what_was_done_by_hand_is_in_the_audit_record(command: Command):
 
 
 @pytest.mark.parametrize("what", [("token", "list"), ("audit",)])
-def test_without_a_database_nothing_is_made_to_be_read(command: Command, place: Path, what: tuple[str, ...]):
+def test_reading_commands_do_not_create_a_database(command: Command, place: Path, what: tuple[str, ...]):
     code, out, err = command(*what)
     assert (code, out) == (1, "")
     assert "--data-dir" in err
     assert not (place / "data").exists()
 
 
-def test_beside_another_command_nothing_is_changed(command: Command, place: Path):
+def test_token_creation_is_refused_while_another_command_runs(command: Command, place: Path):
     created(command)
     with DataDirLock(data_dir=place / "data", address="torana restore"):
         code, out, err = command("token", "create")

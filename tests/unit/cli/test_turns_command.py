@@ -1,4 +1,4 @@
-"""``torana turns`` without a running gateway, and beside something that only looks like one."""
+"""``torana turns`` without a running gateway, and with servers that are not gateways."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import ClassVar
 import pytest
 
 from torana.messages import GATEWAY_OWNER, Failure, Inbound, Turn
-from torana.store import turns as rows
-from torana.store.database import sqlite_engine
-from torana.store.lock import DataDirLock
-from torana.store.migrate import migrate
-from torana.store.turns import Ending, NewTurn
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.lock import DataDirLock
+from torana.store.engine.migrate import migrate
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending, NewTurn
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -30,7 +30,7 @@ FAILED = replace(DONE, state="failed", reply=None, failure=Failure(code="model_f
 
 @pytest.fixture
 def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Turn]:
-    """Writes a turn and, where one is given, its end; on a wide terminal."""
+    """Writes a turn and, if given, its end; the terminal is wide."""
     monkeypatch.setenv("COLUMNS", "200")
     database = place / "data" / "torana.db"
     database.parent.mkdir()
@@ -58,9 +58,7 @@ def add(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Turn]:
     return add
 
 
-def test_the_newest_turns_are_listed_with_how_those_that_failed_did_so(
-    command: Command, add: Callable[..., Turn]
-):
+def test_turns_are_listed_newest_first_with_failures(command: Command, add: Callable[..., Turn]):
     first, second = add("capital of France?", DONE), add("and of Spain?", FAILED)
     code, out, err = command("turns", "list")
     assert (code, err) == (0, "")
@@ -72,7 +70,7 @@ def test_the_newest_turns_are_listed_with_how_those_that_failed_did_so(
     assert "no credit" in out
 
 
-def test_the_list_as_json_is_whole(command: Command, add: Callable[..., Turn]):
+def test_json_list_has_all_fields(command: Command, add: Callable[..., Turn]):
     turn = add("capital of France?", DONE)
     code, out, _ = command("turns", "list", "--json")
     [item] = json.loads(out)["items"]
@@ -81,7 +79,7 @@ def test_the_list_as_json_is_whole(command: Command, add: Callable[..., Turn]):
     assert (item["content"], item["reply"], item["failure"]) == ("capital of France?", "Paris.", None)
 
 
-def test_the_list_is_of_one_state_and_bounded(command: Command, add: Callable[..., Turn]):
+def test_list_is_filtered_by_state_and_limited(command: Command, add: Callable[..., Turn]):
     for _ in range(3):
         add("hi", DONE)
     failed = add("hi", FAILED)
@@ -94,14 +92,14 @@ def test_the_list_is_of_one_state_and_bounded(command: Command, add: Callable[..
     assert listed("--limit", "2") == [failed.id, "turn_" + "2".zfill(32)]
 
 
-def test_the_operator_sees_the_turns_of_every_owner(command: Command, add: Callable[..., Turn]):
+def test_operator_sees_turns_of_every_owner(command: Command, add: Callable[..., Turn]):
     other = add("hers", DONE, "user:ana")
     assert other.id in command("turns", "list")[1]
     assert command("turns", "show", other.id)[0] == 0
 
 
 @pytest.mark.parametrize("options", [("--state", "lost"), ("--limit", "0"), ("--limit", "1001")])
-def test_what_cannot_be_listed_is_a_usage_error(
+def test_invalid_list_options_are_usage_errors(
     command: Command, add: Callable[..., Turn], options: tuple[str, str]
 ):
     add("hi", DONE)
@@ -111,9 +109,7 @@ def test_what_cannot_be_listed_is_a_usage_error(
 
 
 @pytest.mark.parametrize("content", ["[/red]", "[bold]x", ":smile:", "\x1b[31mred", "two\nlines", "\u202eabc"])
-def test_a_message_is_listed_as_it_stands_and_steers_nothing(
-    command: Command, add: Callable[..., Turn], content: str
-):
+def test_control_characters_of_a_message_are_escaped(command: Command, add: Callable[..., Turn], content: str):
     add(content, DONE)
     code, out, err = command("turns", "list")
     assert (code, err) == (0, "")
@@ -122,7 +118,7 @@ def test_a_message_is_listed_as_it_stands_and_steers_nothing(
         assert word in out
 
 
-def test_one_turn_is_shown_with_its_failure(command: Command, add: Callable[..., Turn]):
+def test_failed_turn_is_shown_with_its_failure(command: Command, add: Callable[..., Turn]):
     turn = add("and of Spain?", FAILED)
     code, out, err = command("turns", "show", turn.id)
     assert (code, err) == (0, "")
@@ -134,7 +130,7 @@ def test_one_turn_is_shown_with_its_failure(command: Command, add: Callable[...,
 
 
 @pytest.mark.parametrize("turn_id", ["turn_0", "", "x" * 1000, "é", "../.."])
-def test_a_turn_that_is_not_there_is_one_line(command: Command, add: Callable[..., Turn], turn_id: str):
+def test_unknown_turn_is_reported_in_one_line(command: Command, add: Callable[..., Turn], turn_id: str):
     add("hi", DONE)
     code, out, err = command("turns", "show", turn_id)
     assert (code, out) == (1, "")
@@ -143,7 +139,7 @@ def test_a_turn_that_is_not_there_is_one_line(command: Command, add: Callable[..
 
 
 @pytest.mark.parametrize("what", [("list",), ("show", "turn_0")])
-def test_without_a_database_the_place_is_named(command: Command, place: Path, what: tuple[str, ...]):
+def test_missing_database_is_reported_with_its_path(command: Command, place: Path, what: tuple[str, ...]):
     code, out, err = command("turns", *what)
     assert (code, out) == (1, "")
     assert str(place / "data") in err
@@ -151,7 +147,7 @@ def test_without_a_database_the_place_is_named(command: Command, place: Path, wh
     assert not (place / "data").exists()
 
 
-def test_a_file_that_is_no_database_is_one_line(command: Command, place: Path):
+def test_invalid_database_file_is_reported_in_one_line(command: Command, place: Path):
     (place / "data").mkdir()
     (place / "data" / "torana.db").write_bytes(b"no database at all" * 100)
     code, out, err = command("turns", "list")
@@ -161,7 +157,7 @@ def test_a_file_that_is_no_database_is_one_line(command: Command, place: Path):
 
 
 @pytest.mark.parametrize("what", ["retry", "cancel"])
-def test_without_a_gateway_nothing_is_changed(command: Command, add: Callable[..., Turn], what: str):
+def test_changes_are_refused_without_a_gateway(command: Command, add: Callable[..., Turn], what: str):
     turn = add("hi", FAILED)
     code, out, err = command("turns", what, turn.id)
     assert (code, out) == (1, "")
@@ -170,7 +166,7 @@ def test_without_a_gateway_nothing_is_changed(command: Command, add: Callable[..
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """Answers every request alike, and keeps what was asked."""
+    """Gives every request the same answer, and records the requests."""
 
     answer: ClassVar[tuple[int, bytes]]
     asked: ClassVar[list[tuple[str, str | None]]]
@@ -184,12 +180,12 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def answering(place: Path) -> Iterator[Callable[[int, bytes], list[tuple[str, str | None]]]]:
-    """``asked = answering(200, b"{}")``: something holds the data directory and answers so."""
+    """``asked = answering(200, b"{}")``: a server holds the data directory and gives this answer."""
     handler = type("Handler", (_Answers,), {"asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
@@ -210,7 +206,7 @@ Answering = Callable[[int, bytes], list[tuple[str, str | None]]]
 
 
 @pytest.mark.parametrize("what", ["retry", "cancel"])
-def test_the_running_gateway_is_asked_with_its_token(
+def test_request_to_the_gateway_carries_its_token(
     command: Command, answering: Answering, monkeypatch: pytest.MonkeyPatch, what: str
 ):
     monkeypatch.setenv("TORANA_GATEWAY_TOKEN", "a-token-of-more-than-sixteen-characters")
@@ -219,19 +215,19 @@ def test_the_running_gateway_is_asked_with_its_token(
     assert asked == [(f"/v1/turns/turn_1/{what}", "Bearer a-token-of-more-than-sixteen-characters")]
 
 
-def test_without_a_token_none_is_sent(command: Command, answering: Answering):
+def test_request_without_a_token_has_no_authorization(command: Command, answering: Answering):
     asked = answering(202, b'{"id": "turn_1", "status": "queued"}')
     command("turns", "retry", "turn_1")
     assert asked == [("/v1/turns/turn_1/retry", None)]
 
 
-def test_an_id_stays_one_part_of_the_path(command: Command, answering: Answering):
+def test_turn_id_is_escaped_in_the_path(command: Command, answering: Answering):
     asked = answering(202, b'{"id": "turn_1", "status": "queued"}')
     command("turns", "cancel", "../x?y#z")
     assert asked == [("/v1/turns/..%2Fx%3Fy%23z/cancel", None)]
 
 
-def test_a_refusal_is_told_in_the_gateways_words(command: Command, answering: Answering):
+def test_refusal_is_printed_in_the_gateways_words(command: Command, answering: Answering):
     answering(409, b'{"detail": "Only a turn that failed can be run again."}')
     assert command("turns", "retry", "t") == (1, "", "Only a turn that failed can be run again.\n")
 
@@ -239,7 +235,7 @@ def test_a_refusal_is_told_in_the_gateways_words(command: Command, answering: An
 @pytest.mark.parametrize(
     ("status", "body"), [(200, b"<html>"), (200, b"[]"), (200, b"{}"), (404, b"{}"), (500, b'"no"'), (502, b"")]
 )
-def test_what_is_no_answer_of_a_gateway_is_one_line(
+def test_invalid_gateway_response_is_reported_in_one_line(
     command: Command, answering: Answering, status: int, body: bytes
 ):
     answering(status, body)
@@ -249,8 +245,8 @@ def test_what_is_no_answer_of_a_gateway_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_gateway_that_has_just_gone_is_one_line(command: Command, place: Path):
+def test_unreachable_gateway_is_reported_in_one_line(command: Command, place: Path):
     with DataDirLock(data_dir=place / "data", address="http://127.0.0.1:9"):
         code, out, err = command("turns", "cancel", "t")
     assert (code, out) == (1, "")
-    assert err.startswith("the gateway at http://127.0.0.1:9 did not answer as one: ")
+    assert err.startswith("the server at http://127.0.0.1:9 did not answer like a gateway: ")

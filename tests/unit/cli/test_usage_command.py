@@ -10,18 +10,18 @@ import pytest
 
 from torana.limits.policies import day_of
 from torana.messages import utc_now
-from torana.store import usage as rows
-from torana.store.backup import DATABASE_NAME
-from torana.store.database import sqlite_engine
-from torana.store.migrate import migrate
-from torana.store.usage import Amount
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.migrate import migrate
+from torana.store.rows import usage as rows
+from torana.store.rows.usage import Amount
 
 Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def spent(place: Path) -> None:
-    """Today ana spent something with a token."""
+    """Usage of ana with a token, today."""
     path = place / "data" / DATABASE_NAME
     path.parent.mkdir()
     migrate(path)
@@ -40,7 +40,7 @@ def spent(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("spent")
-def test_days_are_plotted_and_limits_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "5 usd/month, 3 turns")
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -61,7 +61,7 @@ def test_days_are_plotted_and_limits_told(command: Command, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("spent")
-def test_on_80_columns_days_and_limits_are_whole(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "2000000 tokens/month, 500 messages/day")
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -83,7 +83,9 @@ def test_on_80_columns_days_and_limits_are_whole(command: Command, monkeypatch: 
         (("--user", "bob"), "user:bob", 0),
     ],
 )
-def test_usage_as_json(command: Command, flags: tuple[str, ...], account: str, messages: int) -> None:
+def test_usage_is_printed_as_json(
+    command: Command, flags: tuple[str, ...], account: str, messages: int
+) -> None:
     code, out, _ = command("usage", "--json", "--days", "2", *flags)
 
     told = json.loads(out)
@@ -91,7 +93,7 @@ def test_usage_as_json(command: Command, flags: tuple[str, ...], account: str, m
     assert len(told["days"]) == 2
 
 
-def test_a_rotated_token_is_told_of_with_what_came_after_it(command: Command, place: Path) -> None:
+def test_usage_of_a_rotated_token_includes_its_successors(command: Command, place: Path) -> None:
     first = json.loads(command("token", "create", "--json")[1])["id"]
     second = json.loads(command("token", "rotate", first, "--json")[1])["id"]
     engine = sqlite_engine(place / "data" / DATABASE_NAME)
@@ -105,7 +107,7 @@ def test_a_rotated_token_is_told_of_with_what_came_after_it(command: Command, pl
 
 
 @pytest.mark.usefixtures("spent")
-def test_nothing_at_all_is_a_plot_too(command: Command) -> None:
+def test_user_without_usage_gets_an_empty_plot(command: Command) -> None:
     code, out, _ = command("usage", "--user", "bob\x1b[31m", "--days", "1")
 
     assert code == 0
@@ -114,12 +116,12 @@ def test_nothing_at_all_is_a_plot_too(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("spent")
-def test_a_user_and_a_token_do_not_go_together(command: Command) -> None:
-    told = "--user and --token do not go together; give one of them\n"
+def test_user_and_token_options_exclude_each_other(command: Command) -> None:
+    told = "--user and --token exclude each other; give one of them\n"
     assert command("usage", "--user", "a", "--token", "b") == (1, "", told)
 
 
-def test_without_a_database_it_says_so(command: Command) -> None:
+def test_missing_database_is_reported(command: Command) -> None:
     code, _, err = command("usage")
 
     assert code == 1

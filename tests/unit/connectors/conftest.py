@@ -16,16 +16,16 @@ import pytest
 from pydantic_ai.models import Model
 
 from torana.connectors.base import Connector
-from torana.connectors.door import Admission
-from torana.connectors.hub import Connectors
 from torana.connectors.registry import Account
+from torana.connectors.runtime.hub import Connectors
+from torana.connectors.runtime.ingress import Admission
 from torana.limits.rates import MessageRates
 from torana.messages import EVERYONE, FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
-from torana.store import deliveries as rows
-from torana.store.audit import Act
-from torana.store.database import Database
-from torana.store.deliveries import Delivery
+from torana.store.engine.database import Database
+from torana.store.rows import deliveries as rows
+from torana.store.rows.audit import Act
+from torana.store.rows.deliveries import Delivery
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.tools.permission import Rules
@@ -46,7 +46,7 @@ class Gateway:
 
     async def rows(self) -> Sequence[Delivery]:
         """Everything that is to be delivered or was, the oldest first."""
-        found = await self.database.run(partial(rows.listed, owner=EVERYONE, limit=200))
+        found = await self.database.run(partial(rows.list_deliveries, owner=EVERYONE, limit=200))
         return list(reversed(found))
 
 
@@ -110,13 +110,10 @@ async def open_gateway(
                 clock=clock,
                 takes=frozenset(takes),
             ),
-            turns=turns,
-            database=database,
             holder="here",
-            clock=clock,
             open_=connect,
         )
-        ended.append(hub.turn_ended)
+        ended.append(hub.on_turn_ended)
         shown.append(hub)
         deliveries = Deliveries(database=database, wake=hub.wake, clock=clock)
         opened.append(Gateway(hub=hub, turns=turns, pairing=pairing, deliveries=deliveries, database=database))

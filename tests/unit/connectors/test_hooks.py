@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
-from torana import bare_http
-from torana.connectors import hooks
+from torana import http11
 from torana.connectors.base import HookRequest, HookResponse
-from torana.connectors.hooks import HooksListener
+from torana.connectors.runtime import callback_listener
+from torana.connectors.runtime.callback_listener import HooksListener
 from torana.errors import OperatorError
 
 
@@ -121,13 +121,13 @@ async def test_a_port_that_is_taken_is_told() -> None:
 async def test_a_head_that_does_not_end_is_not_waited_for(
     listener: HooksListener, monkeypatch: pytest.MonkeyPatch, raw: bytes
 ) -> None:
-    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
 
     assert await heard_after(listener, raw) == b""
 
 
 async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
     assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
@@ -141,7 +141,7 @@ async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch:
 async def test_an_answer_may_take_longer_than_a_head(
     client: httpx.AsyncClient, listener: HooksListener, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bare_http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     answers.gate.clear()
     call = asyncio.create_task(client.post("/hooks/a"))
     await answers.called.wait()
@@ -176,7 +176,7 @@ async def test_what_is_no_request_is_told_so(listener: HooksListener, answers: A
 async def test_more_callers_than_there_is_room_for_are_sent_away(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hooks, "_CONNECTIONS", 1)
+    monkeypatch.setattr(callback_listener, "_CONNECTIONS", 1)
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
     answers.gate.clear()
@@ -186,7 +186,7 @@ async def test_more_callers_than_there_is_room_for_are_sent_away(
         assert [await heard_after(listener, b"") for _ in range(3)] == [b"", b"", b""]
         answers.gate.set()
         assert (await call).status_code == 200
-    assert [record.message for record in caplog.records] == ["callers are sent away"]
+    assert [record.message for record in caplog.records] == ["too_many_connections"]
     await listener.stop()
 
 
@@ -202,7 +202,7 @@ async def test_more_callers_than_there_is_room_for_are_sent_away(
 async def test_slow_callers_keep_no_call_out(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bytes
 ) -> None:
-    monkeypatch.setattr(hooks, "_CONNECTIONS", 3)
+    monkeypatch.setattr(callback_listener, "_CONNECTIONS", 3)
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
     slow_ones = [asyncio.create_task(heard_after(listener, slow)) for _ in range(3)]

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from torana.connectors.base import Abilities, Connector, HookRequest, Place
-from torana.connectors.door import Admission
-from torana.connectors.hub import Connectors
+from torana.connectors.base import Capabilities, Connector, HookRequest, Place
 from torana.connectors.registry import Account
-from torana.connectors.supervisor import Status
+from torana.connectors.runtime.hub import Connectors
+from torana.connectors.runtime.ingress import Admission
+from torana.connectors.runtime.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.messages import EVERYONE, Turn, utc_now
 from torana.people.pairing import Pairing
-from torana.store import deliveries
-from torana.store.audit import Act
-from torana.store.database import Database
-from torana.store.deliveries import Delivery
-from torana.telemetry import bind, bound
+from torana.store.engine.database import Database
+from torana.store.rows import deliveries
+from torana.store.rows.audit import Act
+from torana.store.rows.deliveries import Delivery
+from torana.telemetry import bind, bound_fields
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.turns import Turns
@@ -62,7 +62,7 @@ class Running:
 @pytest.fixture
 async def running(database: Database, open_turns: Callable[..., Turns]) -> AsyncGenerator[Running]:
     """A hub with the accounts ``one`` and ``two``, and the chat of each."""
-    able = Abilities(length=200, repeat="keyed", typing_every=0.01, pace=10_000)
+    able = Capabilities(length=200, repeat="keyed", typing_every=0.01, pace=10_000)
     chats = {name: Chat(able, allow=["*"]) for name in ("one", "two", "three")}
     gate = asyncio.Event()
     gate.set()
@@ -70,7 +70,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     logged_with: list[dict[str, Any]] = []
 
     def connect(account: Account) -> Connector[Any]:
-        logged_with.append(dict(bound()))
+        logged_with.append(dict(bound_fields()))
         kind = chats[account.name].connector
         return kind(kind.Settings.model_validate(dict(account.values)))
 
@@ -96,10 +96,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
             database=database,
             clock=clock,
         ),
-        turns=turns,
-        database=database,
         holder="here",
-        clock=clock,
         told=lambda _: changed.set(),
         open_=connect,
     )
@@ -119,7 +116,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
                         return status
                 await changed.wait()
 
-    listeners.append(hub.turn_ended)
+    listeners.append(hub.on_turn_ended)
     await hub.start()
     yield Running(
         hub=hub,
@@ -172,8 +169,6 @@ async def test_an_account_that_nobody_connects_any_more_is_told_of(
             database=running.database,
             clock=utc_now,
         ),
-        turns=running.turns,
-        database=running.database,
         holder="there",
         told=fail,
     )
@@ -280,12 +275,14 @@ async def test_what_is_for_an_account_that_is_gone_says_so_and_becomes_stale(run
     await connectors.apply([account("one")])
     (turn,) = running.turns.live
     running.gate.set()
-    await running.turns.ended(turn)
+    await running.turns.reader.wait_for_end(turn)
 
     async def until(state: str) -> Delivery:
         async with asyncio.timeout(20):
             while True:
-                (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+                (row,) = await running.database.run(
+                    partial(deliveries.list_deliveries, owner=EVERYONE, limit=9)
+                )
                 if (row.state, row.reason) == (state, "account is not configured"):
                     return row
 
@@ -304,7 +301,7 @@ async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running
     await chat.called(1)
 
     await connectors.apply([account("one")])
-    (row,) = await running.database.run(partial(deliveries.listed, owner=EVERYONE, limit=9))
+    (row,) = await running.database.run(partial(deliveries.list_deliveries, owner=EVERYONE, limit=9))
     assert (row.state, row.reason) == ("sending", "account is not configured")
 
     chat.gate = None
@@ -321,8 +318,6 @@ async def test_what_nobody_sends_is_looked_after_now_and_then(
         admission=Admission(
             turns=turns, rates=MessageRates(per_user=0, overall=0), pairing=pairing, database=database
         ),
-        turns=turns,
-        database=database,
         holder="here",
         sweep_every=0.01,
     )
@@ -330,7 +325,9 @@ async def test_what_nobody_sends_is_looked_after_now_and_then(
     notice = partial(deliveries.add_notice, account="gone", line="gone/ana", place="{}", text="hello")
     await database.run(partial(notice, at=utc_now() - timedelta(hours=25)))
     async with asyncio.timeout(20):
-        while (await database.run(partial(deliveries.listed, owner=EVERYONE, limit=9)))[0].state != "stale":
+        while (await database.run(partial(deliveries.list_deliveries, owner=EVERYONE, limit=9)))[
+            0
+        ].state != "stale":
             pass
     await hub.stop()
 
@@ -365,6 +362,6 @@ async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_anothe
     for name in ("one", "two"):
         said = await chats[name].say("hello", sender="ana")
         await chats[name].until_taken(said)
-        turn = await running.turns.heard(name, said)
+        turn = await running.turns.reader.find_by_platform_message(name, said)
         assert (turn is not None) == (name in let_in)
         assert turn is None or turn.user == user

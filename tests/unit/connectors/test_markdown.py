@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torana.connectors import markup
+from torana.connectors.transport import markup
 
 #: Function calls for each character. A short line in ten quotations takes most: it is shown with their marks.
 _CALLS = 500

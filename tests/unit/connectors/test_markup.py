@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.connectors import markup
+from torana.connectors.transport import markup
 
 TEXT = """\
 # Result

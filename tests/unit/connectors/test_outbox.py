@@ -12,15 +12,15 @@ from typing import NoReturn
 
 import pytest
 
-from torana.connectors.base import Abilities, Place, TryLater, Unsure
-from torana.connectors.outbox import REPEATED, Outbox
-from torana.connectors.places import dump_place
+from torana.connectors.base import Capabilities, OutcomeUnknown, Place, RetryLater
+from torana.connectors.runtime.addressing import dump_place
+from torana.connectors.runtime.outbox import REPEATED, Outbox
 from torana.errors import StoreUnavailable
 from torana.messages import EVERYONE, utc_now
-from torana.store import deliveries as rows
-from torana.store.audit import Act
-from torana.store.database import Database
-from torana.store.deliveries import Delivery
+from torana.store.engine.database import Database
+from torana.store.rows import deliveries as rows
+from torana.store.rows.audit import Act
+from torana.store.rows.deliveries import Delivery
 from torana.testing.chat import Chat
 from torana.turns.deliveries import Deliveries
 
@@ -30,8 +30,8 @@ Outage = Callable[[], AbstractContextManager[None]]
 DELIVERS = "dlv_"
 
 
-def able(repeat: str) -> Abilities:
-    return Abilities(length=100, repeat=repeat, pace=1_000_000)  # pyright: ignore[reportArgumentType]
+def able(repeat: str) -> Capabilities:
+    return Capabilities(length=100, repeat=repeat, pace=1_000_000)  # pyright: ignore[reportArgumentType]
 
 
 class Sending:
@@ -69,7 +69,7 @@ class Sending:
 
     async def rows(self) -> Sequence[Delivery]:
         """All deliveries, the oldest first."""
-        return (await self._database.run(partial(rows.listed, owner=EVERYONE, limit=200)))[::-1]
+        return (await self._database.run(partial(rows.list_deliveries, owner=EVERYONE, limit=200)))[::-1]
 
     async def idle(self) -> Sequence[Delivery]:
         """How everything stands when nothing is under way any more."""
@@ -175,7 +175,7 @@ async def test_a_try_whose_end_could_not_be_written_down_is_unsure(
 ) -> None:
     chat = Chat(able(repeat), **settings)
     chat.gate = asyncio.Event()
-    shown_but_nobody_says_so = Unsure("no answer")
+    shown_but_nobody_says_so = OutcomeUnknown("no answer")
     shown_but_nobody_says_so.arrived = True  # pyright: ignore[reportAttributeAccessIssue]
     chat.faults = [shown_but_nobody_says_so]
     home = sending(chat)
@@ -196,7 +196,7 @@ async def test_a_try_whose_end_could_not_be_written_down_is_unsure(
     assert len({part.key for part in chat.calls}) == 2
     assert (one.state, one.unsure, two.state) == (state, 0 if state == "ambiguous" else 1, "sent")
     if state == "ambiguous":
-        assert one.reason == "nobody knows how it ended"
+        assert one.reason == "the outcome of an earlier attempt is unknown"
 
 
 async def test_a_call_that_a_library_cuts_off_by_itself_may_have_arrived(
@@ -209,7 +209,7 @@ async def test_a_call_that_a_library_cuts_off_by_itself_may_have_arrived(
     await home.say("one", "two")
     one, two = await home.idle()
 
-    assert (one.state, one.reason) == ("ambiguous", "the call was cut off from within")
+    assert (one.state, one.reason) == ("ambiguous", "the call was cancelled internally")
     assert (two.state, [part.text for part in chat.calls]) == ("sent", ["one", "two"])
 
 
@@ -217,7 +217,7 @@ async def test_what_was_dropped_while_it_waited_for_its_turn_is_never_sent(
     sending: Callable[[Chat], Sending], act: Act
 ) -> None:
     chat = Chat(able("keyed"))
-    chat.faults = [TryLater("slow down", seconds=30)]
+    chat.faults = [RetryLater("slow down", seconds=30)]
     home = sending(chat)
 
     async def drop(seconds: float) -> None:
@@ -242,7 +242,7 @@ async def test_what_goes_wrong_at_once_is_not_tried_again_at_once(sending: Calla
         rendered.append(text)
         raise ValueError(text)
 
-    chat = Chat(Abilities(length=100, repeat="keyed", render=broken, measure=lambda _: 1))
+    chat = Chat(Capabilities(length=100, repeat="keyed", render=broken, measure=lambda _: 1))
     home = sending(chat)
     paused: asyncio.Queue[tuple[float, int]] = asyncio.Queue()
     go_on = asyncio.Semaphore(0)
@@ -263,7 +263,7 @@ async def test_a_try_that_cannot_be_written_down_is_not_made_again_at_once(
     sending: Callable[[Chat], Sending], outage: Outage
 ) -> None:
     chat = Chat(able("keyed"))
-    chat.faults = [TryLater("slow down", seconds=30)]
+    chat.faults = [RetryLater("slow down", seconds=30)]
     home = sending(chat)
     pauses: list[float] = []
 
@@ -290,7 +290,7 @@ async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
     sending: Callable[[Chat], Sending],
 ) -> None:
     chat = Chat(able("keyed"))
-    chat.faults = [TryLater("try again", seconds=0) for _ in range(5)]
+    chat.faults = [RetryLater("try again", seconds=0) for _ in range(5)]
     home = sending(chat)
     begun = home.now
 
@@ -303,7 +303,7 @@ async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
 
 async def test_a_platform_that_names_an_endless_time_is_asked_again(sending: Callable[[Chat], Sending]) -> None:
     chat = Chat(able("keyed"))
-    chat.faults = [TryLater("slow down", seconds=seconds) for seconds in (inf, nan)]
+    chat.faults = [RetryLater("slow down", seconds=seconds) for seconds in (inf, nan)]
     home = sending(chat)
 
     await home.say("one")

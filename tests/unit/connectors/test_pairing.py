@@ -13,9 +13,9 @@ from tests.unit.connectors.conftest import Gateway
 from torana.errors import NotFound
 from torana.messages import utc_now
 from torana.people.pairing import Pairing
-from torana.store.audit import Act
-from torana.store.database import Database
-from torana.store.senders import Asker
+from torana.store.engine.database import Database
+from torana.store.rows.audit import Act
+from torana.store.rows.senders import Asker
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 
@@ -37,7 +37,7 @@ async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_g
     await chat.say("hello", sender="eve")
     code = code_in((await chat.shown(1, to="eve"))[0].text)
     await chat.until_taken(await chat.say("hello?", sender="eve"))  # not answered again
-    (waiting,) = await gateway.pairing.listed(state="pending")
+    (waiting,) = await gateway.pairing.list_senders(state="pending")
     assert (waiting.asker.sender, waiting.asker.name, waiting.asker.account) == ("eve", "Eve", "home")
 
     approved = await gateway.pairing.approve(code.lower(), kinds=KINDS, act=act)
@@ -45,7 +45,7 @@ async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_g
     said = await chat.say("and now?", sender="eve")
 
     assert [one.text for one in await chat.shown(2, to="eve")][1] == "welcome"
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
     assert turn.user == "chat:eve"
 
@@ -60,7 +60,7 @@ async def test_several_accounts_are_one_person_where_the_operator_says_so(open_g
     await chat.shown(1, to="ana")
     await chat.shown(1, to="ana2")
 
-    turns = [await gateway.turns.heard("home", message) for message in said]
+    turns = [await gateway.turns.reader.find_by_platform_message("home", message) for message in said]
     assert [turn and turn.user for turn in turns] == ["ana@example.org"] * 2
 
 
@@ -122,7 +122,7 @@ async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gatew
     await chat.until_taken(await chat.say("hello", sender="eve", room="lobby", mention=True))
     await chat.until_taken(await chat.say("hello", sender="eve"))
 
-    assert await gateway.pairing.listed() == []
+    assert await gateway.pairing.list_senders() == []
     assert await gateway.rows() == []
 
 
@@ -132,7 +132,7 @@ async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
     for number in range(55):
         await chat.until_taken(await chat.say("hello", sender=f"eve{number}"))
 
-    assert len(await gateway.pairing.listed()) == 50
+    assert len(await gateway.pairing.list_senders()) == 50
 
 
 async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Open, act: Act) -> None:
@@ -141,8 +141,8 @@ async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Ope
         await pairing.approve(who, kinds=KINDS, act=replace(act, at=act.at + timedelta(minutes=minutes)))
     await pairing.deny("chat:eve", kinds=KINDS, act=act)
 
-    assert await pairing.approved("chat", 9) == ["bob", "ana"]
-    assert await pairing.approved("chat", 1) == ["bob"]
+    assert await pairing.approved_ids("chat", 9) == ["bob", "ana"]
+    assert await pairing.approved_ids("chat", 1) == ["bob"]
 
 
 @pytest.mark.parametrize("word", ["approve", "deny"])
@@ -163,8 +163,8 @@ async def test_of_nobody_who_can_come_nothing_is_written_down(
     with pytest.raises(NotFound) as refused:
         await decided(who, kinds=kinds, act=act)
 
-    assert refused.value.detail == f"no connector is called '{told}"
-    assert await pairing.listed() == []
+    assert refused.value.detail == f"there is no connector '{told}"
+    assert await pairing.list_senders() == []
 
 
 async def test_who_is_known_may_be_turned_away_when_their_connector_is_gone(

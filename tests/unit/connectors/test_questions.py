@@ -12,9 +12,9 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Abilities, Attachment, Refused, Unsure
+from torana.connectors.base import Attachment, Capabilities, OutcomeUnknown, PermanentError
 from torana.messages import GATEWAY_OWNER, Inbound, utc_now
-from torana.store.audit import Act
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.tools.permission import Rule, Rules
@@ -33,7 +33,9 @@ May I run calculate with this?
 
 Answer yes or no."""
 
-TOO_EARLY = "You said that before my question stood here, so I do not count it. Please answer once more."
+TOO_EARLY = (
+    "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
+)
 
 
 def calculate(expression: str = "2+2", id_: str = "c1") -> ToolCallPart:
@@ -41,13 +43,13 @@ def calculate(expression: str = "2+2", id_: str = "c1") -> ToolCallPart:
 
 
 def chat_of(**abilities: Any) -> Chat:
-    return Chat(Abilities(length=2_000, repeat="keyed", pace=10_000, **abilities), allow=["*"])
+    return Chat(Capabilities(length=2_000, repeat="keyed", pace=10_000, **abilities), allow=["*"])
 
 
 async def open_calls(gateway: Gateway, count: int) -> list[str]:
     """The calls that somebody is asked about, once there are so many; the newest first."""
     async with asyncio.timeout(20):
-        while len(page := (await gateway.turns.approvals.listed("*", limit=9)).items) != count:
+        while len(page := (await gateway.turns.approvals.list_open("*", limit=9)).items) != count:
             pass
     return [approval.call_id for approval in page]
 
@@ -67,7 +69,7 @@ async def test_a_yes_lets_it_run_and_the_reply_comes_behind_the_question(open_ga
 
     assert await texts(chat, 3) == [f"Let me see.\n\n{QUESTION}", "I run calculate.", "It is 4."]
     assert [row.state for row in await gateway.rows()][:1] == ["sent"]
-    page = await gateway.turns.approvals.listed("*", limit=9)
+    page = await gateway.turns.approvals.list_open("*", limit=9)
     assert page.items == []
 
 
@@ -82,7 +84,7 @@ async def test_a_no_does_not(open_gateway: Open, word: str) -> None:
     await chat.say(word)
 
     assert await texts(chat, 3) == [QUESTION, "I do not run calculate.", "Then not."]
-    assert "denied by whoever was asked" in str(model.requests[1].messages[-1])
+    assert "it was denied" in str(model.requests[1].messages[-1])
 
 
 async def test_in_a_room_only_who_was_asked_answers_and_others_just_talk(open_gateway: Open) -> None:
@@ -94,7 +96,7 @@ async def test_in_a_room_only_who_was_asked_answers_and_others_just_talk(open_ga
 
     await chat.until_taken(await chat.say("yes", sender="ben", room="lobby", mention=True))
     (waiting,) = [turn for turn in gateway.turns.live if turn.user == "chat:ben"]
-    assert (await gateway.turns.get(GATEWAY_OWNER, waiting.id)).state == "queued"
+    assert (await gateway.turns.reader.get(GATEWAY_OWNER, waiting.id)).state == "queued"
     assert len(model.requests) == 1
     await chat.say("yes", room="lobby", mention=True)
 
@@ -141,7 +143,7 @@ async def test_a_stop_ends_what_waits(open_gateway: Open) -> None:
     await chat.say("/stop")
 
     assert (await texts(chat, 2))[1] == "Stopped."
-    assert gateway.turns.live == []
+    assert list(gateway.turns.live) == []
 
 
 async def test_several_questions_are_asked_one_after_the_other_and_the_same_yes_counts_once(
@@ -287,8 +289,8 @@ async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_an
 async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_more(
     open_gateway: Open, fault: str
 ) -> None:
-    chat = Chat(Abilities(length=2_000, repeat="blind", pace=10_000), allow=["*"], on_ambiguous="hold")
-    chat.faults.append(Unsure("cut off") if fault == "ambiguous" else Refused("not now"))
+    chat = Chat(Capabilities(length=2_000, repeat="blind", pace=10_000), allow=["*"], on_ambiguous="hold")
+    chat.faults.append(OutcomeUnknown("cut off") if fault == "ambiguous" else PermanentError("not now"))
     gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
     await chat.say("2+2?")
     await open_calls(gateway, 1)
@@ -298,7 +300,7 @@ async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_mor
     await chat.say("yes")
 
     assert await texts(chat, 2) == [
-        "I cannot tell whether you saw my question, so I do not count that and ask once more.",
+        "I cannot confirm that my question was shown to you, so that does not count as an answer. I ask again.",
         QUESTION,
     ]
     assert await open_calls(gateway, 1) == ["c1"]
@@ -322,7 +324,7 @@ async def test_a_question_that_is_decided_elsewhere_while_it_cannot_be_shown_is_
     (turn,) = gateway.turns.live
 
     await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
     chat.gate.set()
 
     shown = await texts(chat, parts + 1)
@@ -419,7 +421,7 @@ async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway
     await chat.until_taken(await chat.say("yes"))
 
     assert await open_calls(gateway, 1) == ["c1"]
-    (asked,) = (await gateway.turns.approvals.listed("*", limit=9)).items
+    (asked,) = (await gateway.turns.approvals.list_open("*", limit=9)).items
     gateway.turns.approvals.note_streamed(asked.id)  # as the program's event stream does
     await gateway.turns.accept(replace(inbound, content="yes"))
     assert await open_calls(gateway, 0) == []
@@ -461,7 +463,7 @@ async def test_the_question_waits_until_the_preview_is_no_longer_being_shown(ope
     first.set()
     calls = await chat.called(2)  # the preview is being edited, and the platform takes its time
     second.set()
-    while not (await gateway.turns.approvals.listed("*", limit=1)).items:
+    while not (await gateway.turns.approvals.list_open("*", limit=1)).items:
         await gateway.rows()
     assert len(calls) == 2
 
@@ -494,7 +496,7 @@ async def test_where_the_platform_shows_no_questions_it_is_a_no_at_once(open_gat
     await chat.say("2+2?")
 
     assert await texts(chat, 1) == ["I may not."]
-    assert "nobody who can be asked" in str(model.requests[1].messages[-1])
+    assert "there is no person to ask" in str(model.requests[1].messages[-1])
 
 
 async def test_what_a_model_would_hide_in_a_question_is_seen(open_gateway: Open) -> None:

@@ -99,7 +99,7 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
 ) -> None:
     for name in {"slack_sdk", *(name for name in sys.modules if name.startswith("slack_sdk."))}:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in [name for name in sys.modules if name.startswith("torana.connectors.slack")]:
+    for name in [name for name in sys.modules if name.startswith("torana.connectors.platforms.slack")]:
         monkeypatch.delitem(sys.modules, name)
     (fault,) = faults_of(Account(name="work", kind="slack", values={}))
     assert fault.startswith(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torana.connectors import markup
-from torana.connectors.base import Abilities
-from torana.connectors.splitting import pieces, split
+from torana.connectors.base import Capabilities
+from torana.connectors.transport import markup
+from torana.connectors.transport.splitting import pieces, split
 
 _words = st.sampled_from(
     ["word ", "sentence. ", "\n", "\n\n", "```\n", "- item\n", "**b** ", "<&> ", "ü" * 70, "> q\n"]
@@ -19,8 +19,8 @@ _words = st.sampled_from(
 texts = st.lists(_words, max_size=80).map("".join)
 
 
-def abilities(length: int) -> Abilities:
-    return Abilities(length=length, repeat="blind", render=markup.telegram)
+def abilities(length: int) -> Capabilities:
+    return Capabilities(length=length, repeat="blind", render=markup.telegram)
 
 
 def test_a_short_text_is_one_part() -> None:
@@ -85,7 +85,7 @@ class Counted:
     def __init__(self, render: Callable[[str], str], length: int) -> None:
         self.renders = self.characters = 0
         self._render = render
-        self.abilities = Abilities(length=length, repeat="blind", render=self._count)
+        self.abilities = Capabilities(length=length, repeat="blind", render=self._count)
 
     def _count(self, text: str) -> str:
         self.renders += 1

@@ -13,13 +13,21 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from torana.connectors.base import Abilities, Connector, ConnectorSettings, Ears, Part, Refused, TryLater
+from torana.connectors.base import (
+    Capabilities,
+    Connector,
+    ConnectorSettings,
+    MessageSink,
+    Part,
+    PermanentError,
+    RetryLater,
+)
 from torana.connectors.registry import Account
-from torana.connectors.supervisor import Status, Supervisor
+from torana.connectors.runtime.supervisor import AccountLease, Status, Supervisor
 from torana.errors import ConfigInvalid
 from torana.messages import utc_now
-from torana.store import leases
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows import leases
 
 
 class KeySettings(ConnectorSettings):
@@ -30,20 +38,20 @@ class Scripted(Connector[KeySettings]):
     """A connector whose connections play a script: an exception ends one, an event holds it."""
 
     Settings = KeySettings
-    abilities = Abilities(length=10, repeat="keyed")
+    abilities = Capabilities(length=10, repeat="keyed")
     script: list[BaseException | asyncio.Event]
-    ears: Ears
+    sink: MessageSink
 
     @property
     def credentials(self) -> str:
         return "me"
 
-    async def run(self, ears: Ears) -> None:
-        type(self).ears = ears
+    async def run(self, sink: MessageSink) -> None:
+        type(self).sink = sink
         step = self.script.pop(0)
         if isinstance(step, BaseException):
             raise step
-        ears.ready()
+        sink.ready()
         await step.wait()
 
     async def send(self, part: Part) -> str:
@@ -56,7 +64,7 @@ class Nowhere:
     async def hear(self, heard: Any) -> None:
         await asyncio.Event().wait()
 
-    async def paired(self, most: int) -> Sequence[str]:
+    async def paired_ids(self, most: int) -> Sequence[str]:
         return []
 
     async def deliver(self, connector: Connector[Any]) -> None:
@@ -78,14 +86,13 @@ class Watched:
         self.active = asyncio.Event()
         self.supervisor = Supervisor(
             account=Account(name="home", kind="test", values={}),
-            surround=lambda _: Nowhere(),
-            database=database,
-            holder="here",
+            ingress=lambda _: Nowhere(),
+            deliver=Nowhere().deliver,
+            lease=AccountLease(database=database, holder="here", clock=clock, duration=lease),
             clock=clock,
             told=self._note,
             open_=open_,
             pause=self._pause,
-            lease=lease,
         )
         self.task = asyncio.create_task(self.supervisor.run())
 
@@ -107,7 +114,7 @@ async def watch(database: Database) -> AsyncGenerator[Callable[..., Watched]]:
     watched: list[Watched] = []
 
     def make(*steps: BaseException | asyncio.Event, quiet: float | None = None, **how: Any) -> Watched:
-        able = Abilities(length=10, repeat="keyed", quiet=quiet)
+        able = Capabilities(length=10, repeat="keyed", quiet=quiet)
         kind = type("Scripted", (Scripted,), {"script": [*steps, asyncio.Event()], "abilities": able})
         watched.append(Watched(database, open_=lambda _: kind(KeySettings()), **how))
         return watched[-1]
@@ -134,7 +141,7 @@ async def test_it_comes_back_after_whatever_happens_and_waits_longer_each_time(
 
 
 async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> None:
-    seconds, status = await watch(TryLater("slow down", seconds=1234.0)).pause()
+    seconds, status = await watch(RetryLater("slow down", seconds=1234.0)).pause()
 
     assert (seconds, status.reason) == (1234.0, "slow down")
     assert status.next_try is not None
@@ -151,7 +158,7 @@ async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> 
 async def test_a_time_that_is_none_or_far_too_long_ends_no_account(
     watch: Callable[..., Watched], named: Any, kept: float | None
 ) -> None:
-    watched = watch(TryLater("slow down", seconds=named))
+    watched = watch(RetryLater("slow down", seconds=named))
     seconds, status = await watched.pause()
 
     assert status.state == "backing_off"
@@ -161,7 +168,7 @@ async def test_a_time_that_is_none_or_far_too_long_ends_no_account(
 
 
 async def test_bad_credentials_are_told_and_tried_seldom(watch: Callable[..., Watched]) -> None:
-    seconds, status = await watch(Refused("no such token")).pause()
+    seconds, status = await watch(PermanentError("no such token")).pause()
 
     assert (status.state, status.reason) == ("refused", "no such token")
     assert seconds >= 300
@@ -211,7 +218,7 @@ async def test_a_library_that_cuts_itself_off_does_not_end_the_account_for_good(
 
     _, status = await watched.pause()
 
-    assert (status.state, status.reason) == ("backing_off", "the connection was cut off from within")
+    assert (status.state, status.reason) == ("backing_off", "the connection was cancelled internally")
     async with asyncio.timeout(20):
         await watched.active.wait()
 
@@ -245,7 +252,7 @@ async def test_while_the_store_is_away_it_listens_for_as_long_as_its_lease(
             clock.now += timedelta(milliseconds=60)
             _, status = await watched.pause()
 
-    assert (status.state, status.reason) == ("backing_off", "the lease ran out, and could not be renewed")
+    assert (status.state, status.reason) == ("backing_off", "the lease expired and could not be renewed")
 
 
 async def test_while_another_process_listens_it_waits(

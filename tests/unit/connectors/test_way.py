@@ -14,15 +14,15 @@ from pydantic_ai.messages import BinaryContent, TextContent, UserContent, UserPr
 from tests.standins.clock import Clock
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Abilities, Attachment, Refused, TryLater, Unsure
-from torana.connectors.outbox import REPEATED
-from torana.connectors.splitting import split
+from torana.connectors.base import Attachment, Capabilities, OutcomeUnknown, PermanentError, RetryLater
+from torana.connectors.runtime.outbox import REPEATED
+from torana.connectors.transport.splitting import split
 from torana.errors import Overloaded
+from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.rates import MessageRates
-from torana.limits.standings import Standing
 from torana.messages import EVERYONE, GATEWAY_OWNER, Inbound, utc_now
-from torana.store.audit import Act
-from torana.store.tables import attachments
+from torana.store.engine.tables import attachments
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 from torana.turns import Queue
@@ -72,12 +72,12 @@ async def kept_files(gateway: Gateway) -> list[bytes]:
 
 
 def blind(**settings: object) -> Chat:
-    return Chat(Abilities(length=100, repeat="blind", pace=10_000), allow=["*"], **settings)
+    return Chat(Capabilities(length=100, repeat="blind", pace=10_000), allow=["*"], **settings)
 
 
-def arrived(reason: str = "no answer") -> Unsure:
+def arrived(reason: str = "no answer") -> OutcomeUnknown:
     """A fault after the part was shown."""
-    fault = Unsure(reason)
+    fault = OutcomeUnknown(reason)
     fault.arrived = True  # pyright: ignore[reportAttributeAccessIssue]
     return fault
 
@@ -94,7 +94,7 @@ async def test_a_message_is_answered_where_it_was_said_and_acknowledged_before(o
 
     shown = await chat.shown(1)
     assert shown[0].text == "It is 4."
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
     assert (turn.user, turn.owner, turn.channel) == ("chat:ana", GATEWAY_OWNER, "home/with ana")
     assert turn.principal == "connector:home"
@@ -128,7 +128,7 @@ async def test_a_control_word_is_obeyed_once_however_often_it_is_told(open_gatew
     await chat.until_taken(await chat.say("/help"))
     gate.set()
 
-    assert "/new begins" in (await chat.shown(3))[1].text
+    assert "/new starts" in (await chat.shown(3))[1].text
     assert [one.text for one in await chat.shown(3)][2] == "done"
     assert [turn.state for turn in gateway.turns.live] == []
 
@@ -158,7 +158,7 @@ async def test_bots_are_not_answered_unless_they_may_talk(open_gateway: Open) ->
 
 
 async def test_a_long_reply_comes_in_parts_in_order(open_gateway: Open) -> None:
-    chat = Chat(Abilities(length=30, repeat="keyed", pace=10_000), allow=["*"])
+    chat = Chat(Capabilities(length=30, repeat="keyed", pace=10_000), allow=["*"])
     words = [f"word{number}" for number in range(30)]
     gateway = await open_gateway(chat, ScriptedModel(" ".join(words), "short"))
     await chat.say("much")
@@ -182,7 +182,7 @@ async def test_what_fails_is_told(open_gateway: Open) -> None:
 
 async def test_limits_are_obeyed_and_faults_tried_again(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
-    chat.faults = [TryLater("too many", seconds=0.05), TryLater("try again", seconds=0)]
+    chat.faults = [RetryLater("too many", seconds=0.05), RetryLater("try again", seconds=0)]
     gateway = await open_gateway(chat, ScriptedModel("in the end"))
 
     await chat.say("hello")
@@ -196,7 +196,7 @@ async def test_limits_are_obeyed_and_faults_tried_again(open_gateway: Open) -> N
 
 @pytest.mark.parametrize("repeat", ["keyed", "readable"])
 async def test_what_may_have_arrived_is_shown_once(open_gateway: Open, repeat: str) -> None:
-    chat = Chat(Abilities(length=100, repeat=repeat, pace=10_000), allow=["*"])  # pyright: ignore[reportArgumentType]
+    chat = Chat(Capabilities(length=100, repeat=repeat, pace=10_000), allow=["*"])  # pyright: ignore[reportArgumentType]
     chat.faults = [arrived()]
     await open_gateway(chat, ScriptedModel("one", "two"))
 
@@ -211,7 +211,7 @@ async def test_on_a_blind_platform_it_is_sent_once_more_with_a_mark_and_then_hel
     open_gateway: Open, act: Act
 ) -> None:
     chat = blind()
-    chat.faults = [arrived(), Unsure("nobody knows")]
+    chat.faults = [arrived(), OutcomeUnknown("nobody knows")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
     await chat.say("hello")
     await chat.called(2)
@@ -228,7 +228,7 @@ async def test_on_a_blind_platform_it_is_sent_once_more_with_a_mark_and_then_hel
 
 async def test_an_operator_may_have_it_held_at_once(open_gateway: Open, act: Act) -> None:
     chat = blind(on_ambiguous="hold")
-    chat.faults = [Unsure("nobody knows")]
+    chat.faults = [OutcomeUnknown("nobody knows")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
     await chat.say("hello")
     await chat.called(1)
@@ -243,7 +243,7 @@ async def test_an_operator_may_have_it_held_at_once(open_gateway: Open, act: Act
 
 async def test_a_refusal_ends_a_part_and_not_what_comes_after(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
-    chat.faults = [Refused("no such chat")]
+    chat.faults = [PermanentError("no such chat")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
     await chat.say("hello")
     await chat.called(1)
@@ -271,7 +271,7 @@ async def test_what_a_dead_process_was_sending_is_sent_once_in_all(open_gateway:
 
 async def test_a_reply_that_comes_too_late_is_kept_for_the_operator(open_gateway: Open, act: Act) -> None:
     chat = Chat(allow=["*"])
-    chat.faults = [TryLater("down", seconds=0.01)]
+    chat.faults = [RetryLater("down", seconds=0.01)]
     late = timedelta()
 
     def clock() -> datetime:
@@ -327,7 +327,7 @@ async def test_two_machines_do_not_talk_for_ever(open_gateway: Open) -> None:
     assert shown[:3] == answers
     assert all("paused" in text for text in shown[3:])
     assert len(shown) == 6  # it is told three times a minute at most
-    assert gateway.turns.live == []
+    assert list(gateway.turns.live) == []
 
 
 async def test_a_chat_is_not_paused_for_years_after_the_clock_was_set_back(open_gateway: Open) -> None:
@@ -357,7 +357,7 @@ async def test_a_megabyte_is_turned_away_with_a_word(open_gateway: Open) -> None
     await open_gateway(chat, ScriptedModel())
     await chat.say("x" * 1_000_000)
 
-    assert "at most 10,000 characters" in (await chat.shown(1))[0].text
+    assert "longer than 10,000 characters" in (await chat.shown(1))[0].text
 
 
 async def test_what_comes_with_a_message_is_named(open_gateway: Open) -> None:
@@ -367,13 +367,13 @@ async def test_what_comes_with_a_message_is_named(open_gateway: Open) -> None:
     said = await chat.say("look", file=("cat\n\u202egnp.exe", "image/png", b"123456"))
     await chat.shown(1)
 
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
     assert turn.content == "look\n[image: cat gnp.exe, image/png, 0.0 kB]"
 
 
 async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gateway: Open) -> None:
-    able = Abilities(length=100, repeat="blind", edits=True, edit_every=0, typing_every=60, pace=10_000)
+    able = Capabilities(length=100, repeat="blind", edits=True, edit_every=0, typing_every=60, pace=10_000)
     chat = Chat(able, allow=["*"])
     first, second = asyncio.Event(), asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel(["It ", first, "is ", second, "4."]))
@@ -391,7 +391,7 @@ async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gatewa
 
 
 async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway: Open) -> None:
-    able = Abilities(length=100, repeat="keyed", edits=True, edit_every=0, pace=10_000)
+    able = Capabilities(length=100, repeat="keyed", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])
     chat.gate, gate = asyncio.Event(), asyncio.Event()
     model = ScriptedModel("one", ["tw", gate, "o"])
@@ -401,7 +401,7 @@ async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway
     await chat.say("second")
     await model.asked(2)
     gate.set()
-    await asyncio.gather(*(gateway.turns.ended(turn) for turn in gateway.turns.live))
+    await asyncio.gather(*(gateway.turns.reader.wait_for_end(turn) for turn in list(gateway.turns.live)))
     chat.gate.set()
 
     assert [one.text for one in await chat.shown(2)] == ["one", "two"]
@@ -410,7 +410,7 @@ async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway
 
 
 async def test_a_preview_that_was_deleted_is_followed_by_the_reply(open_gateway: Open) -> None:
-    able = Abilities(length=100, repeat="blind", edits=True, edit_every=0, pace=10_000)
+    able = Capabilities(length=100, repeat="blind", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])
     gate = asyncio.Event()
     await open_gateway(chat, ScriptedModel(["It ", gate, "is 4."]))
@@ -428,9 +428,9 @@ async def test_without_a_connection_replies_wait(open_gateway: Open) -> None:
     gateway = await open_gateway(chat, ScriptedModel([gate, "late"]))
     await chat.until_taken(await chat.say("hello"))
     await gateway.hub.stop()
-    turn = gateway.turns.live[0]
+    turn = next(iter(gateway.turns.live))
     gate.set()
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
     assert [row.state for row in await gateway.rows()] == ["pending"]
 
     await open_gateway(chat)
@@ -471,10 +471,10 @@ async def test_a_picture_is_shown_to_the_model_and_gone_when_it_is_answered(open
     await chat.say("what was it?")
     await chat.shown(2)
 
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
     assert (turn.content, turn.files) == ("look\n[image: cat.png, image/png, 0.0 kB]", 1)
-    assert shown_to(model, 0) == [turn.content, "What came with this message:", "cat.png:", PNG]
+    assert shown_to(model, 0) == [turn.content, "Attachments of this message:", "cat.png:", PNG]
     assert shown_to(model, 1) == [turn.content, "what was it?"]
     assert await kept_files(gateway) == []
 
@@ -486,7 +486,7 @@ async def test_for_a_model_that_takes_none_no_file_is_fetched(open_gateway: Open
     said = await chat.say("look", attachments=[fetch.attachment])
     await chat.shown(1)
 
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
     assert (turn.content, turn.files, fetch.begun) == ("look\n[image: cat.png, image/png]", 0, 0)
 
@@ -512,7 +512,7 @@ async def test_a_message_whose_file_hangs_is_not_acknowledged_and_told_again_aft
     async with in_time():
         await fetch.has_begun.wait()
         await gateway.hub.stop()
-    assert await gateway.turns.heard("home", said) is None
+    assert await gateway.turns.reader.find_by_platform_message("home", said) is None
     fetch.gate.set()
 
     await open_gateway(chat, ScriptedModel("a cat"), takes=["image"])
@@ -531,7 +531,7 @@ async def test_while_the_gateway_is_full_a_file_is_fetched_once(
     gateway = await open_gateway(chat, model, takes=["image"], queue=Queue(overall=1))
     submit = gateway.turns.submit
 
-    async def watched(inbound: Inbound, *, rates: Sequence[Standing]) -> Submitted:
+    async def watched(inbound: Inbound, *, rates: Sequence[LimitStatus]) -> Submitted:
         try:
             return await submit(inbound, rates=rates)
         except Overloaded:
@@ -574,15 +574,15 @@ async def test_when_the_gateway_stops_replies_go_out_and_messages_wait(open_gate
 
 
 async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None:
-    chat = Chat(Abilities(length=400, repeat="blind", pace=10_000), allow=["*"])
+    chat = Chat(Capabilities(length=400, repeat="blind", pace=10_000), allow=["*"])
     failing = [ModelHTTPError(400, "m", {"error": "bad"})]
     gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 200))
     said = await chat.say("hello")
     failed = await chat.shown(1)
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
 
-    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
 
     parts = split("word " * 200, replace(chat.connector.abilities, length=400 - len(REPEATED)))
     shown = await chat.shown(len(failed) + len(parts))
@@ -596,10 +596,10 @@ async def test_a_turn_is_run_again_while_its_failure_is_being_told(open_gateway:
     gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 40))
     said = await chat.say("hello")
     await chat.called(1)
-    turn = await gateway.turns.heard("home", said)
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
     assert turn is not None
 
-    await gateway.turns.ended(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.retry(GATEWAY_OWNER, turn.id))
     chat.gate.set()
 
     shown = await chat.shown(1)

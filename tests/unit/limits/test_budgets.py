@@ -1,4 +1,4 @@
-"""Budgets as rows: windows, clocks, marks, and two processes at once."""
+"""Budgets in the database: windows, clocks, warning thresholds, and two processes at once."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from torana.errors import BudgetSpent
 from torana.limits.budgets import Admitted, Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
-from torana.limits.spending import Report, Subject, report
+from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, new_id
-from torana.store import turns as rows
-from torana.store import usage
-from torana.store.database import Connection, Database, sqlite_engine
-from torana.store.turns import Ending, NewTurn
+from torana.store.engine.database import Connection, Database, sqlite_engine
+from torana.store.rows import turns as rows
+from torana.store.rows import usage
+from torana.store.rows.turns import Ending, NewTurn
 
-#: What one call holds back: 10 for the message (5 bytes) and what is always there, and 10 for the answer.
+#: Reserved for one call: 10 tokens of input (5 bytes of message and 5 fixed) and 10 of output.
 ESTIMATE = Estimate(output=10, overhead=5)
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Late on the last day of a short month."""
+    """A clock late on the last day of a short month."""
     return Clock(datetime(2026, 2, 28, 23, 59, 58, tzinfo=UTC))
 
 
 class Gate:
-    """Admits messages of ana's by one set of limits, and ends their turns."""
+    """Admits messages of ana under one set of limits, and ends their turns."""
 
     def __init__(self, database: Database, clock: Clock, *limits: str) -> None:
         self._database = database
@@ -54,7 +54,7 @@ class Gate:
         return refused.value
 
     async def step(self, turn: Turn, *tokens: int) -> None:
-        """A step of the turn's that used so many tokens went in, and so many came out."""
+        """Settle a step of the turn with these input and output tokens."""
         response = ModelResponse(parts=[], usage=RequestUsage(input_tokens=tokens[0], output_tokens=tokens[1]))
         await self._database.run(partial(self.budgets.settle, turn=turn, responses=[response]))
 
@@ -63,12 +63,12 @@ class Gate:
         [ended], _ = await self._database.run(partial(rows.finish, turn=turn, ending=ending, hold=True))
         return ended
 
-    async def report(self) -> Report:
+    async def report(self) -> UsageReport:
         work = partial(report, subject=Subject(user="ana"), limits=self.limits, days=3, at=self._clock())
         return await self._database.run(work)
 
     async def level(self) -> tuple[float, float]:
-        """What of the first limit is used, and what is held back."""
+        """Return the used and the reserved amount of the first limit."""
         state = (await self.report()).limits[0]
         return state.used, state.reserved
 
@@ -93,7 +93,7 @@ def gate(database: Database, clock: Clock) -> Callable[..., Gate]:
         ("20 tokens/minute", 2, "2026-03-01T00:00:00"),
     ],
 )
-async def test_a_window_ends_when_the_refusal_says(
+async def test_window_ends_at_the_announced_time(
     gate: Callable[..., Gate], clock: Clock, limit: str, wait: int, then: str
 ) -> None:
     day = gate(limit)
@@ -109,7 +109,7 @@ async def test_a_window_ends_when_the_refusal_says(
 
 
 @pytest.mark.parametrize("limit", ["1 messages/day", "1 messages/month", "20 tokens/minute", "20 tokens/day"])
-async def test_a_clock_that_is_set_back_over_the_edge_frees_nothing(
+async def test_clock_set_back_across_a_boundary_frees_nothing(
     gate: Callable[..., Gate], clock: Clock, limit: str
 ) -> None:
     window = gate(limit)
@@ -123,7 +123,7 @@ async def test_a_clock_that_is_set_back_over_the_edge_frees_nothing(
     await window.refusal()
 
 
-async def test_what_is_held_back_is_charged_to_the_window_that_was_tested(
+async def test_reservation_is_charged_to_the_window_that_was_checked(
     gate: Callable[..., Gate], clock: Clock
 ) -> None:
     day = gate("20 tokens/day")
@@ -133,7 +133,7 @@ async def test_what_is_held_back_is_charged_to_the_window_that_was_tested(
 
     await day.step(turn, 3, 4)
 
-    # The old day's call is charged to the old day; there is no room for its next one on the new day.
+    # The old day's call is charged to the old day; the new day has no room for its next call.
     assert await day.level() == (0, 20)
     assert [spent.input_tokens for _, spent in (await day.report()).days] == [0, 3, 0]
     assert (await day.cancel(turn)).usage.output_tokens == 4
@@ -141,7 +141,7 @@ async def test_what_is_held_back_is_charged_to_the_window_that_was_tested(
     assert await day.level() == (0, 0)
 
 
-async def test_minutes_are_kept_for_an_hour(
+async def test_minute_rows_are_deleted_after_an_hour(
     gate: Callable[..., Gate], clock: Clock, database: Database
 ) -> None:
     minute = gate("40 tokens/minute", "1000 tokens/month")
@@ -151,14 +151,14 @@ async def test_minutes_are_kept_for_an_hour(
 
     read = partial(usage.by_period, account="user:ana", first="2026-02-28T00:00", last="2026-03-02T00:00")
     assert [period for period, _ in await database.run(read)] == ["2026-03-01T02:00"]
-    # What belonged to the forgotten minute is freed on its day alone.
+    # The reservation of the deleted minute is released on its month only.
     await minute.cancel(first)
     assert await minute.level() == (0, 20)
     await minute.cancel(second)
     assert [state.reserved for state in (await minute.report()).limits] == [0, 0]
 
 
-async def test_a_cancelled_turn_pays_for_its_settled_steps_alone(
+async def test_cancelled_turn_is_charged_only_for_settled_steps(
     gate: Callable[..., Gate],
 ) -> None:
     budget = gate("100 tokens/day")
@@ -166,7 +166,7 @@ async def test_a_cancelled_turn_pays_for_its_settled_steps_alone(
     assert await budget.level() == (0, 20)
 
     await budget.step(turn, 5, 2)
-    assert await budget.level() == (7, 17)  # what was said so far, and another answer
+    assert await budget.level() == (7, 17)  # the tokens so far, and another response
     await budget.step(turn, 9, 1)
     assert await budget.level() == (17, 20)
     ended = await budget.cancel(turn)
@@ -175,7 +175,7 @@ async def test_a_cancelled_turn_pays_for_its_settled_steps_alone(
     assert await budget.level() == (17, 0)
 
 
-async def test_a_tools_result_is_held_back_too(gate: Callable[..., Gate], database: Database) -> None:
+async def test_tool_results_are_reserved(gate: Callable[..., Gate], database: Database) -> None:
     budget = gate("100 tokens/day")
     turn, _ = await budget.admit()
     await budget.step(turn, 5, 2)
@@ -185,12 +185,12 @@ async def test_a_tools_result_is_held_back_too(gate: Callable[..., Gate], databa
 
     assert fits.refusal is None
     assert too_much.refusal is not None
-    assert "less than the 147 tokens that are held back" in too_much.refusal.detail
+    assert "less than the 147 tokens reserved" in too_much.refusal.detail
     assert too_much.refusal.extra["violatedPolicies"] == ["user-tokens-day"]
     assert await budget.level() == (7, 0)
 
 
-async def test_a_provider_that_tells_no_usage_is_reckoned_with_as_before(gate: Callable[..., Gate]) -> None:
+async def test_missing_usage_is_estimated(gate: Callable[..., Gate]) -> None:
     budget = gate("100 tokens/day")
     turn, _ = await budget.admit()
 
@@ -199,14 +199,14 @@ async def test_a_provider_that_tells_no_usage_is_reckoned_with_as_before(gate: C
     assert await budget.level() == (0, 30)
 
 
-async def test_a_limit_below_one_call_says_so(gate: Callable[..., Gate]) -> None:
+async def test_limit_below_one_call_is_explained(gate: Callable[..., Gate]) -> None:
     refused = await gate("16 tokens/day").refusal()
 
-    assert "less than the 17 tokens that are held back for one model call" in refused.detail
+    assert "less than the 17 tokens reserved for one model call" in refused.detail
     assert "TORANA_MAX_OUTPUT_TOKENS" in refused.detail
 
 
-async def test_only_marks_that_are_crossed_are_told(gate: Callable[..., Gate]) -> None:
+async def test_warnings_appear_when_a_threshold_is_crossed(gate: Callable[..., Gate]) -> None:
     budget = gate("10 messages/day")
 
     marks = [[told.percent for told in (await budget.admit())[1].warned] for _ in range(10)]
@@ -214,13 +214,13 @@ async def test_only_marks_that_are_crossed_are_told(gate: Callable[..., Gate]) -
     assert marks == [[], [], [], [], [50], [], [], [80], [], []]
 
 
-async def test_a_jump_over_both_marks_is_told_as_the_higher(gate: Callable[..., Gate]) -> None:
+async def test_crossing_both_thresholds_warns_about_the_higher(gate: Callable[..., Gate]) -> None:
     (_, admitted) = await gate("1 messages/day").admit()
 
     assert [(told.policy, told.percent) for told in admitted.warned] == [("user-messages-day", 80)]
 
 
-async def test_turns_at_once_are_free_again_when_they_end(gate: Callable[..., Gate]) -> None:
+async def test_concurrent_turn_limit_is_released_when_turns_end(gate: Callable[..., Gate]) -> None:
     two = gate("2 turns")
     turn, _ = await two.admit()
     await two.admit()
@@ -232,8 +232,8 @@ async def test_turns_at_once_are_free_again_when_they_end(gate: Callable[..., Ga
 
 
 @pytest.mark.parametrize("limit", ["50 messages/month", "1000 tokens/month"])
-async def test_two_processes_never_spend_more_than_one_budget(path: Path, limit: str) -> None:
-    """Both try 40 times at once, and together 50 fit."""
+async def test_two_processes_share_one_budget(path: Path, limit: str) -> None:
+    """Both try 40 times at once, and 50 fit in total."""
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         admitted = await asyncio.gather(
@@ -245,7 +245,7 @@ async def test_two_processes_never_spend_more_than_one_budget(path: Path, limit:
 
 
 def spend(path: Path, limit: str, times: int) -> int:
-    """How many of so many messages a process of its own admits."""
+    """Return how many messages a separate process admits."""
     limits = Limits(overall=[parse_limit(limit)])
     budgets = Budgets(limits=limits, prices=Prices(), estimate=ESTIMATE)
     engine = sqlite_engine(path)
@@ -261,7 +261,7 @@ def spend(path: Path, limit: str, times: int) -> int:
     return admitted
 
 
-async def test_an_hour_of_a_jumping_clock_never_raises(gate: Callable[..., Gate], clock: Clock) -> None:
+async def test_jumping_clock_leaves_no_reservation(gate: Callable[..., Gate], clock: Clock) -> None:
     budget = gate("40 tokens/minute", "1000 tokens/day", "1000 tokens/month")
     start = clock.now
     for minutes in (0, 61, -5, 300, -400, 2, 44_000, -44_000):

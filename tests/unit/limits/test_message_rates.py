@@ -1,4 +1,4 @@
-"""Messages a minute, for a user and for all."""
+"""Rate limits of messages per minute, per user and overall."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from torana.errors import RateLimited
 from torana.limits import rates as message_rates
+from torana.limits.rate_limit_status import headers
 from torana.limits.rates import MessageRates
-from torana.limits.standings import headers
 
 
 class Now:
@@ -34,7 +34,7 @@ def refusal(rates: MessageRates, user: str | None) -> RateLimited:
     return refused.value
 
 
-def test_a_user_may_send_so_many_a_minute(now: Now) -> None:
+def test_user_limit_applies_per_minute(now: Now) -> None:
     rates = MessageRates(per_user=2, overall=0, monotonic=now)
 
     assert [(s.policy.name, s.remaining, s.reset) for s in rates.take("ana")] == [("user", 1, 60)]
@@ -50,7 +50,7 @@ def test_a_user_may_send_so_many_a_minute(now: Now) -> None:
     refusal(rates, "ana")
 
 
-def test_users_have_windows_of_their_own_and_share_one(now: Now) -> None:
+def test_users_have_separate_windows_and_a_common_one(now: Now) -> None:
     rates = MessageRates(per_user=2, overall=3, monotonic=now)
     rates.take("ana")
     rates.take("bob")
@@ -62,14 +62,14 @@ def test_users_have_windows_of_their_own_and_share_one(now: Now) -> None:
     assert "TORANA_RATE_GLOBAL" in refused.detail
 
 
-def test_without_a_user_only_the_limit_of_all_applies(now: Now) -> None:
+def test_only_the_global_limit_applies_without_a_user(now: Now) -> None:
     rates = MessageRates(per_user=1, overall=2, monotonic=now)
 
     assert [[s.policy.name for s in rates.take(None)] for _ in range(2)] == [["global"], ["global"]]
     refusal(rates, None)
 
 
-def test_a_refused_message_consumes_nothing(now: Now) -> None:
+def test_refused_message_consumes_nothing(now: Now) -> None:
     rates = MessageRates(per_user=1, overall=3, monotonic=now)
     rates.take("ana")
     for _ in range(10):
@@ -83,7 +83,7 @@ def test_a_refused_message_consumes_nothing(now: Now) -> None:
     assert [s.remaining for s in rates.take("dave")] == [0, 2]
 
 
-def test_every_violated_policy_is_named_and_the_longest_wait_told(now: Now) -> None:
+def test_refusal_names_all_policies_and_the_longest_wait(now: Now) -> None:
     rates = MessageRates(per_user=1, overall=2, monotonic=now)
     rates.take("bob")
     now.seconds += 20
@@ -97,7 +97,7 @@ def test_every_violated_policy_is_named_and_the_longest_wait_told(now: Now) -> N
     assert "1 a minute (TORANA_RATE_PER_USER) and 2 a minute (TORANA_RATE_GLOBAL)" in refused.detail
 
 
-def test_the_window_slides(now: Now) -> None:
+def test_window_slides(now: Now) -> None:
     rates = MessageRates(per_user=0, overall=2, monotonic=now)
     rates.take(None)
     now.seconds += 40
@@ -108,7 +108,7 @@ def test_the_window_slides(now: Now) -> None:
     assert refusal(rates, None).headers["Retry-After"] == "39"
 
 
-def test_there_is_always_something_to_wait_for(now: Now) -> None:
+def test_retry_after_is_at_least_one_second(now: Now) -> None:
     rates = MessageRates(per_user=0, overall=1, monotonic=now)
     rates.take(None)
     now.seconds += 59.9
@@ -116,14 +116,14 @@ def test_there_is_always_something_to_wait_for(now: Now) -> None:
     assert refusal(rates, None).headers["Retry-After"] == "1"
 
 
-def test_nothing_is_limited_where_both_are_off(now: Now) -> None:
+def test_messages_are_unlimited_when_both_limits_are_off(now: Now) -> None:
     rates = MessageRates(per_user=0, overall=0, monotonic=now)
 
     assert [rates.take("ana") for _ in range(500)] == [[]] * 500
     assert headers([]) == {}
 
 
-def test_the_headers_tell_of_the_policy_nearest_to_its_end(now: Now) -> None:
+def test_headers_report_the_policy_closest_to_its_limit(now: Now) -> None:
     rates = MessageRates(per_user=2, overall=4, monotonic=now)
     rates.take("bob")
     rates.take("bob")
@@ -136,7 +136,7 @@ def test_the_headers_tell_of_the_policy_nearest_to_its_end(now: Now) -> None:
     assert refusal(rates, "carol").headers["RateLimit"] == '"global";r=0;t=60'
 
 
-def test_silent_users_are_swept_out(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_inactive_users_are_removed(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_rates, "_WINDOWS", 100)
     rates = MessageRates(per_user=1, overall=0, monotonic=now)
     sizes: list[int] = []
@@ -149,9 +149,7 @@ def test_silent_users_are_swept_out(now: Now, monkeypatch: pytest.MonkeyPatch) -
     assert sizes[-1] <= 100
 
 
-def test_a_crowd_that_keeps_talking_is_not_gone_through_at_each_message(
-    now: Now, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_active_users_are_not_swept_at_each_message(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_rates, "_WINDOWS", 100)
     rates = MessageRates(per_user=1, overall=0, monotonic=now)
     for number in range(1_000):
@@ -162,7 +160,7 @@ def test_a_crowd_that_keeps_talking_is_not_gone_through_at_each_message(
 
 
 @pytest.mark.parametrize("year", [1970, 2029])
-def test_setting_the_clock_of_the_machine_changes_no_window(year: int) -> None:
+def test_wall_clock_changes_do_not_affect_windows(year: int) -> None:
     rates = MessageRates(per_user=1, overall=0)
     rates.take("ana")
     with mock.patch.object(time, "time", datetime(year, 1, 1, tzinfo=UTC).timestamp):

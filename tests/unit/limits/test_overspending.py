@@ -1,4 +1,4 @@
-"""The property of budgets: no limit is passed by more than one call, whatever is asked at once."""
+"""No limit is exceeded by more than one call, whatever runs concurrently."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pydantic_ai.usage import RequestUsage
 from tests.standins.clock import Clock
 
 from torana.errors import BudgetSpent
-from torana.limits.budgets import Budgets, Estimate, RequestTokens
+from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
+from torana.limits.request_tokens import RequestTokens
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, Usage, new_id
-from torana.store import turns as rows
-from torana.store import usage
-from torana.store.database import Connection, sqlite_engine
-from torana.store.turns import Ending, NewTurn
+from torana.store.engine.database import Connection, sqlite_engine
+from torana.store.rows import turns as rows
+from torana.store.rows import usage
+from torana.store.rows.turns import Ending, NewTurn
 
 OUTPUT = 1_000
 
@@ -41,20 +42,20 @@ def connection(path: Path) -> Generator[Connection]:
 
 @dataclass
 class Conversation:
-    """A turn as the gateway runs it, with a model whose tokenizer makes ``density`` tokens of a byte."""
+    """A running turn with a model whose tokenizer makes ``density`` tokens of each byte."""
 
     turn: Turn
     density: float
-    #: The bytes of its next request, and of the tools' definitions among them.
+    #: The bytes of its next request, and of the tool definitions in it.
     size: int
     fixed: int
-    #: What its last call took in and gave, in tokens.
+    #: The input and output tokens of its last call.
     said: int | None = None
     new: int = 0
 
 
 class World:
-    """Turns of one user under a limit of tokens a day; tools' definitions may grow at any time."""
+    """Turns of one user under a daily token limit; tool definitions may grow at any time."""
 
     def __init__(self, connection: Connection, *, limit: int, fixed: int) -> None:
         self.connection = connection
@@ -86,18 +87,18 @@ class World:
         self.running.append(Conversation(turn=turn, density=density, size=size, fixed=self.fixed))
 
     def ask(self, number: int, output: int, result: int) -> None:
-        """Make the next call of a turn, and run a tool of its answer where it has one."""
+        """Make the next call of a turn, and run a tool where the response calls one."""
         if not self.running:
             return
         one = self.running[number % len(self.running)]
-        grown, one.fixed = self.fixed - one.fixed, self.fixed  # tools have come since
+        grown, one.fixed = self.fixed - one.fixed, self.fixed  # tools added since
         one.size, one.new = one.size + grown, one.new + grown
         if one.said is None:
             request = RequestTokens.of_bytes(one.size)
         else:
             request = RequestTokens(likely=one.said, most=one.said) + RequestTokens.of_bytes(one.new)
         refused = self.budgets.hold(self.connection, one.turn, request).refusal is not None
-        if refused or usage.held(self.connection, one.turn.id).on is None:
+        if refused or usage.held_by(self.connection, one.turn.id).on is None:
             self.end(number)
             return
         taken = int(one.size * one.density)
@@ -142,7 +143,7 @@ _others = st.tuples(st.sampled_from(["end", "connect"]), st.integers(0, 20_000))
     first=st.lists(_accepts, max_size=40),
     then=st.lists(st.one_of(_accepts, _asks, _asks, _others), max_size=60),
 )
-def test_no_limit_is_passed_by_more_than_one_call(
+def test_no_limit_is_exceeded_by_more_than_one_call(
     connection: Connection,
     limit: int,
     fixed: int,
@@ -169,7 +170,7 @@ def test_no_limit_is_passed_by_more_than_one_call(
     assert world.charged <= limit + max(world.calls, default=0)
 
 
-def test_call_that_likely_fits_is_made_alone(connection: Connection) -> None:
+def test_call_that_may_exceed_the_limit_runs_alone(connection: Connection) -> None:
     world = World(connection, limit=10_000, fixed=20_000)
 
     world.accept(0.3, 10)
@@ -182,7 +183,7 @@ def test_call_that_likely_fits_is_made_alone(connection: Connection) -> None:
     assert len(world.running) == 0  # 6,000 are left, and 7,600 are likely
 
 
-def test_call_that_fits_at_most_is_made_beside_others(connection: Connection) -> None:
+def test_calls_that_fit_at_most_run_in_parallel(connection: Connection) -> None:
     world = World(connection, limit=100_000, fixed=20_000)
 
     for _ in range(10):
@@ -191,7 +192,7 @@ def test_call_that_fits_at_most_is_made_beside_others(connection: Connection) ->
     assert len(world.running) == 4
 
 
-def test_call_on_a_turns_behalf_is_made_only_where_there_is_room(connection: Connection) -> None:
+def test_extra_call_of_a_turn_is_made_only_when_it_fits(connection: Connection) -> None:
     world = World(connection, limit=30_000, fixed=20_000)
     world.accept(0.3, 10)
     turn = world.running[0].turn
@@ -201,7 +202,7 @@ def test_call_on_a_turns_behalf_is_made_only_where_there_is_room(connection: Con
     assert fits == [True, False]
 
 
-def test_refusal_while_others_run_asks_for_patience_of_seconds(connection: Connection) -> None:
+def test_refusal_while_others_run_has_a_short_retry_after(connection: Connection) -> None:
     world = World(connection, limit=30_000, fixed=20_000)
     world.accept(0.3, 10)
     turn = world.running[0].turn

@@ -1,4 +1,4 @@
-"""Limits and prices as they are written."""
+"""The written form of limits and prices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torana.limits.prices import Prices, parse_price
         ("3 turns", Limit(unit="turns", quota=3)),
     ],
 )
-def test_a_limit_is_read_and_written(text: str, limit: Limit) -> None:
+def test_limit_is_parsed_and_formatted(text: str, limit: Limit) -> None:
     assert parse_limit(text) == limit
     assert parse_limit(limit.words) == limit
 
@@ -48,7 +48,7 @@ def test_a_limit_is_read_and_written(text: str, limit: Limit) -> None:
         "9" * 400 + " tokens/day",
     ],
 )
-def test_what_is_no_limit_is_refused(text: str) -> None:
+def test_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         parse_limit(text)
 
@@ -61,7 +61,7 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
         ("month", "2024-02-01", "2024-03-01", 29 * 86_400),
     ],
 )
-def test_a_window_knows_its_rows_and_its_length(period: Period, first: str, last: str, seconds: int) -> None:
+def test_window_has_bounds_and_a_length(period: Period, first: str, last: str, seconds: int) -> None:
     window = window_of(period, datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC))
 
     assert (window.first, window.last, window.seconds) == (first, last, seconds)
@@ -86,7 +86,7 @@ OWN = (1 * 1_000 + 2 * 100) / 1e6
     [
         ([], "gpt-4o-mini", "openai", KNOWN),
         (["openai:gpt-4o-mini"], "gpt-4o-mini-2024-07-18", "openai", KNOWN),
-        # The setting's name is believed where the answer's is unknown.
+        # The configured model name is used where the name in the response is unknown.
         (["openai-chat:gpt-4o-mini"], "behind-a-proxy", None, KNOWN),
         (["openai-chat:mine"], "whatever-it-says", None, OWN),
         (["openai:gpt-4o-mini", "openai-chat:mine"], "mine-0.1", None, OWN),
@@ -97,7 +97,9 @@ OWN = (1 * 1_000 + 2 * 100) / 1e6
         (["openai-chat:unknown"], "unknown", None, 0),
     ],
 )
-def test_a_response_has_its_price(models: list[str], answered: str, provider: str | None, cost: float) -> None:
+def test_response_is_priced_by_its_model(
+    models: list[str], answered: str, provider: str | None, cost: float
+) -> None:
     prices = Prices(models=models, own=[parse_price("openai-chat:mine 1 2")])
 
     told = prices.usage([response(answered, provider), response(answered, provider)])
@@ -106,13 +108,13 @@ def test_a_response_has_its_price(models: list[str], answered: str, provider: st
     assert (told.input_tokens, told.output_tokens) == (2_000, 200)
 
 
-def test_ones_own_price_stands_above_the_known_one() -> None:
+def test_configured_price_overrides_the_known_one() -> None:
     prices = Prices(models=["openai:gpt-4o-mini"], own=[parse_price("openai:gpt-4o-mini 1 2")])
 
     assert prices.usage([response("gpt-4o-mini", "openai")]).cost_usd == pytest.approx(OWN)
 
 
-def test_the_dearest_of_several_models_is_reckoned_with() -> None:
+def test_most_expensive_model_determines_the_estimate() -> None:
     prices = Prices(
         models=["builtin", "openai:gpt-4o-mini", "openai-chat:mine"], own=[parse_price("openai-chat:mine 1 2")]
     )
@@ -128,6 +130,6 @@ def test_models_without_a_price_are_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "m 1", "m 1 2 3", "m -1 2", "m 1e3 2", "m 1,5 2", "m ٣ 2"])
-def test_what_is_no_price_is_refused(text: str) -> None:
+def test_invalid_price_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         parse_price(text)

@@ -1,4 +1,4 @@
-"""With an embedding model memories are found by their meaning too; without its provider as before."""
+"""An embedding model finds memories by meaning; without its provider, words alone count."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 
 from torana.errors import ModelFailed
 from torana.memory import Memory
-from torana.memory.nearness import fused, nearest, packed
-from torana.memory.relevance import Recalled
+from torana.memory.bm25 import Recalled
+from torana.memory.vectors import fuse_rankings, nearest, pack
 from torana.messages import owner_of
-from torana.store import memories
-from torana.store.database import Database
-from torana.store.memories import Embedded, Remembered
+from torana.store.engine.database import Database
+from torana.store.rows import memories
+from torana.store.rows.memories import Embedded, Remembered
 
-#: What texts are about, for an embedder that understands these words and no others.
+#: The meanings that the test embedder knows, each with its words.
 MEANINGS = ({"dog", "beagle", "hund"}, {"car", "vehicle"}, {"tea", "drink"})
 
 
 class Dictionary:
-    """An embedder of a few words; it fails while it is told to."""
+    """An embedder of a few words that fails while ``fails`` is set."""
 
     def __init__(self, name: str = "dictionary") -> None:
         self.name = name
@@ -55,10 +55,10 @@ async def recalled(memory: Memory, query: str, user: str = "ana") -> list[str]:
 
 
 async def vectors_in(database: Database, by: str, user: str = "ana") -> int:
-    return len(await database.run(lambda c: memories.embedded(c, owner_of(user), by=by)))
+    return len(await database.run(lambda c: memories.list_embedded(c, owner_of(user), by=by)))
 
 
-async def test_what_shares_no_word_is_found_by_its_meaning(memory: Memory) -> None:
+async def test_memory_without_common_words_is_found_by_meaning(memory: Memory) -> None:
     await keep(memory, "Our beagle was born in 2019", "The vehicle is on level 3")
 
     assert "Our beagle was born in 2019" in await recalled(memory, "how old is my dog")
@@ -66,20 +66,20 @@ async def test_what_shares_no_word_is_found_by_its_meaning(memory: Memory) -> No
     assert await recalled(memory, "piano") == []
 
 
-async def test_what_is_near_and_shares_words_comes_before_what_does_one_of_both(memory: Memory) -> None:
+async def test_match_by_words_and_meaning_ranks_first(memory: Memory) -> None:
     await keep(memory, "beagle", "dog house", "house dog food dog")
 
     assert (await recalled(memory, "dog food"))[0] == "house dog food dog"
     assert (await recalled(memory, "dog food"))[-1] == "beagle"
 
 
-async def test_users_are_apart(memory: Memory) -> None:
+async def test_users_do_not_see_each_others_memories(memory: Memory) -> None:
     await keep(memory, "my beagle", user="ben")
 
     assert await recalled(memory, "dog") == []
 
 
-async def test_while_the_provider_fails_words_alone_count(
+async def test_words_alone_count_while_the_provider_fails(
     memory: Memory, embedder: Dictionary, database: Database
 ) -> None:
     await keep(memory, "my beagle")
@@ -94,7 +94,7 @@ async def test_while_the_provider_fails_words_alone_count(
     assert await vectors_in(database, "dictionary") == 2
 
 
-async def test_a_memory_is_embedded_once_and_anew_for_another_model(
+async def test_memory_is_embedded_once_per_model(
     memory: Memory, embedder: Dictionary, database: Database
 ) -> None:
     await keep(memory, "my beagle")
@@ -108,13 +108,13 @@ async def test_a_memory_is_embedded_once_and_anew_for_another_model(
     assert other.asked == [("my beagle",), ("dog",)]
 
 
-async def test_what_was_there_before_gets_its_vector(database: Database, embedder: Dictionary) -> None:
+async def test_existing_memories_get_a_vector(database: Database, embedder: Dictionary) -> None:
     await keep(Memory(database=database), "my beagle")
 
     assert await recalled(Memory(database=database, embedder=embedder), "dog") == ["my beagle"]
 
 
-async def test_what_is_superseded_keeps_no_vector(memory: Memory, database: Database) -> None:
+async def test_superseded_memory_keeps_no_vector(memory: Memory, database: Database) -> None:
     await memory.remember("ana", "a dog", subject="pet", turn_id=None)
     await memory.remember("ana", "tea", subject="pet", turn_id=None)
 
@@ -122,13 +122,13 @@ async def test_what_is_superseded_keeps_no_vector(memory: Memory, database: Data
     assert await vectors_in(database, "dictionary") == 1
 
 
-async def test_to_forget_takes_words_and_not_meaning(memory: Memory) -> None:
+async def test_forget_matches_words_and_not_meaning(memory: Memory) -> None:
     await keep(memory, "my beagle")
 
     assert await memory.forget("ana", "dog") == []
 
 
-async def test_without_memories_nothing_is_asked(memory: Memory, embedder: Dictionary) -> None:
+async def test_embedder_is_not_called_without_memories(memory: Memory, embedder: Dictionary) -> None:
     assert await recalled(memory, "dog") == []
     assert embedder.asked == []
 
@@ -137,10 +137,10 @@ def remembered(name: str, at: datetime) -> Remembered:
     return Remembered(id=name, text=name, subject="", turn_id=None, created_at=at)
 
 
-def test_nearness_is_the_angle_whatever_the_length(clock: Callable[[], datetime]) -> None:
+def test_similarity_is_the_angle_between_vectors(clock: Callable[[], datetime]) -> None:
     at = clock()
     vectors = {"same": [2.0, 2.0], "near": [0.1, 0.2], "right": [1.0, -1.0], "other": [1.0], "none": [0.0, 0.0]}
-    known = [Embedded(memory=remembered(name, at), vector=packed(v)) for name, v in vectors.items()]
+    known = [Embedded(memory=remembered(name, at), vector=pack(v)) for name, v in vectors.items()]
 
     fits = nearest([1.0, 1.0], known)
 
@@ -148,12 +148,12 @@ def test_nearness_is_the_angle_whatever_the_length(clock: Callable[[], datetime]
     assert [fit.score for fit in fits] == pytest.approx([1.0, 0.9487], abs=1e-4)
 
 
-def test_what_stands_high_in_both_orders_comes_first(clock: Callable[[], datetime]) -> None:
+def test_fused_ranking_prefers_items_high_in_both(clock: Callable[[], datetime]) -> None:
     at = clock()
     a, b, c = (Recalled(memory=remembered(name, at), score=1.0, held=0) for name in "abc")
 
-    whole = fused([a, b], [c, b])
+    whole = fuse_rankings([a, b], [c, b])
 
     assert [fit.memory.id for fit in whole] == ["b", "a", "c"]
     assert whole[0].score == pytest.approx(2 / 62)
-    assert fused() == fused([], []) == []
+    assert fuse_rankings() == fuse_rankings([], []) == []

@@ -1,4 +1,4 @@
-"""Remember, recall, forget: for one user at a time, in any script."""
+"""Remembering, recalling and forgetting, for one user at a time, in any script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from torana.errors import MemoryFull
 from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory
 from torana.messages import owner_of
-from torana.store import memory_words
-from torana.store.database import Database
-from torana.store.memories import HISTORY_LIMIT
-from torana.store.tables import memories
+from torana.store.engine.database import Database
+from torana.store.engine.tables import memories
+from torana.store.rows import memory_index
+from torana.store.rows.memories import HISTORY_LIMIT
 
 Keep = Callable[..., Awaitable[str]]
 
@@ -29,7 +29,7 @@ def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
 
 @pytest.fixture
 def keep(memory: Memory) -> Keep:
-    """``await keep("I like tea", subject="tea")`` remembers for ana."""
+    """``await keep("I like tea", subject="tea")`` stores a memory for ana."""
 
     async def remember(text: str, subject: str = "", *, user: str = "ana") -> str:
         return (await memory.remember(user, text, subject=subject, turn_id="turn_1")).memory.text
@@ -38,7 +38,7 @@ def keep(memory: Memory) -> Keep:
 
 
 async def known(memory: Memory, user: str = "ana") -> list[str]:
-    return [item.text for item in await memory.listed(user)]
+    return [item.text for item in await memory.list_memories(user)]
 
 
 async def recalled(memory: Memory, query: str, limit: int = 5, *, every_word: bool = False) -> list[str]:
@@ -55,11 +55,11 @@ async def count_rows(database: Database) -> int:
     return await database.run(lambda connection: connection.execute(counting).scalar_one())
 
 
-async def test_what_is_remembered_stands_newest_first(memory: Memory, keep: Keep) -> None:
+async def test_memories_are_listed_newest_first(memory: Memory, keep: Keep) -> None:
     assert await keep("I like tea") == "I like tea"
     await keep("I live in Lisbon", "Where I live")
 
-    newest, oldest = await memory.listed("ana")
+    newest, oldest = await memory.list_memories("ana")
 
     assert (oldest.text, oldest.subject, oldest.turn_id) == ("I like tea", "", "turn_1")
     assert (newest.text, newest.subject) == ("I live in Lisbon", "where i live")
@@ -70,7 +70,7 @@ async def test_what_is_remembered_stands_newest_first(memory: Memory, keep: Keep
     "same_subject",
     ["favourite colour", "Favourite  COLOUR", " favourite\tcolour ", "ｆａｖｏｕｒｉｔｅ colour"],
 )
-async def test_a_newer_statement_supersedes_the_older_one_of_its_subject(
+async def test_newer_statement_supersedes_the_older_one_of_its_subject(
     memory: Memory, keep: Keep, same_subject: str
 ) -> None:
     await keep("my favourite colour is blue", "favourite colour")
@@ -81,7 +81,7 @@ async def test_a_newer_statement_supersedes_the_older_one_of_its_subject(
     assert await recalled(memory, "blue") == []
 
 
-async def test_without_a_subject_both_stand(memory: Memory, keep: Keep) -> None:
+async def test_memories_without_subject_do_not_supersede_each_other(memory: Memory, keep: Keep) -> None:
     await keep("my sister is tall")
     await keep("my sister is in Porto")
 
@@ -93,15 +93,17 @@ async def test_remembering_the_same_again_changes_nothing(
     memory: Memory, keep: Keep, database: Database, again: str
 ) -> None:
     await keep("I like tea", "tea")
-    before = await memory.listed("ana")
+    before = await memory.list_memories("ana")
 
     await keep(again, "TEA")
 
-    assert await memory.listed("ana") == before
+    assert await memory.list_memories("ana") == before
     assert await count_rows(database) == 1
 
 
-async def test_the_same_at_once_is_remembered_once(memory: Memory, keep: Keep, database: Database) -> None:
+async def test_concurrent_equal_memories_are_stored_once(
+    memory: Memory, keep: Keep, database: Database
+) -> None:
     await asyncio.gather(*(keep("I like tea") for _ in range(10)))
 
     assert await count_rows(database) == 1
@@ -115,13 +117,13 @@ async def test_texts_and_subjects_are_cut_at_their_bounds(
     kept = await keep(long, "s" * 300)
     await keep(long, "s" * 300)
 
-    (item,) = await memory.listed("ana")
+    (item,) = await memory.list_memories("ana")
     assert item.text == kept == long[:TEXT_LIMIT]
     assert len(item.subject) == SUBJECT_LIMIT
     assert await count_rows(database) == 1
 
 
-async def test_a_full_memory_refuses_another_and_takes_a_newer_one(
+async def test_full_memory_refuses_additions_but_allows_replacements(
     memory: Memory, keep: Keep, database: Database
 ) -> None:
     await keep("my favourite colour is blue", "colour")
@@ -160,9 +162,7 @@ async def test_a_full_memory_refuses_another_and_takes_a_newer_one(
     ],
     ids=["english", "chinese", "japanese", "arabic", "emoji", "portuguese", "russian"],
 )
-async def test_what_was_remembered_is_recalled_in_any_script(
-    memory: Memory, keep: Keep, text: str, query: str
-) -> None:
+async def test_memories_are_recalled_in_any_script(memory: Memory, keep: Keep, text: str, query: str) -> None:
     await keep("something else entirely")
     await keep(text)
 
@@ -170,7 +170,7 @@ async def test_what_was_remembered_is_recalled_in_any_script(
     assert await forgotten(memory, query) == {text}
 
 
-async def test_a_subject_is_found_too_and_the_best_comes_first(memory: Memory, keep: Keep) -> None:
+async def test_recall_searches_subjects_and_ranks_the_best_first(memory: Memory, keep: Keep) -> None:
     await keep("blue", "favourite colour")
     await keep("the colour of the house is green")
     await keep("I like tea")
@@ -179,7 +179,7 @@ async def test_a_subject_is_found_too_and_the_best_comes_first(memory: Memory, k
     assert len(await recalled(memory, "colour tea", limit=2)) == 2
 
 
-async def test_every_word_leaves_out_what_holds_only_some(memory: Memory, keep: Keep) -> None:
+async def test_every_word_excludes_partial_matches(memory: Memory, keep: Keep) -> None:
     for text in ("my green hat is on the shelf", "green tea is in the cupboard", "I like tea"):
         await keep(text)
 
@@ -203,7 +203,7 @@ async def test_every_word_leaves_out_what_holds_only_some(memory: Memory, keep: 
         ("我喜欢绿茶", "my sister's drink", "绿", True),
     ],
 )
-async def test_what_is_somebody_elses_is_told_only_where_that_somebody_is_named(
+async def test_possessives_are_recalled_only_when_the_query_names_them(
     memory: Memory, keep: Keep, text: str, subject: str, query: str, told: bool
 ) -> None:
     await keep(text, subject)
@@ -212,7 +212,7 @@ async def test_what_is_somebody_elses_is_told_only_where_that_somebody_is_named(
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", '"', "NEAR(", "* OR"])
-async def test_a_query_without_a_known_word_finds_nothing(memory: Memory, keep: Keep, query: str) -> None:
+async def test_query_without_a_known_word_finds_nothing(memory: Memory, keep: Keep, query: str) -> None:
     await keep("I like tea")
 
     assert await recalled(memory, query) == []
@@ -220,13 +220,13 @@ async def test_a_query_without_a_known_word_finds_nothing(memory: Memory, keep: 
     assert await known(memory) == ["I like tea"]
 
 
-async def test_only_the_latest_of_what_was_superseded_is_kept(
+async def test_history_keeps_only_the_latest_superseded_memories(
     memory: Memory, keep: Keep, database: Database
 ) -> None:
     for number in range(HISTORY_LIMIT + 5):
         await keep(f"number {number}", "number")
 
-    (stands,) = await memory.listed("ana")
+    (stands,) = await memory.list_memories("ana")
     history = await memory.history("ana", stands.id)
 
     assert [item.text for item in history] == [f"number {n}" for n in range(HISTORY_LIMIT + 3, 3, -1)]
@@ -234,12 +234,10 @@ async def test_only_the_latest_of_what_was_superseded_is_kept(
     assert await count_rows(database) == HISTORY_LIMIT + 1
 
 
-async def test_a_memory_of_what_was_superseded_is_left_when_another_is_forgotten(
-    memory: Memory, keep: Keep
-) -> None:
+async def test_forgetting_a_superseded_memory_keeps_the_current_one(memory: Memory, keep: Keep) -> None:
     await keep("blue", "colour")
     await keep("red", "colour")
-    (stands,) = await memory.listed("ana")
+    (stands,) = await memory.list_memories("ana")
     (old,) = await memory.history("ana", stands.id)
 
     await memory.forget_one("ana", old.id)
@@ -248,7 +246,7 @@ async def test_a_memory_of_what_was_superseded_is_left_when_another_is_forgotten
     assert await memory.history("ana", stands.id) == []
 
 
-async def test_what_is_forgotten_leaves_no_word_in_the_index(
+async def test_forgotten_memory_leaves_no_word_in_the_index(
     memory: Memory, keep: Keep, database: Database
 ) -> None:
     await keep("the secret is xylophone", "the secret")
@@ -263,13 +261,13 @@ async def test_what_is_forgotten_leaves_no_word_in_the_index(
     assert b"tea" in index
 
 
-async def test_an_owners_words_are_cleared_at_once_and_nobody_elses(
+async def test_clearing_the_index_affects_one_owner_only(
     memory: Memory, keep: Keep, database: Database
 ) -> None:
     await keep("zugzwang")
     await keep("xylophone", user="bob")
 
-    await database.run(partial(memory_words.clear, owner=owner_of("ana")))
+    await database.run(partial(memory_index.clear, owner=owner_of("ana")))
 
     assert b"zugzwang" not in await index_of(database)
     assert await recalled(memory, "zugzwang") == []
@@ -277,7 +275,7 @@ async def test_an_owners_words_are_cleared_at_once_and_nobody_elses(
 
 
 async def index_of(database: Database) -> bytes:
-    """All that the index of words holds: what it is made of, and the texts it was made from."""
+    """Return all bytes of the word index: its blocks and the texts that it indexes."""
 
     def read(connection: sa.Connection) -> bytes:
         made_of = connection.exec_driver_sql("SELECT block FROM memory_words_data").scalars()
@@ -287,7 +285,7 @@ async def index_of(database: Database) -> bytes:
     return await database.run(read)
 
 
-async def test_forgetting_deletes_all_that_hold_every_word(memory: Memory, keep: Keep) -> None:
+async def test_forget_deletes_memories_that_contain_every_word(memory: Memory, keep: Keep) -> None:
     for text in ("I like green tea.", "Green tea, at four!", "I like tea", "I like green hats"):
         await keep(text)
 
@@ -295,9 +293,7 @@ async def test_forgetting_deletes_all_that_hold_every_word(memory: Memory, keep:
     assert set(await known(memory)) == {"I like tea", "I like green hats"}
 
 
-async def test_forgetting_takes_what_was_superseded_with_it(
-    memory: Memory, keep: Keep, database: Database
-) -> None:
+async def test_forget_deletes_superseded_memories_too(memory: Memory, keep: Keep, database: Database) -> None:
     await keep("my favourite colour is blue", "colour")
     await keep("my favourite colour is red", "colour")
     await keep("I like tea")
@@ -306,7 +302,7 @@ async def test_forgetting_takes_what_was_superseded_with_it(
     assert await count_rows(database) == 1
 
 
-async def test_where_nothing_holds_every_word_nothing_goes(memory: Memory, keep: Keep) -> None:
+async def test_forget_deletes_nothing_on_a_partial_match(memory: Memory, keep: Keep) -> None:
     await keep("my job is baker")
     await keep("my favourite colour is blue")
 
@@ -314,9 +310,7 @@ async def test_where_nothing_holds_every_word_nothing_goes(memory: Memory, keep:
     assert await forgotten(memory, "favourite colour red") == set()
 
 
-async def test_what_is_somebody_elses_goes_only_where_that_somebody_is_named(
-    memory: Memory, keep: Keep
-) -> None:
+async def test_possessives_are_forgotten_only_when_the_query_names_them(memory: Memory, keep: Keep) -> None:
     await keep("my name is Bob", "my name")
     await keep("my sister is called Ana", "my sister's name")
     await keep("my dog's name is Rex")
@@ -325,7 +319,7 @@ async def test_what_is_somebody_elses_goes_only_where_that_somebody_is_named(
     assert await forgotten(memory, "sister's name") == {"my sister is called Ana"}
 
 
-async def test_users_are_apart(memory: Memory, keep: Keep) -> None:
+async def test_memories_are_separate_for_each_user(memory: Memory, keep: Keep) -> None:
     await keep("hers")
     await keep("his", user="bob")
     await keep("hers of a subject", "s")
@@ -339,7 +333,7 @@ async def test_users_are_apart(memory: Memory, keep: Keep) -> None:
     assert await known(memory, user="bob") == ["his of a subject", "his"]
 
 
-async def test_the_database_holds_one_living_memory_per_subject(keep: Keep, database: Database) -> None:
+async def test_database_allows_one_current_memory_per_subject(keep: Keep, database: Database) -> None:
     await keep("blue", "colour")
     await keep("red", "colour")
     revive = sa.update(memories).values(superseded_at=None)
@@ -352,7 +346,7 @@ def execute(connection: sa.Connection, statement: sa.Update) -> None:
     connection.execute(statement)
 
 
-async def test_a_user_searches_once_at_a_time(
+async def test_searches_of_a_user_run_one_at_a_time(
     memory: Memory, keep: Keep, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keep("tea with milk")

@@ -1,7 +1,7 @@
-"""How often the memory that answers a question is among the first five: floors, as they were measured.
+"""How often the memory that answers a question is among the first five results: measured lower bounds.
 
-The table says what people told and what they ask later. All memories of a language stand together.
-``docs/explanation/memory.md`` tells the same figures.
+The table lists memories and the questions asked later. All memories of a language are stored together.
+``docs/explanation/memory.md`` states the same figures.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from torana.memory import Memory
-from torana.store.database import Database
+from torana.store.engine.database import Database
 
 TABLE = Path(__file__).with_name("recall_pairs.txt")
 
-#: Of how many questions the answer is found.
+#: The number of questions whose answer is found.
 FLOORS = {"en": 12, "de": 11, "zh": 13, "ja": 13, "ar": 12, "emoji": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Something told, and a question that it answers; without one it is there to be confused with."""
+    """A memory and the question that it answers; a memory without a question is a distractor."""
 
     language: str
     question: str
@@ -56,7 +56,7 @@ def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
     return Memory(database=database, clock=clock)
 
 
-def test_the_table_is_as_large_as_the_documents_say() -> None:
+def test_table_has_the_documented_size() -> None:
     assert sum(bool(row.question) for row in ROWS) == 69
     for language in FLOORS.keys() - {"emoji"}:
         assert sum(bool(row.question) for row in of(language)) == 13
@@ -64,9 +64,7 @@ def test_the_table_is_as_large_as_the_documents_say() -> None:
 
 
 @pytest.mark.parametrize("language", FLOORS)
-async def test_the_memory_that_answers_a_question_is_among_the_first_five(
-    memory: Memory, language: str
-) -> None:
+async def test_answering_memory_is_among_the_first_five(memory: Memory, language: str) -> None:
     rows = of(language)
     for row in rows:
         await memory.remember("ana", row.memory, subject="", turn_id=None)

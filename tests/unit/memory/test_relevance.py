@@ -3,10 +3,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from torana.memory.relevance import ranked
-from torana.store.fts import QUERY_LIMIT, terms
-from torana.store.memories import Candidate, Remembered
-from torana.store.words import words
+from torana.memory.bm25 import rank
+from torana.store.engine.fts import QUERY_LIMIT, terms
+from torana.store.engine.tokenizer import words
+from torana.store.rows.memories import Candidate, Remembered
 
 
 def candidate(number: int, text: str) -> Candidate:
@@ -16,13 +16,13 @@ def candidate(number: int, text: str) -> Candidate:
     return Candidate(memory=memory, words=words(text))
 
 
-def test_a_lone_character_counts_the_words_that_begin_with_it() -> None:
+def test_single_character_matches_words_that_begin_with_it() -> None:
     once, twice = candidate(1, "日程 月曜"), candidate(2, "日程 日曜")
-    assert [fit.memory.id for fit in ranked(["日"], [once, twice], total=2)] == ["mem_2", "mem_1"]
-    assert [fit.held for fit in ranked(["日", "日程"], [twice], total=2)] == [2]
+    assert [fit.memory.id for fit in rank(["日"], [once, twice], total=2)] == ["mem_2", "mem_1"]
+    assert [fit.held for fit in rank(["日", "日程"], [twice], total=2)] == [2]
 
 
-def test_queries_of_lone_characters_cost_as_much_as_others() -> None:
+def test_single_character_queries_are_not_slower() -> None:
     characters = [chr(0x4E00 + number) for number in range(1_000)]
     text = "".join(characters)
     candidates = [candidate(number, text) for number in range(40)]
@@ -33,10 +33,10 @@ def test_queries_of_lone_characters_cost_as_much_as_others() -> None:
 
 
 def _seconds(query: list[str], candidates: list[Candidate]) -> float:
-    """The processor time of a ranking, the shortest of a few."""
+    """Return the processor time of a ranking, the shortest of three runs."""
     took: list[float] = []
     for _ in range(3):
         began = time.process_time()
-        ranked(query, candidates, total=len(candidates))
+        rank(query, candidates, total=len(candidates))
         took.append(time.process_time() - began)
     return min(took)

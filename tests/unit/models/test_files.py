@@ -1,4 +1,4 @@
-"""Which files a model can be handed."""
+"""The file kinds that a model accepts."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def opened(*names: str) -> Model:
         (["openai:gpt-5", "vllm:llava"], {"text", "image"}),
     ],
 )
-def test_what_an_interface_cannot_carry_is_not_sent(names: list[str], taken: set[str]) -> None:
+def test_unsupported_file_kinds_of_an_interface_are_not_sent(names: list[str], taken: set[str]) -> None:
     assert files_taken(opened(*names), ALL) == taken
 
 
-def test_only_what_the_operator_named_is_handed_over() -> None:
+def test_only_configured_file_kinds_are_sent() -> None:
     assert files_taken(ScriptedModel(), ["image"]) == {"image"}
     assert files_taken(ScriptedModel(), []) == set()
 
 
-def test_what_was_named_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_configured_kind_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     blind = ScriptedModel()
     blind._profile = ModelProfile(supports_image_input=False)  # pyright: ignore[reportPrivateUsage]
 
     assert files_taken(FallbackModel(ScriptedModel(), blind), ALL) == {"text", "pdf"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "image files are only named to the model: there is no way to send it any"
+    assert [(record.getMessage(), vars(record)["kind"]) for record in caplog.records] == [
+        ("model_rejects_file_kind", "image")
     ]

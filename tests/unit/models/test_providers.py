@@ -85,7 +85,7 @@ def client_of(model: Model) -> Any:
         ("deepseek:deepseek-chat", "OpenAIChatModel", "https://api.deepseek.com"),
     ],
 )
-def test_a_name_opens_its_providers_model(name: str, kind: str, base_url: str):
+def test_model_name_opens_the_providers_model(name: str, kind: str, base_url: str):
     model = opened(name, environ=KEYS)
 
     assert type(model).__name__ == kind
@@ -99,22 +99,22 @@ def test_a_name_opens_its_providers_model(name: str, kind: str, base_url: str):
         ("openai:m", {"OPENAI_BASE_URL": "http://box:8000/v1"}),
         ("ollama:m", {"OLLAMA_BASE_URL": "http://box:8000/v1"}),
         ("vllm:m", {"VLLM_BASE_URL": "http://box:8000/v1/"}),
-        # What people paste from a page about the API.
+        # A URL copied from a page about the API.
         ("openai-chat:m", {"OPENAI_BASE_URL": "http://box:8000/v1/chat/completions"}),
     ],
 )
-def test_an_address_comes_from_the_providers_own_variable(name: str, environ: dict[str, str]):
+def test_base_url_comes_from_the_providers_own_variable(name: str, environ: dict[str, str]):
     assert opened(name, environ=environ).base_url == "http://box:8000/v1/"
 
 
-def test_with_a_base_url_openai_means_chat_completions_and_a_key_is_optional():
+def test_base_url_makes_openai_use_chat_completions_with_optional_key():
     model = opened("openai:m", base_url="http://box:8000/v1")
 
     assert type(model).__name__ == "OpenAIChatModel"
     assert client_of(model).api_key == "none"
 
 
-def test_keys_and_addresses_come_from_the_mapping_and_not_from_the_process(monkeypatch: pytest.MonkeyPatch):
+def test_keys_and_urls_come_from_the_mapping_not_the_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-process")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.invalid/v1")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-process")
@@ -126,7 +126,7 @@ def test_keys_and_addresses_come_from_the_mapping_and_not_from_the_process(monke
         assert "needs a key" in refusal(name)
 
 
-def test_the_set_key_and_address_belong_to_the_first_provider_of_the_list():
+def test_configured_key_and_url_apply_to_the_first_provider():
     model = opened(
         "builtin",
         "openai-chat:a",
@@ -144,7 +144,7 @@ def test_the_set_key_and_address_belong_to_the_first_provider_of_the_list():
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-5", "openai-chat:gpt-5", "anthropic:claude-sonnet-4-5"])
-def test_only_a_model_without_a_successor_repeats_requests_by_itself(name: str):
+def test_only_a_model_without_fallback_retries_requests(name: str):
     listed, _ = tried_by(opened(name, "builtin", environ=KEYS))
 
     assert client_of(opened(name, environ=KEYS)).max_retries == 1
@@ -154,66 +154,66 @@ def test_only_a_model_without_a_successor_repeats_requests_by_itself(name: str):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("gpt-5", 'TORANA_MODEL: "gpt-5" names no provider; did you mean "openai:gpt-5"?'),
-        ("builtin1", 'TORANA_MODEL: "builtin1" names no provider; did you mean "builtin"?'),
+        ("gpt-5", 'TORANA_MODEL: "gpt-5" has no provider; did you mean "openai:gpt-5"?'),
+        ("builtin1", 'TORANA_MODEL: "builtin1" has no provider; did you mean "builtin"?'),
         ("antropic:x", 'TORANA_MODEL: unknown provider "antropic"; did you mean "anthropic:x"?'),
         ("OpenAI:gpt-5", 'TORANA_MODEL: unknown provider "OpenAI"; did you mean "openai:gpt-5"?'),
         ("grok:x", 'TORANA_MODEL: unknown provider "grok"; did you mean "groq:x"?'),
-        ("openai:", 'TORANA_MODEL: "openai:" names no model; write for example openai:gpt-5'),
+        ("openai:", 'TORANA_MODEL: "openai:" has no model; write for example openai:gpt-5'),
         ("openai:gpt-5", "openai:gpt-5 needs a key: set OPENAI_API_KEY"),
         ("google:gemini-3-pro", "google:gemini-3-pro needs a key: set GOOGLE_API_KEY or GEMINI_API_KEY"),
     ],
 )
-def test_a_wrong_name_or_a_missing_key_is_refused_with_the_cure(name: str, told: str):
+def test_invalid_name_or_missing_key_is_refused_with_a_cure(name: str, told: str):
     assert refusal(name) == told
 
 
-def test_a_provider_like_no_other_is_refused_with_every_way_there_is():
+def test_unknown_provider_is_refused_with_all_options():
     told = refusal("hal9000:pod-bay")
 
     assert 'unknown provider "hal9000"; write builtin, or PROVIDER:MODEL with one of openai, ' in told
     assert told.endswith("openai-chat:MODEL with TORANA_MODEL_BASE_URL")
 
 
-def test_an_empty_list_is_refused():
-    assert refusal() == "TORANA_MODEL: no model is named; write builtin or for example openai:gpt-5"
+def test_empty_model_list_is_refused():
+    assert refusal() == "TORANA_MODEL: the model is missing; write builtin or for example openai:gpt-5"
 
 
 @pytest.mark.parametrize(
     "base_url",
     ["localhost:8000", "http://", "ftp://box/v1", "box", "http:///v1", "http://[::1", "http://box:99999/v1"],
 )
-def test_an_address_that_is_none_is_refused(base_url: str):
-    cure = "this is not the address of a server; write for example http://localhost:8000/v1"
+def test_invalid_base_url_is_refused(base_url: str):
+    cure = "this is not a URL of a server; write for example http://localhost:8000/v1"
 
     assert refusal("openai:m", base_url=base_url) == f"TORANA_MODEL_BASE_URL: {cure}"
     assert refusal("ollama:m", environ={"OLLAMA_BASE_URL": base_url}) == f"OLLAMA_BASE_URL: {cure}"
 
 
-def test_a_provider_with_a_fixed_address_refuses_another():
+def test_provider_with_a_fixed_url_refuses_another():
     told = refusal("deepseek:x", environ=KEYS, base_url="http://box:8000/v1")
 
     assert told == (
-        "TORANA_MODEL_BASE_URL: deepseek has an address of its own; remove the setting, or write openai-chat:x "
+        "TORANA_MODEL_BASE_URL: deepseek has a fixed address; remove the setting, or write openai-chat:x "
         "for another server"
     )
 
 
 @pytest.mark.parametrize("key", ["two words", "schlüssel", "line\nbreak", "   "])
-def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key: str):
+def test_invalid_key_is_refused_without_its_value(key: str):
     told = refusal("openai:gpt-5", environ={"OPENAI_API_KEY": key})
 
-    assert told == "OPENAI_API_KEY: a key is plain ASCII without spaces; copy it again"
+    assert told == "OPENAI_API_KEY: the key is not ASCII without spaces; copy it again"
 
 
-def test_a_key_may_have_spaces_around_it():
+def test_spaces_around_a_key_are_removed():
     model = opened("openai:gpt-5", environ={"OPENAI_API_KEY": " key-of-openai\n"})
 
     assert client_of(model).api_key == "key-of-openai"
 
 
 def run_python(script: str) -> list[str]:
-    """The lines that a fresh interpreter prints."""
+    """Return the lines that a fresh interpreter prints."""
     opening = """
 import sys
 from torana.errors import ConfigInvalid
@@ -236,7 +236,7 @@ for name in ("builtin", "anthropic:claude-sonnet-4-5", "google:gemini-3-pro", "o
     assert printed == ["", "anthropic", "anthropic google.genai", "anthropic google.genai openai"]
 
 
-def test_a_missing_library_is_told_with_the_line_that_installs_it():
+def test_missing_library_is_reported_with_its_install_command():
     printed = run_python("""
 for library, name in (("anthropic", "anthropic:claude-sonnet-4-5"), ("google.genai", "google:gemini-3-pro")):
     sys.modules[library] = None
@@ -257,7 +257,7 @@ for library, name in (("anthropic", "anthropic:claude-sonnet-4-5"), ("google.gen
     [("groq:llama", "groq"), ("mistral:large", "mistral"), ("bedrock:nova", "bedrock"), ("xai:grok", "xai"),
      ("cohere:command", "cohere"), ("huggingface:some/model", "huggingface")],
 )  # fmt: skip
-def test_the_missing_library_of_a_provider_that_pydantic_ai_alone_knows_is_told(name: str, extra: str):
+def test_missing_library_of_a_pydantic_ai_provider_is_reported(name: str, extra: str):
     told = refusal(name, environ={"GROQ_API_KEY": "k"})
 
     assert told == (
@@ -269,7 +269,7 @@ def test_the_missing_library_of_a_provider_that_pydantic_ai_alone_knows_is_told(
 @pytest.mark.parametrize(
     ("name", "variable"), [("meta:muse", "META_API_KEY"), ("heroku:claude", "HEROKU_INFERENCE_KEY")]
 )
-def test_a_provider_that_pydantic_ai_alone_knows_gets_its_key_from_the_mapping(
+def test_pydantic_ai_provider_gets_its_key_from_the_mapping(
     monkeypatch: pytest.MonkeyPatch, name: str, variable: str
 ):
     monkeypatch.delenv(variable, raising=False)
@@ -278,26 +278,26 @@ def test_a_provider_that_pydantic_ai_alone_knows_gets_its_key_from_the_mapping(
     assert client_of(opened(name, api_key="key-that-was-set")).api_key == "key-that-was-set"
     assert client_of(opened(name, environ={variable: "the-key"})).max_retries == 1
     assert refusal(name) == f"{name} needs a key: set {variable}"
-    assert "has an address of its own" in refusal(name, base_url="http://box:8000/v1")
+    assert "has a fixed address" in refusal(name, base_url="http://box:8000/v1")
 
 
-def test_what_else_a_provider_needs_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch):
+def test_other_provider_requirements_are_reported_by_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
 
     told = refusal("azure:gpt-5", environ={"AZURE_OPENAI_API_KEY": "k"})
 
     assert told.startswith("azure:gpt-5 needs AZURE_OPENAI_ENDPOINT or ")
-    assert told.endswith(" in the environment itself (.env is not read for it)")
+    assert told.endswith(" in the environment (.env is not read for it)")
 
 
-async def test_a_probe_tells_which_model_answered():
+async def test_probe_returns_the_model_that_answered():
     result = await probe(ScriptedModel("ready"))
 
     assert result.model == "scripted"
     assert result.latency_ms > 0
 
 
-async def test_a_failed_probe_tells_why():
+async def test_failed_probe_gives_a_reason():
     with pytest.raises(ModelFailed, match=r"^the provider did not answer in time$"):
         await probe(ScriptedModel([ModelRequestTimeout("m", 60.0)]))
 
@@ -309,12 +309,12 @@ async def test_a_failed_probe_tells_why():
             ModelHTTPError.for_category(ModelServerError, status_code=500, model_name="m", body="it broke"),
             "the provider answered 500: it broke",
         ),
-        # Anthropic puts its message one level deeper than OpenAI.
+        # Anthropic nests its message one level deeper than OpenAI.
         (
             ModelHTTPError(529, "m", {"type": "error", "error": {"message": "Overloaded"}}),
             "the provider answered 529: Overloaded",
         ),
-        # A proxy's page is of no use on one line.
+        # A proxy's HTML page is not shown.
         (ModelHTTPError(502, "m", "<html><body>Bad gateway</body></html>"), "the provider answered 502"),
         (ModelHTTPError(503, "m", {"message": 5}), "the provider answered 503"),
         (ModelHTTPError(503, "m", None), "the provider answered 503"),
@@ -334,25 +334,26 @@ async def test_a_failed_probe_tells_why():
         (ModelAPIError("m", "odd"), "the provider failed: odd"),
         (
             ContentFilterError("no"),
-            "the provider's content filter stopped the answer; put the question differently",
+            "the provider's content filter blocked the answer; rephrase the message",
         ),
         (
             IncompleteToolCall("cut"),
-            "the model reached its limit of tokens while it was calling a tool; ask for less at once",
+            "the model reached its token limit within a tool call; ask for less at once",
         ),
         (
             UnexpectedModelBehavior("Streamed response ended without content or tool calls"),
             (
-                "what the provider sent is no answer of a language model; check that TORANA_MODEL_BASE_URL is "
+                "the provider's response is not a language model's response; "
+                "check that TORANA_MODEL_BASE_URL is "
                 "its API's address"
             ),
         ),
-        (UnexpectedModelBehavior("empty answer"), "the model's answer could not be used: empty answer"),
+        (UnexpectedModelBehavior("empty answer"), "the model's answer is not usable: empty answer"),
         (ConnectionRefusedError(), "connection refused to the provider: is the server running there?"),
-        (KeyError("x"), "the model could not be asked (KeyError); the log has the details"),
+        (KeyError("x"), "the model call failed (KeyError); the log has the details"),
     ],
 )
-def test_each_failure_is_told_in_one_line(error: Exception, told: str):
+def test_each_failure_is_explained_in_one_line(error: Exception, told: str):
     assert explain(error).detail == told
 
 
@@ -369,7 +370,7 @@ def test_each_failure_is_told_in_one_line(error: Exception, told: str):
         ),
     ],
 )
-def test_a_refused_key_is_told_without_the_providers_message(cause: Exception, told: str):
+def test_refused_key_is_reported_without_the_providers_message(cause: Exception, told: str):
     error = ModelHTTPError.for_category(
         ModelAuthenticationError, status_code=401, model_name="m", body={"message": "Wrong key: abc…xyz"}
     )
@@ -378,7 +379,7 @@ def test_a_refused_key_is_told_without_the_providers_message(cause: Exception, t
     assert explain(error).detail == told
 
 
-def test_a_failure_that_was_explained_stays_as_it_is():
+def test_explained_failure_is_unchanged():
     failure = ModelFailed("known")
 
     assert explain(failure) is failure
@@ -395,11 +396,11 @@ def test_a_failure_that_was_explained_stays_as_it_is():
         (float("nan"), {}),
     ],
 )
-def test_the_providers_wait_is_passed_on_in_whole_seconds(seconds: float | None, headers: dict[str, str]):
+def test_providers_retry_after_is_passed_on_in_whole_seconds(seconds: float | None, headers: dict[str, str]):
     assert explain(ModelRateLimitError("m", "slow down", retry_after=seconds)).headers == headers
 
 
-def test_a_failed_list_tells_of_each_model_and_of_the_shortest_wait():
+def test_failed_fallback_lists_each_model_and_the_shortest_wait():
     errors = [
         ModelRateLimitError("a", "slow down", retry_after=30),
         ModelTimeoutError("b", "timed out"),
@@ -409,7 +410,7 @@ def test_a_failed_list_tells_of_each_model_and_of_the_shortest_wait():
     failure = explain(FallbackExceptionGroup("all failed", errors))
 
     assert failure.detail == (
-        "none of the models answered. a: rate limited by the provider; try again in 30 s | "
+        "all models failed. a: rate limited by the provider; try again in 30 s | "
         "b: the provider did not answer in time | c: rate limited by the provider; try again in 4 s"
     )
     assert failure.headers == {"Retry-After": "4"}
@@ -426,7 +427,7 @@ def test_a_failed_list_tells_of_each_model_and_of_the_shortest_wait():
         "https://host.invalid/v1?key=abcdefgh",
     ],
 )
-def test_no_secret_of_the_providers_message_is_shown(secret: str):
+def test_secrets_in_a_providers_message_are_masked(secret: str):
     told = explain(ModelHTTPError(500, "m", {"message": f"failed with {secret} here"})).detail
 
     assert told.startswith("the provider answered 500: failed with ")
@@ -435,7 +436,7 @@ def test_no_secret_of_the_providers_message_is_shown(secret: str):
     assert told.endswith(" here")
 
 
-def test_ordinary_words_of_the_providers_message_are_left_alone():
+def test_ordinary_words_in_a_providers_message_are_not_masked():
     told = explain(ModelHTTPError(500, "m", {"message": "The skeleton-model in pkgconfiguration broke. Why?"}))
 
     assert told.detail == "the provider answered 500: The skeleton-model in pkgconfiguration broke. Why?"
@@ -448,7 +449,7 @@ JSON = st.recursive(
 
 
 @given(status=st.integers(400, 599), body=JSON)
-def test_whatever_a_provider_answers_is_told_in_one_short_line(status: int, body: object):
+def test_any_provider_error_is_explained_in_one_short_line(status: int, body: object):
     told = explain(ModelHTTPError(status, "m", body)).detail
 
     assert len(told) < 300
@@ -465,7 +466,7 @@ def test_whatever_a_provider_answers_is_told_in_one_short_line(status: int, body
         ("ollama:e", ["openai:m"], "http://localhost:11434/v1/", "none"),
     ],
 )
-def test_an_embedder_shares_address_and_key_with_a_model_of_its_provider(
+def test_embedder_shares_url_and_key_with_a_model_of_its_provider(
     name: str, models: list[str], address: str, key: str
 ) -> None:
     embedder = open_embedder(

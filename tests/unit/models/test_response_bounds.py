@@ -1,4 +1,4 @@
-"""What is believed of the usage that a provider reports, and that every provider's client is bounded."""
+"""Implausible usage is corrected, and every provider's client limits response sizes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ anything: st.SearchStrategy[Any] = st.one_of(
     details=st.dictionaries(st.text(), anything),
     cost=anything,
 )
-def test_any_usage_becomes_one_that_can_be_charged(
-    numbers: dict[str, Any], details: dict[str, Any], cost: Any
-) -> None:
+def test_any_usage_is_made_chargeable(numbers: dict[str, Any], details: dict[str, Any], cost: Any) -> None:
     used = plausible(RequestUsage(**numbers, details=details, cost=cost))
 
     for number in (used.input_tokens, used.output_tokens, used.cache_read_tokens, *used.details.values()):
@@ -49,7 +47,7 @@ def test_any_usage_becomes_one_that_can_be_charged(
     assert Prices(models=["m"], own=[dearest]).most(used.input_tokens, used.output_tokens) < 2**62
 
 
-def test_usual_usage_stays_as_it_is() -> None:
+def test_plausible_usage_is_unchanged() -> None:
     used = RequestUsage(
         input_tokens=1_000_000, output_tokens=5, cache_read_tokens=3, details={"a": 1}, cost=Decimal("0.25")
     )
@@ -70,7 +68,7 @@ def test_usual_usage_stays_as_it_is() -> None:
         "openrouter:m/m",
     ],
 )
-async def test_client_of_every_provider_is_bounded_also_when_it_is_opened_again(name: str) -> None:
+async def test_clients_of_every_provider_are_bounded_also_after_reopening(name: str) -> None:
     model = open_model(
         [name],
         environ=KEYS | {"OPENROUTER_API_KEY": "key"},
@@ -89,7 +87,7 @@ def _client_of(model: Model) -> Any:
 
 
 class Owner:
-    """A provider, as far as its client is concerned."""
+    """A provider with only an HTTP client."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._http_client_factory = make

@@ -1,4 +1,4 @@
-"""The schemas of tools, as a provider wants them."""
+"""Tool schemas in the form of a provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parameters(*tools: ToolDefinition, output: tuple[ToolDefinition, ...] = ()) 
     return ModelRequestParameters(function_tools=list(tools), output_tools=list(output))
 
 
-def test_the_same_tools_are_written_once_and_as_the_model_itself_writes_them() -> None:
+def test_schemas_of_equal_tools_are_converted_once_and_unchanged() -> None:
     plain, model = a_model(), a_model()
     write_schemas_once(model)
     tool = ToolDefinition(name="open", parameters_json_schema=LOOSE)
@@ -32,7 +32,7 @@ def test_the_same_tools_are_written_once_and_as_the_model_itself_writes_them() -
     assert second.function_tools[0].parameters_json_schema is first.function_tools[0].parameters_json_schema
 
 
-def test_what_is_remembered_of_a_schema_is_not_who_has_it() -> None:
+def test_cached_schema_does_not_carry_its_tools_fields() -> None:
     plain, model = a_model(), a_model()
     write_schemas_once(model)
     tools = [
@@ -46,14 +46,14 @@ def test_what_is_remembered_of_a_schema_is_not_who_has_it() -> None:
         )
 
 
-def test_other_tools_are_written_anew_although_they_look_the_same() -> None:
+def test_different_schemas_are_converted_separately() -> None:
     model = a_model()
     write_schemas_once(model)
     written = [
         model.customize_request_parameters(
             parameters(ToolDefinition(name="open", parameters_json_schema=LOOSE | {"title": str(number)}))
         )
-        for number in range(1_100)  # more than are remembered, and some at addresses of others that are gone
+        for number in range(1_100)  # more than the cache holds, and some at reused memory addresses
     ]
 
     schemas = [one.function_tools[0].parameters_json_schema for one in written]
@@ -64,7 +64,7 @@ def test_other_tools_are_written_anew_although_they_look_the_same() -> None:
     assert len({id(schema) for schema in schemas}) == 1_100
 
 
-def test_tools_of_an_output_are_written_too() -> None:
+def test_output_tools_are_converted_too() -> None:
     plain, model = a_model(), a_model()
     write_schemas_once(model)
     tool = ToolDefinition(name="answer", parameters_json_schema=LOOSE)

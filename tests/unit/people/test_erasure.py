@@ -1,4 +1,4 @@
-"""Erasing beside what goes on at the same time: other messages, readers of the file, the end of the process."""
+"""Erasure during concurrent events: other messages, readers of the database file, a crash."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from torana.people.erasure import Erasure
 from torana.people.pairing import Pairing
 from torana.people.tokens import NewToken, Tokens
 from torana.sessions import Sessions
-from torana.store.audit import Act, listed
-from torana.store.database import Database
-from torana.store.deliveries import add_notice, sent
-from torana.store.erasure import erase
-from torana.store.senders import Asker
-from torana.store.tables import audit, history, memories, senders, sessions, tombstones, turns
+from torana.store.backup.erasure import erase
+from torana.store.engine.database import Database
+from torana.store.engine.tables import audit, history, memories, senders, sessions, tombstones, turns
+from torana.store.rows.audit import Act, list_entries
+from torana.store.rows.deliveries import add_notice, record_sent
+from torana.store.rows.senders import Asker
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
-from torana.turns import SessionChanges, Turns, endings
+from torana.turns import SessionChanges, Turns, outcomes
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ async def never(_seconds: float) -> None:
 
 @pytest.fixture
 def erasure(path: Path, workspaces: Workspaces) -> Callable[..., Erasure]:
-    """``erasure(database, turns, pause)``: erases over a database and its turns."""
+    """``erasure(database, turns, pause)`` erases from a database and its turns."""
 
     def make(database: Database, turns: Turns, pause: Callable[[float], Awaitable[None]] = never) -> Erasure:
         return Erasure(database=database, turns=turns, data_dir=path.parent, workspaces=workspaces, pause=pause)
@@ -56,7 +56,7 @@ def erasure(path: Path, workspaces: Workspaces) -> Callable[..., Erasure]:
 
 
 def bytes_of(path: Path) -> bytes:
-    """All bytes of all files beside the database."""
+    """Return all bytes of all files beside the database."""
     return b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
 
 
@@ -66,7 +66,7 @@ def counted(connection: Connection) -> dict[str, int]:
 
 
 class Interrupted(Database):
-    """A database before whose erasing transactions, or others, something else happens."""
+    """A database that runs an event before its erasing transactions, or before others."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Interrupted(Database):
 
 
 class Slow:
-    """An agent that answers what comes early, and never anything else."""
+    """An agent that answers the message "early" and no other."""
 
     async def run(self, turn: Turn, _emit: Emit, _journal: Journal) -> Answer:
         if turn.content != "early":
@@ -95,10 +95,10 @@ class Slow:
         return Answer(reply="yes", model="m", history=(b"[]", 0))
 
 
-# --- messages that come meanwhile
+# --- messages that arrive during the erasure
 
 
-async def test_a_message_accepted_between_the_cancel_and_the_delete_is_erased_whole(
+async def test_message_accepted_before_the_delete_is_erased(
     path: Path,
     open_turns: Callable[..., Turns],
     erasure: Callable[..., Erasure],
@@ -119,7 +119,7 @@ async def test_a_message_accepted_between_the_cancel_and_the_delete_is_erased_wh
     database.close()
 
 
-async def test_a_message_accepted_after_the_delete_stays_whole_and_is_answered(
+async def test_message_accepted_after_the_delete_is_answered(
     path: Path,
     open_turns: Callable[..., Turns],
     erasure: Callable[..., Erasure],
@@ -134,12 +134,12 @@ async def test_a_message_accepted_after_the_delete_stays_whole_and_is_answered(
     stayed = await database.run(lambda c: c.execute(sa.select(TURNS.c.id)).scalars().all())
     assert receipt.counts.turns + len(stayed) == 10
     for turn_id in stayed:
-        assert (await turns.ended(await turns.get("gateway", turn_id))).reply == "yes"
+        assert (await turns.reader.wait_for_end(await turns.reader.get("gateway", turn_id))).reply == "yes"
     kept = await database.run(counted)
     assert (kept["history"], kept["sessions"]) == (len(stayed), 1 if stayed else 0)
 
 
-async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_erased(
+async def test_unending_messages_cause_a_conflict_and_erase_nothing(
     path: Path,
     open_turns: Callable[..., Turns],
     erasure: Callable[..., Erasure],
@@ -151,12 +151,12 @@ async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_
     turns = open_turns(agent=Slow(), database=database)
     held = Tokens(database=database)
     secret = (await held.create(NewToken(user="ana"), act=ACT)).secret
-    with pytest.raises(Conflict, match="stop what sends"):
+    with pytest.raises(Conflict, match="Stop the client that sends"):
         await erasure(database, turns).erase("ana", ACT)
     left = await database.run(counted)
     assert (left["turns"], left["tombstones"]) == (10, 0)
     assert await held.authenticate(secret) is None
-    assert {entry.action for entry in await database.run(partial(listed, before=None, limit=9))} == {
+    assert {entry.action for entry in await database.run(partial(list_entries, before=None, limit=9))} == {
         "token.create",
         "token.revoke",
     }
@@ -164,7 +164,7 @@ async def test_messages_that_do_not_cease_to_come_are_a_conflict_and_nothing_is_
     database.close()
 
 
-async def test_a_turn_whose_session_is_deleted_meanwhile_does_not_stop_the_erasing(
+async def test_session_deleted_concurrently_does_not_stop_the_erasure(
     path: Path,
     open_turns: Callable[..., Turns],
     erasure: Callable[..., Erasure],
@@ -172,7 +172,7 @@ async def test_a_turn_whose_session_is_deleted_meanwhile_does_not_stop_the_erasi
     say: Callable[..., Awaitable[Any]],
 ):
     running: list[Turn] = []
-    database = Interrupted(path=path, events=iter([lambda: delete(running[0])]), before=endings.cancel)
+    database = Interrupted(path=path, events=iter([lambda: delete(running[0])]), before=outcomes.cancel)
     turns = open_turns(agent=Slow(), database=database)
     sessions = Sessions(database=database, history_messages=40)
     changes = SessionChanges(database=database, sessions=sessions, turns=turns)
@@ -192,7 +192,7 @@ async def test_a_turn_whose_session_is_deleted_meanwhile_does_not_stop_the_erasi
 
 
 @pytest.mark.parametrize("user", [None, "ana"])
-async def test_of_whom_the_operator_turned_away_nothing_is_left_but_that(
+async def test_erasing_a_denied_sender_keeps_only_the_denial(
     path: Path,
     database: Database,
     open_turns: Callable[..., Turns],
@@ -213,28 +213,28 @@ async def test_of_whom_the_operator_turned_away_nothing_is_left_but_that(
         await erases.erase(who, ACT)
 
     bare = Asker(kind="telegram", sender="1", account="", place="", name="")
-    (left,) = await pairing.listed()
+    (left,) = await pairing.list_senders()
     assert (left.asker, left.state) == (bare, "denied")
     assert await database.run(lambda c: c.execute(sa.select(senders.c.user)).scalars().all()) == [None]
     assert b"Anabel B." not in bytes_of(path)
     assert b"attic" not in bytes_of(path)
 
 
-async def test_what_the_gateway_itself_told_somebody_is_gone_whether_it_was_sent_or_waits(
+async def test_notices_are_erased_whether_sent_or_pending(
     path: Path, database: Database, open_turns: Callable[..., Turns], erasure: Callable[..., Erasure]
 ):
     for number, place in enumerate(("attic@example.org", "cellar@example.org"), start=1):
         tell = partial(add_notice, account="mail", line=place, place=place, text="Slower, please.", at=ACT.at)
         await database.run(tell)
         if number == 1:
-            await database.run(partial(sent, number=number, shown_as="m1", at=ACT.at))
+            await database.run(partial(record_sent, number=number, shown_as="m1", at=ACT.at))
 
     await erasure(database, open_turns(ScriptedModel())).erase("ana", ACT)
 
     assert not [word for word in (b"attic", b"cellar", b"Slower") if word in bytes_of(path)]
 
 
-async def test_a_file_of_the_users_that_a_crash_cut_off_is_gone(
+async def test_partial_file_left_by_a_crash_is_erased(
     path: Path,
     database: Database,
     workspaces: Workspaces,
@@ -256,10 +256,10 @@ async def test_a_file_of_the_users_that_a_crash_cut_off_is_gone(
     assert b"buy figs" not in bytes_of(path)
 
 
-# --- readers of the file
+# --- readers of the database file
 
 
-async def test_a_reader_that_lets_go_is_waited_for(
+async def test_erasure_waits_for_a_reader_to_finish(
     path: Path,
     database: Database,
     open_turns: Callable[..., Turns],
@@ -280,7 +280,7 @@ async def test_a_reader_that_lets_go_is_waited_for(
     assert b"a secret of Ana's" not in bytes_of(path)
 
 
-async def test_a_reader_that_stays_makes_it_no_success_until_it_has_ended(
+async def test_erasure_fails_while_a_reader_stays(
     path: Path,
     database: Database,
     open_turns: Callable[..., Turns],
@@ -296,14 +296,14 @@ async def test_a_reader_that_stays_makes_it_no_success_until_it_has_ended(
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM turns").fetchone()
-        with pytest.raises(StoreUnavailable, match="erase again"):
+        with pytest.raises(StoreUnavailable, match="Erase again"):
             await erasure(database, turns, at_once).erase("ana", ACT)
     await erasure(database, turns).erase("ana", ACT)
     assert b"a secret of Ana's" not in bytes_of(path)
 
 
-async def test_rows_that_moved_between_pages_leave_nothing(database: Database, path: Path):
-    """Overwriting what is deleted is not enough: this fails without ``rewrite``."""
+async def test_rewrite_removes_rows_that_moved_between_pages(database: Database, path: Path):
+    """Overwriting deleted rows is not enough: this test fails without ``rewrite``."""
     chance = random.Random(1)
 
     def fill(connection: Connection) -> None:
@@ -322,15 +322,15 @@ async def test_rows_that_moved_between_pages_leave_nothing(database: Database, p
     assert b"nothing" in bytes_of(path)
 
 
-# --- the end of the process
+# --- a crash during the erasure
 
 
-PLACES = ("unfinished 1", "erase 1", "erased_among 1")
+PLACES = ("unfinished_turns 1", "erase 1", "erased_among 1")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_death_in_the_middle_leaves_all_or_nothing_and_the_next_call_completes_it(
+async def test_erasure_is_atomic_in_a_crash_and_completes_on_retry(
     path: Path,
     open_agent: Callable[..., TurnAgent],
     open_turns: Callable[..., Turns],

@@ -1,4 +1,4 @@
-"""Tokens over a real database and a clock that is moved by hand."""
+"""Tokens over a real database and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torana.errors import InvalidField, NotFound, StoreUnavailable, TokenEnded
 from torana.messages import GATEWAY_OWNER, SCOPES, Principal
 from torana.people.audit import AuditRecord
 from torana.people.tokens import NewToken, Tokens
-from torana.store import tables
-from torana.store.audit import Act
-from torana.store.database import Database
+from torana.store.engine import tables
+from torana.store.engine.database import Database
+from torana.store.rows.audit import Act
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ACT = Act(principal="operator", source="192.0.2.1", at=START)
 
 
-#: What may become of a secret on its way.
+#: Ways in which a secret may be damaged in transit.
 DAMAGED: list[Callable[[str], str]] = [
     lambda secret: "",
     lambda secret: secret[:-1],
@@ -40,7 +40,7 @@ DAMAGED: list[Callable[[str], str]] = [
     lambda secret: "torana_" + "*" * 43,
     lambda secret: "torana_" + "é" * 43,
     lambda secret: "torana_" + "x" * 1_000_000,
-    # The right form, and nobody's.
+    # Well formed, but unknown.
     lambda secret: "torana_" + "x" * 43,
     lambda secret: secret[:-2] + ("AA" if not secret.endswith("AA") else "BA"),
 ]
@@ -61,15 +61,13 @@ async def rows_of(database: Database, table: sa.Table) -> Sequence[RowMapping]:
 
 
 async def entries(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
-    """What the audit record says, the oldest first."""
-    page = await AuditRecord(database=database).listed(limit=200, after=None)
+    """Return the audit record, oldest first."""
+    page = await AuditRecord(database=database).list_entries(limit=200, after=None)
     assert all(entry.act == ACT for entry in page.items)
     return [(entry.action, entry.target, dict(entry.detail)) for entry in reversed(page.items)]
 
 
-async def test_a_token_that_was_made_while_the_clock_was_ahead_does_not_live_for_years(
-    tokens: Tokens, clock: Clock
-):
+async def test_token_created_under_a_fast_clock_does_not_live_for_years(tokens: Tokens, clock: Clock):
     clock.now = START + 1_000 * DAY
     issued = await tokens.create(NewToken(lifetime=30 * DAY), act=ACT)
     unending = await tokens.create(NewToken(), act=ACT)
@@ -80,13 +78,13 @@ async def test_a_token_that_was_made_while_the_clock_was_ahead_does_not_live_for
     assert await tokens.authenticate(unending.secret) is not None
 
 
-async def test_a_token_is_taken_after_the_clock_was_set_back_by_a_few_hours(tokens: Tokens, clock: Clock):
+async def test_token_is_valid_after_the_clock_was_set_back_a_few_hours(tokens: Tokens, clock: Clock):
     issued = await tokens.create(NewToken(lifetime=DAY), act=ACT)
     clock.now -= 5 * HOUR
     assert await tokens.authenticate(issued.secret) is not None
 
 
-async def test_a_secret_is_its_tokens_holder(tokens: Tokens):
+async def test_secret_authenticates_as_its_token(tokens: Tokens):
     issued = await tokens.create(NewToken(user="alice", scopes=frozenset({"message"})), act=ACT)
     assert await tokens.authenticate(issued.secret) == Principal(
         name=f"token:{issued.token.id}",
@@ -97,7 +95,7 @@ async def test_a_secret_is_its_tokens_holder(tokens: Tokens):
     )
 
 
-async def test_what_is_bound_to_nobody_acts_for_the_gateway(tokens: Tokens):
+async def test_token_without_user_acts_for_the_gateway(tokens: Tokens):
     issued = await tokens.create(NewToken(), act=ACT)
     holder = await tokens.authenticate(issued.secret)
     assert holder
@@ -105,7 +103,7 @@ async def test_what_is_bound_to_nobody_acts_for_the_gateway(tokens: Tokens):
     assert holder.scopes == {"message", "read", "memory"}
 
 
-async def test_admin_is_every_scope(tokens: Tokens):
+async def test_admin_grants_every_scope(tokens: Tokens):
     issued = await tokens.create(NewToken(scopes=frozenset({"admin"})), act=ACT)
     holder = await tokens.authenticate(issued.secret)
     assert holder
@@ -113,7 +111,7 @@ async def test_admin_is_every_scope(tokens: Tokens):
     assert issued.token.scopes == {"admin"}
 
 
-async def test_of_a_secret_only_a_digest_is_kept(tokens: Tokens, database: Database):
+async def test_only_the_digest_of_a_secret_is_stored(tokens: Tokens, database: Database):
     secret = (await tokens.create(NewToken(user="alice", label="phone"), act=ACT)).secret
     assert re.fullmatch(r"torana_[A-Za-z0-9_-]{43}", secret)
     (row,) = await rows_of(database, tables.tokens)
@@ -125,24 +123,24 @@ async def test_of_a_secret_only_a_digest_is_kept(tokens: Tokens, database: Datab
     assert all(secret[7:] not in str(value) for value in kept)
 
 
-async def test_no_two_secrets_are_alike(tokens: Tokens):
+async def test_secrets_are_unique(tokens: Tokens):
     assert len({(await tokens.create(NewToken(), act=ACT)).secret for _ in range(20)}) == 20
 
 
 @pytest.mark.parametrize("change", DAMAGED)
-async def test_what_is_not_whole_is_nobodys(tokens: Tokens, change: Callable[[str], str]):
+async def test_damaged_secret_is_refused(tokens: Tokens, change: Callable[[str], str]):
     secret = (await tokens.create(NewToken(), act=ACT)).secret
     assert await tokens.authenticate(change(secret)) is None
 
 
-async def test_what_has_not_the_form_of_a_secret_never_reaches_the_database(tokens: Tokens, database: Database):
+async def test_malformed_secret_is_refused_without_a_query(tokens: Tokens, database: Database):
     database.close()
     assert await tokens.authenticate("torana_short") is None
     with pytest.raises(StoreUnavailable):
         await tokens.authenticate("torana_" + "x" * 43)
 
 
-async def test_it_expires_at_its_time_and_not_before(tokens: Tokens, clock: Clock):
+async def test_token_expires_at_its_time(tokens: Tokens, clock: Clock):
     issued = await tokens.create(NewToken(lifetime=30 * DAY), act=ACT)
     assert issued.token.expires_at == START + 30 * DAY
     clock.now = START + 30 * DAY - timedelta(microseconds=1)
@@ -152,7 +150,7 @@ async def test_it_expires_at_its_time_and_not_before(tokens: Tokens, clock: Cloc
     assert issued.token.status(clock.now) == "expired"
 
 
-async def test_a_revoked_one_is_taken_no_more_and_revoking_again_changes_nothing(
+async def test_revoked_token_is_refused_and_revoking_again_changes_nothing(
     tokens: Tokens, database: Database, clock: Clock
 ):
     issued = await tokens.create(NewToken(user="alice"), act=ACT)
@@ -165,7 +163,7 @@ async def test_a_revoked_one_is_taken_no_more_and_revoking_again_changes_nothing
     assert [action for action, _, _ in await entries(database)] == ["token.create", "token.revoke"]
 
 
-async def test_another_process_that_revokes_is_obeyed_at_once(
+async def test_revocation_by_another_process_applies_at_once(
     tokens: Tokens, open_database: Callable[[], Database], clock: Clock
 ):
     issued = await tokens.create(NewToken(), act=ACT)
@@ -174,25 +172,25 @@ async def test_another_process_that_revokes_is_obeyed_at_once(
     assert await tokens.authenticate(issued.secret) is None
 
 
-async def test_the_last_use_is_known_to_the_minute(tokens: Tokens, clock: Clock):
+async def test_last_use_is_recorded_to_the_minute(tokens: Tokens, clock: Clock):
     issued = await tokens.create(NewToken(), act=ACT)
-    uses: list[datetime | None] = [(await tokens.listed(limit=1, after=None)).items[0].used_at]
+    uses: list[datetime | None] = [(await tokens.list_tokens(limit=1, after=None)).items[0].used_at]
     for seconds in (10, 59, 60, 200):
         clock.now = START + timedelta(seconds=seconds)
         await tokens.authenticate(issued.secret)
-        uses.append((await tokens.listed(limit=1, after=None)).items[0].used_at)
+        uses.append((await tokens.list_tokens(limit=1, after=None)).items[0].used_at)
     first, second = START + timedelta(seconds=10), START + timedelta(seconds=200)
     assert uses == [None, first, first, first, second]
 
 
-async def test_who_is_refused_has_not_used_it(tokens: Tokens):
+async def test_refused_authentication_does_not_record_a_use(tokens: Tokens):
     issued = await tokens.create(NewToken(), act=ACT)
     await tokens.revoke(issued.token.id, act=ACT)
     await tokens.authenticate(issued.secret)
-    assert (await tokens.listed(limit=1, after=None)).items[0].used_at is None
+    assert (await tokens.list_tokens(limit=1, after=None)).items[0].used_at is None
 
 
-async def test_after_a_rotation_both_are_taken_until_the_overlap_is_over(tokens: Tokens, clock: Clock):
+async def test_both_tokens_are_valid_during_the_rotation_overlap(tokens: Tokens, clock: Clock):
     old = await tokens.create(NewToken(user="alice", label="phone", lifetime=30 * DAY), act=ACT)
     clock.now += 29 * DAY
     new = await tokens.rotate(old.token.id, overlap=HOUR, act=ACT)
@@ -206,7 +204,7 @@ async def test_after_a_rotation_both_are_taken_until_the_overlap_is_over(tokens:
     assert await tokens.authenticate(new.secret)
 
 
-async def test_without_an_overlap_the_old_one_ends_at_once(tokens: Tokens):
+async def test_rotation_without_overlap_ends_the_old_token_at_once(tokens: Tokens):
     old = await tokens.create(NewToken(), act=ACT)
     new = await tokens.rotate(old.token.id, overlap=timedelta(), act=ACT)
     assert await tokens.authenticate(old.secret) is None
@@ -214,7 +212,7 @@ async def test_without_an_overlap_the_old_one_ends_at_once(tokens: Tokens):
     assert new.token.expires_at is None
 
 
-async def test_an_overlap_prolongs_nothing(tokens: Tokens, clock: Clock):
+async def test_overlap_does_not_extend_the_old_token(tokens: Tokens, clock: Clock):
     old = await tokens.create(NewToken(lifetime=2 * HOUR), act=ACT)
     clock.now += HOUR
     await tokens.rotate(old.token.id, overlap=5 * DAY, act=ACT)
@@ -222,7 +220,7 @@ async def test_an_overlap_prolongs_nothing(tokens: Tokens, clock: Clock):
     assert await tokens.authenticate(old.secret) is None
 
 
-async def test_what_has_ended_is_not_rotated(tokens: Tokens, clock: Clock):
+async def test_ended_token_cannot_be_rotated(tokens: Tokens, clock: Clock):
     revoked = await tokens.create(NewToken(), act=ACT)
     await tokens.revoke(revoked.token.id, act=ACT)
     expired = await tokens.create(NewToken(lifetime=HOUR), act=ACT)
@@ -230,10 +228,10 @@ async def test_what_has_ended_is_not_rotated(tokens: Tokens, clock: Clock):
     for token, why in ((revoked, "revoked"), (expired, "expired")):
         with pytest.raises(TokenEnded, match=why):
             await tokens.rotate(token.token.id, overlap=HOUR, act=ACT)
-    assert len((await tokens.listed(limit=10, after=None)).items) == 2
+    assert len((await tokens.list_tokens(limit=10, after=None)).items) == 2
 
 
-async def test_what_was_rotated_is_not_rotated_again_but_its_successor_is(tokens: Tokens):
+async def test_rotated_token_cannot_be_rotated_again_but_its_successor_can(tokens: Tokens):
     first = await tokens.create(NewToken(lifetime=30 * DAY), act=ACT)
     second = await tokens.rotate(first.token.id, overlap=HOUR, act=ACT)
     with pytest.raises(TokenEnded, match=second.token.id):
@@ -242,7 +240,7 @@ async def test_what_was_rotated_is_not_rotated_again_but_its_successor_is(tokens
     assert third.token.expires_at == START + 30 * DAY
 
 
-async def test_all_of_a_chain_of_rotations_stand_under_the_id_of_its_first(tokens: Tokens):
+async def test_rotated_tokens_share_the_root_of_the_first(tokens: Tokens):
     issued = [await tokens.create(NewToken(), act=ACT)]
     for _ in range(3):
         issued.append(await tokens.rotate(issued[-1].token.id, overlap=HOUR, act=ACT))
@@ -272,7 +270,7 @@ async def test_every_change_is_in_the_audit_record(tokens: Tokens, database: Dat
 
 
 @pytest.mark.parametrize("name", ["no", "", "tok_' OR 1=1 --", "é" * 100])
-async def test_what_is_not_there_is_not_found(tokens: Tokens, name: str):
+async def test_unknown_token_is_not_found(tokens: Tokens, name: str):
     with pytest.raises(NotFound):
         await tokens.revoke(name, act=ACT)
     with pytest.raises(NotFound):
@@ -296,7 +294,7 @@ async def test_what_is_not_there_is_not_found(tokens: Tokens, name: str):
         (NewToken(lifetime=timedelta(days=3651)), "/expiresIn"),
     ],
 )
-async def test_what_cannot_be_is_not_made(tokens: Tokens, database: Database, new: NewToken, pointer: str):
+async def test_invalid_token_is_not_created(tokens: Tokens, database: Database, new: NewToken, pointer: str):
     with pytest.raises(InvalidField) as caught:
         await tokens.create(new, act=ACT)
     assert [fault.pointer for fault in caught.value.faults] == [pointer]
@@ -306,14 +304,14 @@ async def test_what_cannot_be_is_not_made(tokens: Tokens, database: Database, ne
 
 
 @pytest.mark.parametrize("overlap", [timedelta(seconds=-1), timedelta(days=366)])
-async def test_an_overlap_has_its_bounds(tokens: Tokens, overlap: timedelta):
+async def test_overlap_out_of_bounds_is_refused(tokens: Tokens, overlap: timedelta):
     issued = await tokens.create(NewToken(), act=ACT)
     with pytest.raises(InvalidField):
         await tokens.rotate(issued.token.id, overlap=overlap, act=ACT)
     assert await tokens.authenticate(issued.secret)
 
 
-async def test_users_are_told_apart_by_their_exact_code_points(tokens: Tokens):
+async def test_users_are_distinguished_by_exact_code_points(tokens: Tokens):
     alike = ["Jos\u00e9", "Jose\u0301", "jose", "ＪＯＳＥ", "👩‍👩‍👧", "../..", "'; DROP TABLE tokens; --"]
     holders = [
         await tokens.authenticate((await tokens.create(NewToken(user=user), act=ACT)).secret) for user in alike
@@ -323,7 +321,7 @@ async def test_users_are_told_apart_by_their_exact_code_points(tokens: Tokens):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])
-async def test_the_pages_are_the_whole_list_the_newest_first(tokens: Tokens, clock: Clock, limit: int):
+async def test_pages_cover_the_whole_list_newest_first(tokens: Tokens, clock: Clock, limit: int):
     made: list[str] = []
     for number in range(5):
         clock.now = START + timedelta(seconds=number // 2)  # some at the same moment
@@ -331,11 +329,11 @@ async def test_the_pages_are_the_whole_list_the_newest_first(tokens: Tokens, clo
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await tokens.listed(limit=limit, after=after)
+        page = await tokens.list_tokens(limit=limit, after=after)
         found += [token.id for token in page.items]
         after = page.next
         if after is None:
             break
     assert sorted(found) == sorted(made)
-    times = {token.id: token.created_at for token in (await tokens.listed(limit=9, after=None)).items}
+    times = {token.id: token.created_at for token in (await tokens.list_tokens(limit=9, after=None)).items}
     assert [times[token] for token in found] == sorted(times.values(), reverse=True)

@@ -1,4 +1,4 @@
-"""Schedules with a clock that only the test turns, over a database that outlives a gateway."""
+"""Schedules with a clock that only the test moves, over a database that survives restarts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from torana.agent.journal import Journal
 from torana.limits.budgets import Budgets
 from torana.messages import EVERYONE, GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
-from torana.store import turns as turn_rows
-from torana.store.database import Database
-from torana.store.schedules import Schedule
-from torana.store.tables import turns as turn_table
+from torana.store.engine.database import Database
+from torana.store.engine.tables import turns as turn_table
+from torana.store.rows import turns as turn_rows
+from torana.store.rows.schedules import Schedule
 from torana.turns import Queue, Turns
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 class Agent:
-    """Answers every turn with ``outcome``, when it may."""
+    """An agent that ends every turn with ``outcome`` once the gate is open."""
 
     def __init__(self) -> None:
         self.outcome: str | Exception = "done"
         self.gate = asyncio.Event()
         self.gate.set()
-        #: What it was asked, in order, and by whom.
+        #: The contents of its turns, in order.
         self.asked: list[str] = []
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
@@ -48,7 +48,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A gateway with schedules, for one life."""
+    """A gateway with schedules, from one start to the next."""
 
     database: Database
     turns: Turns
@@ -58,12 +58,12 @@ class World:
     woken: asyncio.Event
 
     async def make(self, text: str = "call Ana", **what: Any) -> Schedule:
-        """A schedule, by default of the gateway's, in Berlin."""
+        """Create a schedule; by default it belongs to the gateway and its zone is Berlin."""
         defaults: dict[str, Any] = {"owner": GATEWAY_OWNER, "timezone": "Europe/Berlin", "channel": "home"}
         return await self.schedules.make(NewSchedule(text=text, **(defaults | what)))
 
     async def settle(self) -> None:
-        """Look until nothing more is to be done at this time, and every turn has ended."""
+        """Run the ticker until nothing more is due at this time and every turn has ended."""
         while await self.ticker.look() == 0:
             await self.answered()
         await self.answered()
@@ -71,27 +71,27 @@ class World:
     async def answered(self) -> None:
         """Wait until every turn has ended."""
         for turn in self.turns.live:
-            await self.turns.ended(turn)
+            await self.turns.reader.wait_for_end(turn)
 
     async def fired(self) -> list[Turn]:
-        """The turns of schedules, the oldest first."""
+        """Return the turns of schedules, oldest first."""
         found = await self.database.run(partial(turn_rows.newest, owner=EVERYONE, state=None, limit=5_000))
         return [turn for turn in reversed(found) if turn.principal.startswith("schedule:")]
 
     async def count(self) -> int:
-        """How many turns there are, of anybody."""
+        """Return the number of turns of all owners."""
         return await self.database.run(
             lambda c: c.execute(sa.select(sa.func.count()).select_from(turn_table)).scalar_one()
         )
 
     async def get(self, schedule: Schedule) -> Schedule:
-        """A schedule as it stands."""
+        """Return the current state of a schedule."""
         return await self.schedules.get(EVERYONE, schedule.id)
 
 
 @pytest.fixture
 def hand() -> Clock:
-    """Monday the 2nd of March 2026, 9.30 UTC."""
+    """A clock at 9.30 UTC on Monday 2 March 2026."""
     return Clock()
 
 
@@ -99,7 +99,7 @@ def hand() -> Clock:
 async def boot(
     open_database: Callable[[], Database], open_turns: Callable[..., Turns], hand: Clock
 ) -> AsyncGenerator[Callable[..., Any]]:
-    """``await boot()``: a gateway over the test's database file, as after any restart."""
+    """``await boot()`` starts a gateway on the test's database file, as after a restart."""
     opened: list[World] = []
 
     async def start(
@@ -130,5 +130,5 @@ async def boot(
 
 @pytest.fixture
 async def world(boot: Callable[..., Any]) -> World:
-    """One such gateway."""
+    """A gateway that has started once."""
     return await boot()

@@ -1,4 +1,4 @@
-"""When rules are due, against a clock on the wall that is looked at every minute."""
+"""Due times of rules, compared with a wall clock that is checked every minute."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from torana.schedules.rules import next_due, normal, smallest_gap
 BERLIN, LORD_HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
 ZONES = (BERLIN, LORD_HOWE, ZoneInfo("America/St_Johns"), ZoneInfo("Asia/Kolkata"), ZoneInfo("UTC"))
 
-#: Days on which the clocks of these zones jump, in 2026, and days on which they do not.
+#: Days of 2026 on which the clocks of these zones jump, and a day on which they do not.
 JUMPS = [(2026, 3, 29), (2026, 10, 25), (2026, 4, 5), (2026, 10, 4), (2026, 3, 8), (2026, 11, 1), (2026, 6, 1)]
 
 
 def due_times(rule: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """All times behind a moment, each asked for from the one before."""
+    """Yield all due times after a moment, each computed from the one before."""
     while (due := next_due(rule, zone, after)) is not None:
         yield due
         after = due
 
 
 def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
-    """The next times as the clock there shows them, with its offset."""
+    """Return the next due times in local time, with offset."""
     there = ZoneInfo(zone)
     after = datetime.fromisoformat(start).replace(tzinfo=there)
     found = islice(due_times(rule, there, after), count)
@@ -40,12 +40,12 @@ def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("rule", "zone", "start", "due"),
     [
-        # A time that is skipped, in spring, and one that comes twice, in autumn.
+        # A time that is skipped in spring, and one that occurs twice in autumn.
         ("30 2 * * *", "Europe/Berlin", "2026-03-28 12:00", ["29 03:00 +0200", "30 02:30 +0200"]),
         ("30 2 * * *", "Europe/Berlin", "2026-10-24 12:00", ["25 02:30 +0200", "26 02:30 +0100"]),
-        # Two of them are skipped together, and the end of the jump is due itself: that is one time.
+        # Two times are skipped together, and the end of the jump is due itself: that is one due time.
         ("0,30 2-3 * * *", "Europe/Berlin", "2026-03-29 00:00", ["29 03:00 +0200", "29 03:30 +0200"]),
-        # What goes by the time that passes: no hour is lost, and none comes for free.
+        # Intervals follow elapsed time: no hour is lost and none is doubled.
         (
             "*/30 * * * *",
             "Europe/Berlin",
@@ -57,10 +57,10 @@ def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03 12:00", ["04 02:30 +1100", "05 02:15 +1100"]),
         ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04 12:00", ["05 01:45 +1100", "06 01:45 +1030"]),
         ("0 */3 * * *", "Australia/Lord_Howe", "2026-10-03 23:30", ["04 00:00 +1030", "04 03:00 +1100"]),
-        # A day of a month that has none in three of four years; the last one, whichever it is.
+        # A date that most years do not have, and the last day of a month.
         ("0 9 29 2 *", "Asia/Kolkata", "2026-01-01 00:00", ["29 09:00 +0530", "29 09:00 +0530"]),
         ("0 9 L * *", "UTC", "2026-01-30 00:00", ["31 09:00 +0000", "28 09:00 +0000"]),
-        # A day that a zone has left out: it is due as the next one begins.
+        # A date that the zone skipped: it is due at the start of the next day.
         (
             "0 12 * * *",
             "Pacific/Apia",
@@ -69,12 +69,12 @@ def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
         ),
     ],
 )
-def test_jumps_of_the_clock(rule: str, zone: str, start: str, due: list[str]) -> None:
+def test_due_times_follow_clock_jumps(rule: str, zone: str, start: str, due: list[str]) -> None:
     assert shown(rule, zone, start, len(due)) == due
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
-    """A field that names its values."""
+    """Return a strategy for a field that lists its values."""
     return st.lists(st.integers(low, high), min_size=1, max_size=3, unique=True).map(
         lambda values: ",".join(map(str, sorted(values)))
     )
@@ -91,18 +91,18 @@ RULES = st.tuples(MINUTES, HOURS, DAYS, st.just("*"), WEEKDAYS).map(" ".join)
 
 
 def minutes_of(rule: str, zone: ZoneInfo, start: datetime, hours: int) -> list[datetime]:
-    """Naively: every minute at which the wall's clock shows a time of the rule; by cron's rules for jumps."""
+    """Return every minute whose wall time matches the rule, with cron's treatment of clock jumps."""
     fixed = not any(field.startswith("*") for field in rule.split()[:2])
     found: list[datetime] = []
     seen: set[datetime] = set()
-    # A while before, for what was shown before the clock was set back.
+    # Start earlier, for times shown before the clock was set back.
     before = start - timedelta(hours=3)
     last = _wall(before - timedelta(minutes=1), zone)
     for minute in range((hours + 3) * 60):
         moment = before + timedelta(minutes=minute)
         wall = _wall(moment, zone)
         times = [wall]
-        if fixed and wall - last > timedelta(minutes=1):  # what was skipped is due now
+        if fixed and wall - last > timedelta(minutes=1):  # skipped times are due now
             times += [last + timedelta(minutes=n) for n in range(1, (wall - last) // timedelta(minutes=1))]
         due = any(_matches(rule, time) and not (fixed and time in seen) for time in times)
         seen |= set(times)
@@ -122,7 +122,7 @@ def _matches(rule: str, wall: datetime) -> bool:
 
 @given(rule=RULES, zone=st.sampled_from(ZONES), day=st.sampled_from(JUMPS), hour=st.integers(-30, 6))
 @settings(max_examples=150, deadline=None)
-def test_every_time_that_the_clock_shows_is_due_once(
+def test_each_matching_wall_time_is_due_once(
     rule: str, zone: ZoneInfo, day: tuple[int, int, int], hour: int
 ) -> None:
     start = datetime(*day, tzinfo=zone).astimezone(UTC) + timedelta(hours=hour)
@@ -138,7 +138,7 @@ def test_every_time_that_the_clock_shows_is_due_once(
     part=st.floats(0, 0.999),
 )
 @settings(max_examples=200, deadline=None)
-def test_asked_at_any_moment_between_two_times_it_gives_the_same_one(
+def test_next_due_is_the_same_between_two_due_times(
     rule: str, zone: ZoneInfo, start: datetime, part: float
 ) -> None:
     first, second = islice(due_times(rule, zone, start), 2)
@@ -149,7 +149,7 @@ def test_asked_at_any_moment_between_two_times_it_gives_the_same_one(
 
 @given(rule=RULES, start=STARTS)
 @settings(max_examples=200, deadline=None)
-def test_where_no_clock_jumps_it_is_as_cronsim_says(rule: str, start: datetime) -> None:
+def test_due_times_equal_cronsim_without_clock_jumps(rule: str, start: datetime) -> None:
     theirs = list(islice(CronSim(rule, start), 20))
     ours = islice(due_times(rule, ZoneInfo("UTC"), start.replace(tzinfo=UTC)), 20)
     assert [moment.replace(tzinfo=None) for moment in ours] == theirs
@@ -157,15 +157,15 @@ def test_where_no_clock_jumps_it_is_as_cronsim_says(rule: str, start: datetime) 
 
 @given(rule=st.tuples(numbers(0, 59), numbers(0, 23), DAYS, st.just("*"), WEEKDAYS).map(" ".join))
 @settings(max_examples=100, deadline=None)
-def test_where_clocks_jump_by_an_hour_fixed_times_are_as_cronsim_says(rule: str) -> None:
+def test_fixed_times_equal_cronsim_across_hour_jumps(rule: str) -> None:
     start = datetime(2026, 3, 1, tzinfo=BERLIN)
     theirs = [moment.astimezone(UTC) for moment in islice(CronSim(rule, start), 300)]
     ours = list(islice(due_times(rule, BERLIN, start), len(set(theirs))))
-    assert ours == sorted(set(theirs))  # cronsim tells a moment twice for which two times were skipped
+    assert ours == sorted(set(theirs))  # cronsim repeats a moment at which two skipped times are due
 
 
 @given(rule=RULES)
-def test_no_two_times_are_nearer_than_the_smallest_gap(rule: str) -> None:
+def test_due_times_are_at_least_the_smallest_gap_apart(rule: str) -> None:
     times = list(islice(CronSim(rule, datetime(2026, 1, 1)), 100))  # noqa: DTZ001 - no zone, no jumps
     assert min(later - earlier for earlier, later in pairwise(times)) >= smallest_gap(rule)
 
@@ -189,12 +189,12 @@ def test_no_two_times_are_nearer_than_the_smallest_gap(rule: str) -> None:
         "0 0 1 1 " + ",".join("1" * 60),
     ],
 )
-def test_what_is_no_rule_says_so(rule: str) -> None:
+def test_invalid_rule_is_refused(rule: str) -> None:
     with pytest.raises(ScheduleInvalid):
         normal(rule)
 
 
-def test_a_rule_is_kept_in_one_way_and_one_that_never_comes_is_not_due() -> None:
+def test_rule_is_normalized_and_an_impossible_rule_is_never_due() -> None:
     assert normal(" 0  9 * * mon-fri ") == "0 9 * * MON-FRI"
-    # A fifth Monday that is the first of a month: nobody can tell by the fields.
+    # A fifth Monday that is the first of a month cannot be excluded by the fields alone.
     assert next_due("0 0 */31 2 1#5", BERLIN, datetime(2026, 1, 1, tzinfo=UTC)) is None

@@ -1,4 +1,4 @@
-"""What is due is fired: once, in time or late, whatever the clock and the gateway do."""
+"""Schedules run once each, on time or late, whatever happens to the clock and the gateway."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from torana.limits.prices import Prices
 from torana.messages import GATEWAY_OWNER, Inbound
 from torana.schedules.ticker import AT_ONCE, FAILURES, OF_ONE
 from torana.sessions import Sessions
-from torana.store import schedules as rows
-from torana.store.tables import schedules, turns
+from torana.store.engine.tables import schedules, turns
+from torana.store.rows import schedules as rows
 from torana.turns import Queue, SessionChanges
 
 Boot = Callable[..., Awaitable[World]]
@@ -32,7 +32,7 @@ def limited(hand: Clock, *limits: str) -> Budgets:
     return Budgets(limits=Limits(overall=[parse_limit(text) for text in limits]), prices=Prices(), clock=hand)
 
 
-async def test_a_reminder_is_said_once_and_takes_no_model(world: World, hand: Clock) -> None:
+async def test_reminder_is_sent_once_without_a_model(world: World, hand: Clock) -> None:
     made = await world.make(at="tomorrow at 9", user="ana")
     await world.settle()
     assert await world.fired() == []
@@ -54,12 +54,12 @@ async def test_a_reminder_is_said_once_and_takes_no_model(world: World, hand: Cl
     assert (ended.state, ended.due_at, ended.turn_id) == ("ended", None, turn.id)
 
 
-async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: World, hand: Clock) -> None:
+async def test_reminder_is_part_of_the_history(world: World, hand: Clock) -> None:
     await world.make(at="in 10 minutes")
     hand.on(minutes=10)
     await world.settle()
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="done", channel="home")
-    turn = await world.turns.ended(await world.turns.accept(said))
+    turn = await world.turns.reader.wait_for_end(await world.turns.accept(said))
 
     window = await Sessions(database=world.database, history_messages=40).window(turn)
     assert [str(getattr(part, "content", "")) for message in window.messages for part in message.parts] == [
@@ -68,19 +68,19 @@ async def test_a_reminder_stands_in_the_history_that_the_model_is_shown(world: W
     ]
 
 
-async def test_a_task_is_a_message_to_the_agent(world: World, hand: Clock) -> None:
+async def test_task_is_sent_to_the_agent(world: World, hand: Clock) -> None:
     made = await world.make("how is the weather", kind="task", rule="every day at 10:00", token="tok_1")
     for day in (2, 3):
         hand.now = datetime(2026, 3, day, 9, 0, tzinfo=UTC)
         await world.settle()
 
-    assert world.agent.asked == ["how is the weather"]  # it was made at half past ten in Berlin
+    assert world.agent.asked == ["how is the weather"]  # it was created at half past ten in Berlin
     (turn,) = await world.fired()
     assert (turn.reply, turn.token) == ("done", "tok_1")
     assert (await world.get(made)).due_at == datetime(2026, 3, 4, 9, 0, tzinfo=UTC)
 
 
-async def test_a_word_to_the_gateway_is_none_from_a_schedule(world: World, hand: Clock) -> None:
+async def test_control_word_in_a_schedule_goes_to_the_agent(world: World, hand: Clock) -> None:
     made = await world.make("stop", kind="task", at="in 10 minutes")
     await world.database.run(lambda c: c.exec_driver_sql("UPDATE schedules SET text = '/stop'").rowcount)
     hand.on(minutes=10)
@@ -89,12 +89,10 @@ async def test_a_word_to_the_gateway_is_none_from_a_schedule(world: World, hand:
     assert (await world.get(made)).state == "ended"
 
 
-async def test_through_spring_and_autumn_each_time_of_the_clock_is_fired_once(
-    world: World, hand: Clock
-) -> None:
+async def test_schedules_run_once_per_wall_time_across_clock_jumps(world: World, hand: Clock) -> None:
     await world.make("half past two", rule="30 2 * * *")
     await world.make("every half hour", rule="*/30 * * * *", channel="other")
-    for month, day in ((3, 28), (10, 24)):  # the clock jumps on the day after
+    for month, day in ((3, 28), (10, 24)):  # the clock jumps on the following day
         hand.now = datetime(2026, month, day, 12, 0, tzinfo=UTC)
         await world.settle()
         before = Counter(turn.channel for turn in await world.fired())
@@ -105,7 +103,7 @@ async def test_through_spring_and_autumn_each_time_of_the_clock_is_fired_once(
         assert count == {"home": 2, "other": 96}
 
 
-async def test_over_a_long_time_down_it_runs_once_or_not_at_all(boot: Boot, hand: Clock) -> None:
+async def test_missed_runs_happen_once_or_are_skipped_after_a_long_downtime(boot: Boot, hand: Clock) -> None:
     first = await boot()
     once = await first.make("once", at="2026-03-03 09:00", channel="once")
     again = await first.make("again", rule="every day at 9", channel="again")
@@ -137,7 +135,7 @@ async def test_over_a_long_time_down_it_runs_once_or_not_at_all(boot: Boot, hand
     }
 
 
-async def test_a_short_time_down_misses_nothing(boot: Boot, hand: Clock) -> None:
+async def test_short_downtime_misses_no_run(boot: Boot, hand: Clock) -> None:
     await (await boot()).make("skip", rule="every day at 11:00", missed="skip")
     hand.now = datetime(2026, 3, 2, 10, 4, tzinfo=UTC)
     second = await boot()
@@ -145,7 +143,7 @@ async def test_a_short_time_down_misses_nothing(boot: Boot, hand: Clock) -> None
     assert [turn.reply for turn in await second.fired()] == ["Reminder: skip"]
 
 
-async def test_a_machine_that_slept_misses_what_it_slept_through(world: World, hand: Clock) -> None:
+async def test_machine_that_slept_skips_missed_runs(world: World, hand: Clock) -> None:
     skipped = await world.make("skip", rule="every day at 11:00", missed="skip")
     await world.settle()
     hand.now = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -154,24 +152,24 @@ async def test_a_machine_that_slept_misses_what_it_slept_through(world: World, h
     assert (await world.get(skipped)).due_at == datetime(2026, 3, 3, 10, 0, tzinfo=UTC)
 
 
-async def test_a_clock_that_is_set_back_fires_nothing_twice(world: World, hand: Clock) -> None:
+async def test_clock_set_back_runs_nothing_twice(world: World, hand: Clock) -> None:
     await world.make(rule="every hour")
     for hours in (1, -0.5, 0.25, 0.25, -3, 2, 1, 1):
         hand.on(hours=hours)
         await world.settle()
-    # Half past ten to half past eleven, and once more up to 11:30 behind both ways back.
+    # The clock runs from 10:30 to 11:30, and twice back and forward to 11:30 again.
     assert [turn.created_at.hour for turn in await world.fired()] == [10, 11]
 
 
-async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: World, hand: Clock) -> None:
+async def test_schedule_recovers_after_the_clock_was_years_ahead(world: World, hand: Clock) -> None:
     made = await world.make(rule="every day at 12:00")
     right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
     await world.settle()
-    assert len(await world.fired()) == 1  # for all that was due by that clock
+    assert len(await world.fired()) == 1  # one run for all that was due by that clock
     hand.now = right
     await world.settle()
 
-    # The 2nd of March was dealt with by the wrong clock; the 3rd is next.
+    # The wrong clock already covered the 2nd of March; the 3rd is next.
     assert (await world.get(made)).due_at == datetime(2026, 3, 3, 11, 0, tzinfo=UTC)
     for day in (2, 3, 4):
         hand.now = datetime(2026, 3, day, 11, 0, tzinfo=UTC)
@@ -179,7 +177,7 @@ async def test_a_clock_that_was_years_ahead_comes_back_to_what_is_next(world: Wo
     assert len(await world.fired()) == 3
 
 
-async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(world: World, hand: Clock) -> None:
+async def test_schedule_that_ran_repeatedly_under_a_fast_clock_recovers(world: World, hand: Clock) -> None:
     made = await world.make(rule="every day at 12:00")
     right = hand.now
     for day in (1, 2, 3):
@@ -189,7 +187,7 @@ async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(wor
     hand.now = right
     await world.settle()
 
-    # Of these it is not known any more that the first was dealt with.
+    # After several runs, the gateway no longer knows that the first was covered.
     assert (await world.get(made)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
     for day in (2, 3):
         hand.now = datetime(2026, 3, day, 11, 0, tzinfo=UTC)
@@ -198,7 +196,7 @@ async def test_what_was_fired_again_while_the_clock_was_ahead_comes_back_too(wor
     assert len(await world.fired()) == 5
 
 
-async def test_what_was_resumed_while_the_clock_was_ahead_comes_back_too(world: World, hand: Clock) -> None:
+async def test_schedule_resumed_under_a_fast_clock_recovers(world: World, hand: Clock) -> None:
     made = await world.make(rule="every day at 12:00")
     await world.schedules.pause(GATEWAY_OWNER, made.id)
     await world.settle()
@@ -211,14 +209,14 @@ async def test_what_was_resumed_while_the_clock_was_ahead_comes_back_too(world: 
     assert (await world.get(made)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
 
 
-async def test_a_schedule_that_is_rightly_due_in_months_is_left_as_it_is(boot: Boot, hand: Clock) -> None:
+async def test_schedule_that_is_due_in_months_is_unchanged(boot: Boot, hand: Clock) -> None:
     made = await (await boot()).make(rule="every year on 24 December at 9")
     second = await boot()
     await second.settle()
     assert await second.get(made) == made
 
 
-async def test_it_comes_back_also_when_the_database_could_not_be_written_just_then(
+async def test_schedule_recovers_after_a_failed_write(
     world: World, hand: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await world.make(rule="every day at 12:00")
@@ -239,7 +237,7 @@ async def test_it_comes_back_also_when_the_database_could_not_be_written_just_th
     assert (await world.get(made)).due_at == datetime(2026, 3, 3, 11, 0, tzinfo=UTC)
 
 
-async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boot: Boot, hand: Clock) -> None:
+async def test_schedule_created_under_a_fast_clock_recovers_or_warns(boot: Boot, hand: Clock) -> None:
     right, hand.now = hand.now, datetime(2034, 1, 1, tzinfo=UTC)
     first = await boot()
     ruled = await first.make(rule="every day at 12:00")
@@ -251,14 +249,14 @@ async def test_what_was_made_while_the_clock_was_ahead_comes_back_or_says_so(boo
     assert (await second.get(ruled)).due_at == datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
     wrong = await second.get(once)
     assert (wrong.state, wrong.due_at) == ("active", once.due_at)
-    assert wrong.reason == "made while the machine's clock was ahead; its time may be wrong"
+    assert wrong.reason == "created while the machine's clock was ahead; its time may be wrong"
     later = await second.make(at="in 20 minutes")
     hand.on(days=1)
     await second.settle()
     assert Counter(turn.principal for turn in await second.fired()) == {ruled.principal: 1, later.principal: 1}
 
 
-async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: Boot, hand: Clock) -> None:
+async def test_task_refused_under_a_fast_clock_is_retried(boot: Boot, hand: Clock) -> None:
     first = await boot(queue=Queue(overall=0))
     tasks = [
         await first.make("once", kind="task", at="in 10 minutes"),
@@ -276,9 +274,7 @@ async def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(boot: B
     assert sorted(turn.content for turn in await second.fired()) == ["again", "once"]
 
 
-async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_up(
-    boot: Boot, hand: Clock
-) -> None:
+async def test_task_over_budget_is_retried_until_the_next_due_time(boot: Boot, hand: Clock) -> None:
     world = await boot(budgets=limited(hand, "1 messages/day"))
     made = await world.make("work", kind="task", rule="every hour")
     hand.now = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
@@ -288,24 +284,24 @@ async def test_what_a_budget_refuses_is_tried_again_and_at_the_next_time_given_u
 
     waiting = await world.get(made)
     assert (waiting.tries, waiting.try_at) == (1, datetime(2026, 3, 2, 11, 1, tzinfo=UTC))
-    assert (waiting.reason or "").startswith("not fired yet: The limit is 1 message")
+    assert (waiting.reason or "").startswith("delayed: The limit is 1 message")
     looks = 0
     while (await world.get(made)).tries:
         hand.now = (await world.get(made)).try_at or hand.now
         await world.settle()
         looks += 1
-    assert looks == 6  # after 1, 2, 4, 8 and 15 minutes, and the next time comes before the one after
+    assert looks == 6  # after 1, 2, 4, 8 and 15 minutes; the next due time comes before the retry after that
     missed = await world.get(made)
     assert missed.due_at == datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
     assert (missed.reason or "").startswith(
-        "missed what was due on Monday, 2 March 2026 at 12:00 (Europe/Berlin)"
+        "missed the run that was due on Monday, 2 March 2026 at 12:00 (Europe/Berlin)"
     )
     hand.now = datetime(2026, 3, 3, 0, 0, tzinfo=UTC)
     await world.settle()
     assert (len(await world.fired()), (await world.get(made)).reason) == (2, None)
 
 
-async def test_a_task_that_is_due_once_is_given_up_after_a_day(boot: Boot, hand: Clock) -> None:
+async def test_one_off_task_is_abandoned_after_a_day_of_refusals(boot: Boot, hand: Clock) -> None:
     world = await boot(queue=Queue(overall=0))
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
@@ -320,7 +316,7 @@ async def test_a_task_that_is_due_once_is_given_up_after_a_day(boot: Boot, hand:
     assert await world.count() == 0
 
 
-async def test_reminders_cost_nothing_and_are_refused_by_no_budget(boot: Boot, hand: Clock) -> None:
+async def test_reminders_ignore_budgets(boot: Boot, hand: Clock) -> None:
     world = await boot(budgets=limited(hand, "1 messages/day", "1 turns"))
     for number in range(3):
         await world.make(f"{number}", at="in 10 minutes")
@@ -329,7 +325,7 @@ async def test_reminders_cost_nothing_and_are_refused_by_no_budget(boot: Boot, h
     assert [turn.reply for turn in await world.fired()] == [f"Reminder: {number}" for number in range(3)]
 
 
-async def test_a_busy_session_queues_a_task_and_reminders_are_said_meanwhile(world: World, hand: Clock) -> None:
+async def test_busy_session_queues_tasks_and_sends_reminders(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="long work", channel="home")
     running = await world.turns.accept(said)
@@ -342,18 +338,18 @@ async def test_a_busy_session_queues_a_task_and_reminders_are_said_meanwhile(wor
     assert states == {"task": "queued", "A reminder is due: tea": "completed"}
     world.agent.gate.set()
     await world.answered()
-    assert (await world.turns.get(GATEWAY_OWNER, running.id)).state == "completed"
+    assert (await world.turns.reader.get(GATEWAY_OWNER, running.id)).state == "completed"
     assert world.agent.asked == ["long work", "task"]
 
 
-async def test_a_firing_without_an_answer_holds_up_the_next_of_its_schedule(world: World, hand: Clock) -> None:
+async def test_unanswered_task_delays_the_next_run_of_its_schedule(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     made = await world.make("slow", kind="task", rule="every 5 minutes")
     for _ in range(12):
         hand.on(minutes=5)
         await world.ticker.look()
     assert len(await world.fired()) == 1
-    assert "its last firing has no answer yet" in ((await world.get(made)).reason or "")
+    assert "its last task is not answered yet" in ((await world.get(made)).reason or "")
     world.agent.gate.set()
     await world.answered()
     hand.on(minutes=5)
@@ -361,7 +357,7 @@ async def test_a_firing_without_an_answer_holds_up_the_next_of_its_schedule(worl
     assert len(await world.fired()) == 2
 
 
-async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: World, hand: Clock) -> None:
+async def test_repeatedly_failing_schedule_is_paused_and_can_be_resumed(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", rule="every hour")
     world.agent.outcome = ModelFailed("no such model")
     for _ in range(FAILURES + 3):
@@ -370,7 +366,7 @@ async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: Wo
 
     paused = await world.get(made)
     assert (len(await world.fired()), paused.state) == (FAILURES, "paused")
-    assert paused.reason == "paused: it failed 10 times in a row, the last time because: no such model"
+    assert paused.reason == "paused: it failed 10 times in a row; the last reason: no such model"
     world.agent.outcome = "done"
     resumed = await world.schedules.resume(GATEWAY_OWNER, made.id)
     assert (resumed.state, resumed.reason) == ("active", None)
@@ -381,10 +377,10 @@ async def test_what_fails_again_and_again_is_paused_and_can_be_resumed(world: Wo
     assert (len(await world.fired()), (await world.get(made)).failures) == (FAILURES + 2, 0)
 
 
-async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: World, hand: Clock) -> None:
+async def test_schedule_that_cannot_run_is_paused_without_delaying_others(world: World, hand: Clock) -> None:
     odd = await world.make("first", kind="task", at="in 10 minutes")
     await world.make("second", kind="task", at="in 20 minutes")
-    # As after a backup was brought to a machine that does not know the zone.
+    # As after a backup was restored on a machine that does not know the zone.
     nowhere = sa.update(schedules).where(schedules.c.id == odd.id).values(timezone="Nowhere/Gone")
     await world.database.run(lambda connection: connection.execute(nowhere))
     hand.on(hours=1)
@@ -395,7 +391,7 @@ async def test_one_that_cannot_be_fired_is_paused_and_holds_up_no_other(world: W
     assert (paused.state, "ZoneInfoNotFoundError" in (paused.reason or "")) == ("paused", True)
 
 
-async def test_one_good_answer_makes_up_for_failures(world: World, hand: Clock) -> None:
+async def test_success_resets_the_failure_count(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", rule="every hour")
     for number in range(FAILURES * 2):
         world.agent.outcome = "done" if number == FAILURES - 2 else ModelFailed("no")
@@ -405,7 +401,7 @@ async def test_one_good_answer_makes_up_for_failures(world: World, hand: Clock) 
     assert len(await world.fired()) == 2 * FAILURES - 1
 
 
-async def test_a_user_has_so_many_firings_a_day(boot: Boot, hand: Clock) -> None:
+async def test_runs_of_a_user_are_limited_per_day(boot: Boot, hand: Clock) -> None:
     world = await boot(firings_per_day=3)
     made = await world.make("ana's", rule="every hour", user="ana")
     await world.make("ben's", rule="every hour", user="ben", channel="b")
@@ -419,7 +415,7 @@ async def test_a_user_has_so_many_firings_a_day(boot: Boot, hand: Clock) -> None
     assert Counter(turn.user for turn in await world.fired()) == {"ana": 4, "ben": 4}
 
 
-async def test_with_the_session_its_schedules_go(world: World, hand: Clock) -> None:
+async def test_deleting_a_session_deletes_its_schedules(world: World, hand: Clock) -> None:
     here = await world.make(rule="every hour")
     there = await world.make(rule="every hour", channel="there")
     hand.on(hours=1)
@@ -437,7 +433,7 @@ async def test_with_the_session_its_schedules_go(world: World, hand: Clock) -> N
     assert (await world.get(there)).state == "active"
 
 
-async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World, hand: Clock) -> None:
+async def test_schedule_removed_at_the_last_moment_does_not_run(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
     found = await world.database.run(partial(rows.due_tasks, now=hand.now, at_once=5, of_one=5))
@@ -446,15 +442,15 @@ async def test_one_that_is_removed_at_the_last_moment_is_not_fired(world: World,
     await world.schedules.remove(GATEWAY_OWNER, made.id)
     await look
     await world.answered()
-    # Whoever came first: a turn and no schedule, or neither.
+    # Depending on the order there is a turn and no schedule, or neither.
     assert await world.count() == len(world.agent.asked) <= 1
 
 
-async def test_two_tickers_fire_each_due_time_once(boot: Boot, hand: Clock) -> None:
+async def test_two_tickers_run_each_due_time_once(boot: Boot, hand: Clock) -> None:
     worlds = [await boot(), await boot()]
     for number in range(20):
         kind = "task" if number % 2 else "remind"
-        # Each in a session of its own: what waits in one is run by the gateway that ran what was before it.
+        # Each in its own session: queued turns of a session run in the gateway that ran the turn before them.
         await worlds[0].make(f"{number}", at="in 10 minutes", kind=kind, channel=f"c{number}")
     hand.on(minutes=10)
     for _ in range(5):
@@ -465,7 +461,7 @@ async def test_two_tickers_fire_each_due_time_once(boot: Boot, hand: Clock) -> N
     assert (len(fired), set(fired.values())) == (20, {1})
 
 
-async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: World, hand: Clock) -> None:
+async def test_thousand_due_schedules_all_run_without_delaying_users(world: World, hand: Clock) -> None:
 
     async def make(number: int) -> None:
         kind, user = "task" if number % 5 else "remind", f"user-{number % 40}"
@@ -476,7 +472,7 @@ async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: W
     world.agent.gate.clear()
     while await world.ticker.look() == 0:
         pass
-    # All reminders are said, so many tasks run, and the others have not even been accepted.
+    # All reminders are sent, the maximum of tasks runs, and the other tasks have not been accepted.
     fired = await world.fired()
     assert Counter(turn.state for turn in fired) == {"completed": 200, "running": AT_ONCE}
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="a person", channel="person")
@@ -485,7 +481,7 @@ async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: W
         await world.database.run(lambda _: None)
     world.agent.gate.set()
     await world.answered()
-    assert (await world.turns.get(GATEWAY_OWNER, person.id)).state == "completed"
+    assert (await world.turns.reader.get(GATEWAY_OWNER, person.id)).state == "completed"
     await world.settle()
 
     fired = await world.fired()
@@ -493,17 +489,17 @@ async def test_a_thousand_at_once_are_all_fired_and_people_pass_them_by(world: W
     assert len({turn.channel for turn in fired}) == 1_000
 
 
-async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, hand: Clock) -> None:
+async def test_waiting_session_does_not_delay_other_tasks(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     said = Inbound(owner=GATEWAY_OWNER, principal="local", content="delete it", channel="home", user="ana")
     asking = await world.turns.accept(said)
-    for number in range(AT_ONCE * 2):  # of many users, in one room
+    for number in range(AT_ONCE * 2):  # of many users, in one shared session
         await world.make(f"{number}", kind="task", at="in 10 minutes", user=f"user-{number}")
     hand.on(minutes=10)
     while await world.ticker.look() == 0:
         pass
     before = Counter(turn.state for turn in await world.fired())
-    assert before == {"queued": AT_ONCE}  # they come when the room's turn has ended, which is soon
+    assert before == {"queued": AT_ONCE}  # they run as soon as the session's turn ends
     await world.make("ben's", kind="task", at="in 10 minutes", user="ben", channel="b")
     hand.on(minutes=10)
 
@@ -514,12 +510,10 @@ async def test_a_conversation_that_waits_holds_up_no_other_tasks(world: World, h
     assert {turn.content: turn.state for turn in await world.fired()}["ben's"] == "running"
     assert Counter(turn.channel for turn in await world.fired()) == {"home": AT_ONCE, "b": 1}
     behind = await world.schedules.of_speaker(GATEWAY_OWNER, "user-19", "home")
-    assert [schedule.reason for schedule in behind] == [
-        "not fired yet: a question in its conversation has no answer yet"
-    ]
+    assert [schedule.reason for schedule in behind] == ["delayed: an approval in its session is still open"]
 
 
-async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Clock) -> None:
+async def test_slow_tasks_of_a_user_do_not_delay_other_users(world: World, hand: Clock) -> None:
     world.agent.gate.clear()
     for number in range(AT_ONCE * 2):
         await world.make(f"{number}", kind="task", at="in 10 minutes", user="ana", channel=f"c{number}")
@@ -535,7 +529,7 @@ async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Clo
 
     await world.make("cleo's", kind="task", at="in 10 minutes", user="cleo", channel="c")
     hand.on(minutes=10)
-    # As when one has ended: whoever has fewest of them comes first, however long others' are due.
+    # As when one turn has ended: the user with the fewest running tasks comes first.
     done = sa.update(turns).where(turns.c.content == "0").values(state="completed")
     await world.database.run(lambda connection: connection.execute(done))
     await world.ticker.look()
@@ -550,8 +544,8 @@ async def test_one_users_slow_tasks_hold_up_nobody_elses(world: World, hand: Clo
     }
 
 
-async def test_it_looks_by_itself_when_something_is_due_or_has_changed(world: World) -> None:
-    """With the clock as it is: nobody calls ``look``."""
+async def test_ticker_runs_when_a_schedule_changes(world: World) -> None:
+    """The ticker runs on its own clock; the test does not call ``look``."""
     world.ticker.start()
     await asyncio.sleep(0)
     made = await world.make(at="in 10 minutes")
@@ -560,22 +554,22 @@ async def test_it_looks_by_itself_when_something_is_due_or_has_changed(world: Wo
     )
     world.woken.set()
     async with asyncio.timeout(10):
-        while True:  # each look is a transaction, and the ticker's come between them
+        while True:  # each look is a transaction, and the ticker's transactions run in between
             if (await world.get(made)).state == "ended":
                 break
     assert len(await world.fired()) == 1
 
 
-async def test_it_can_be_stopped_at_the_moment_it_is_woken(world: World) -> None:
+async def test_ticker_can_be_stopped_while_it_wakes(world: World) -> None:
     world.ticker.start()
-    for _ in range(20):  # until it has looked, and waits
+    for _ in range(20):  # until the ticker has looked and waits
         await world.database.run(lambda _: None)
     world.woken.set()
     async with asyncio.timeout(10):
         await world.ticker.stop()
 
 
-async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Clock) -> None:
+async def test_ended_schedule_is_deleted_after_a_month(world: World, hand: Clock) -> None:
     made = await world.make(at="in 10 minutes")
     hand.on(minutes=10)
     await world.settle()
@@ -589,6 +583,6 @@ async def test_what_ended_is_forgotten_after_a_month(world: World, hand: Clock) 
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "Australia/Lord_Howe"])
-async def test_other_zones_have_their_own_clocks(world: World, hand: Clock, zone: str) -> None:
+async def test_schedule_uses_its_own_timezone(world: World, hand: Clock, zone: str) -> None:
     made = await world.make(rule="every day at 9", timezone=zone)
     assert made.due_at == datetime(2026, 3, 3, 9, 0, tzinfo=ZoneInfo(zone)).astimezone(UTC)

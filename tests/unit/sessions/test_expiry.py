@@ -1,4 +1,4 @@
-"""Sessions in which nothing was said for long."""
+"""Idle sessions expire."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.standins.clock import Clock
 from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
 from torana.sessions.expiry import Expiry
-from torana.store.database import Database
-from torana.store.tables import deliveries, sessions, tombstones
-from torana.store.tables import turns as turn_rows
+from torana.store.engine.database import Database
+from torana.store.engine.tables import deliveries, sessions, tombstones
+from torana.store.engine.tables import turns as turn_rows
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -55,7 +55,7 @@ async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
     moving.now += timedelta(days=29)
     await say(turns, channel="used")
     moving.now += timedelta(days=1)
-    expiry = expiry_of(database, moving, turns.forget)
+    expiry = expiry_of(database, moving, turns.reader.forget)
     assert await expiry.sweep() == 0  # not longer than thirty days yet
 
     moving.now += timedelta(seconds=1)
@@ -64,50 +64,50 @@ async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
     assert await channels(database) == ["used"]
     for turn in (old, hers):
         with pytest.raises(Erased):
-            await turns.get(turn.owner, turn.id)
+            await turns.reader.get(turn.owner, turn.id)
     assert await expiry.sweep() == 0
 
 
-async def test_a_session_with_a_turn_that_has_not_ended_does_not_expire(
+async def test_session_with_an_unfinished_turn_does_not_expire(
     open_turns: Callable[..., Turns], message: Callable[..., Inbound], database: Database, moving: Clock
 ) -> None:
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel([gate, "late"]), clock=moving)
     running = await turns.accept(message())
     moving.now += timedelta(days=100)
-    expiry = expiry_of(database, moving, turns.forget)
+    expiry = expiry_of(database, moving, turns.reader.forget)
     assert await expiry.sweep() == 0
     gate.set()
-    assert (await turns.ended(running)).reply == "late"
-    assert await expiry.sweep() == 0  # what was answered just now was said just now
+    assert (await turns.reader.wait_for_end(running)).reply == "late"
+    assert await expiry.sweep() == 0  # the reply that just came counts as activity
     moving.now += timedelta(days=31)
     assert await expiry.sweep() == 1
 
 
-async def test_an_old_turn_that_is_run_again_makes_its_session_new(
+async def test_retried_turn_renews_its_session(
     open_turns: Callable[..., Turns], say: Say, database: Database, moving: Clock
 ) -> None:
     turns = open_turns(ScriptedModel([ModelFailed("no")], "yes"), clock=moving)
     failed = await say(turns)
     moving.now += timedelta(days=31)
-    again = await turns.ended(await turns.retry(failed.owner, failed.id))
+    again = await turns.reader.wait_for_end(await turns.retry(failed.owner, failed.id))
     assert again.state == "completed"
-    assert await expiry_of(database, moving, turns.forget).sweep() == 0
+    assert await expiry_of(database, moving, turns.reader.forget).sweep() == 0
 
 
 @pytest.mark.parametrize(("state", "gone"), [("pending", 0), ("sent", 1)])
-async def test_a_session_of_which_something_is_still_to_be_delivered_does_not_expire(
+async def test_session_with_a_pending_delivery_does_not_expire(
     turns: Turns, message: Callable[..., Inbound], database: Database, moving: Clock, state: str, gone: int
 ) -> None:
     heard = replace(message(), account="home", place="{}")
-    await turns.ended(await turns.accept(heard))
+    await turns.reader.wait_for_end(await turns.accept(heard))
     moving.now += timedelta(days=31)
     change = sa.update(deliveries).values(state=state)
     await database.run(lambda connection: connection.execute(change))
-    assert await expiry_of(database, moving, turns.forget).sweep() == gone
+    assert await expiry_of(database, moving, turns.reader.forget).sweep() == gone
 
 
-async def test_a_session_that_is_used_between_the_look_and_the_deletion_stays(
+async def test_session_used_between_read_and_deletion_stays(
     turns: Turns, say: Say, path: Path, moving: Clock
 ) -> None:
     for channel in "ab":
@@ -115,7 +115,7 @@ async def test_a_session_that_is_used_between_the_look_and_the_deletion_stays(
     moving.now += timedelta(days=31)
 
     class Late(Database):
-        """Lets a message in as soon as the idle sessions were looked up."""
+        """Accepts a message immediately after the idle sessions were read."""
 
         looks = 0
 
@@ -127,12 +127,12 @@ async def test_a_session_that_is_used_between_the_look_and_the_deletion_stays(
             return found
 
     database = Late(path=path)
-    assert await expiry_of(database, moving, turns.forget).sweep() == 1
+    assert await expiry_of(database, moving, turns.reader.forget).sweep() == 1
     assert await channels(database) == ["a"]
     database.close()
 
 
-async def test_many_are_deleted_in_small_transactions(path: Path, moving: Clock) -> None:
+async def test_expired_sessions_are_deleted_in_small_transactions(path: Path, moving: Clock) -> None:
     class Counting(Database):
         runs = 0
 
@@ -146,7 +146,7 @@ async def test_many_are_deleted_in_small_transactions(path: Path, moving: Clock)
     moving.now += timedelta(days=31)
     forgotten: list[str] = []
     assert await expiry_of(database, moving, forgotten.extend).sweep() == 25
-    assert database.runs == 1 + 3 + 1  # a look, three times ten at most, and a look that finds nothing
+    assert database.runs == 1 + 3 + 1  # one read, three batches of at most ten, and one read that finds nothing
     assert len(set(forgotten)) == 25
     left = await database.run(lambda c: c.execute(sa.select(sa.func.count()).select_from(tombstones)).scalar())
     assert left == 25
@@ -174,7 +174,7 @@ def fill(connection: sa.Connection, number: int) -> None:
     connection.execute(sa.insert(turn_rows), rows)
 
 
-async def test_it_looks_at_its_start_and_every_hour_also_after_a_failure(
+async def test_expiry_runs_at_start_and_hourly_also_after_failures(
     turns: Turns, say: Say, database: Database, path: Path, moving: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
@@ -190,13 +190,17 @@ async def test_it_looks_at_its_start_and_every_hour_also_after_a_failure(
     closed = Database(path=path)
     closed.close()
     moving.now += timedelta(days=31)
-    broken = Expiry(database=closed, after=timedelta(days=30), forget=turns.forget, clock=moving, pause=pause)
-    expiry = Expiry(database=database, after=timedelta(days=30), forget=turns.forget, clock=moving, pause=pause)
+    broken = Expiry(
+        database=closed, after=timedelta(days=30), forget=turns.reader.forget, clock=moving, pause=pause
+    )
+    expiry = Expiry(
+        database=database, after=timedelta(days=30), forget=turns.reader.forget, clock=moving, pause=pause
+    )
     with caplog.at_level(logging.WARNING, "torana.sessions.expiry"):
         broken.start()
         await reached.wait()
     await broken.stop()
-    assert [record.message for record in caplog.records] == ["idle sessions could not be deleted"]
+    assert [record.message for record in caplog.records] == ["idle_sessions_not_deleted"]
 
     reached.clear()
     expiry.start()
@@ -212,7 +216,7 @@ async def test_it_looks_at_its_start_and_every_hour_also_after_a_failure(
     await expiry.stop()
 
 
-async def test_a_bug_ends_neither_the_looking_nor_the_gateways_stop(
+async def test_unexpected_error_stops_neither_expiry_nor_shutdown(
     turns: Turns, say: Say, database: Database, moving: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
@@ -231,9 +235,9 @@ async def test_a_bug_ends_neither_the_looking_nor_the_gateways_stop(
     await reached.wait()
     await expiry.stop()
     [record] = [record for record in caplog.records if record.name == "torana.sessions.expiry"]
-    assert (record.levelname, record.message) == ("ERROR", "idle sessions could not be deleted")
+    assert (record.levelname, record.message) == ("ERROR", "idle_sessions_not_deleted")
     assert "a bug" in caplog.text
 
 
-async def test_one_that_was_never_started_can_be_stopped(database: Database, moving: Clock) -> None:
+async def test_expiry_that_was_not_started_can_be_stopped(database: Database, moving: Clock) -> None:
     await expiry_of(database, moving, lambda _: None).stop()

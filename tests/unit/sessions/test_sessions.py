@@ -1,4 +1,4 @@
-"""What the model is shown of a session, and what was said earlier."""
+"""The history window of a session, and its earlier messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from sqlalchemy.engine import Connection
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.messages import Inbound, Turn, new_id
-from torana.sessions import Said, Sessions, Window, history
-from torana.store import turns as rows
-from torana.store.database import Database
-from torana.store.turns import Ending, NewTurn
+from torana.sessions import HistoryWindow, Said, Sessions, history
+from torana.store.engine.database import Database
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending, NewTurn
 from torana.turns import Turns
 
 Say = Callable[..., Awaitable[Turn]]
@@ -64,7 +64,7 @@ def turns(open_turns: Callable[..., Turns]) -> Turns:
 def window(
     database: Database, message: Callable[..., Inbound], turns: Turns
 ) -> Callable[..., Awaitable[list[str]]]:
-    """``await window(10)``: the texts of the newest messages that the model would be shown next."""
+    """``await window(10)`` returns the texts of the messages that the model would see next."""
 
     async def look(limit: int) -> list[str]:
         upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
@@ -76,7 +76,7 @@ def window(
 
 
 def take_and_drop(connection: Connection, inbound: Inbound) -> Turn:
-    """A turn of the session that leaves nothing in it."""
+    """Return a turn of the session that leaves nothing in it."""
     new = NewTurn(turn_id=new_id("turn"), session_id=new_id("ses"), channel=inbound.channel or "", at=AT)
     turn = rows.accept(connection, inbound, new, hold=True).turn
     rows.end_queued(connection, turn, Ending(at=AT, state="cancelled"))
@@ -89,7 +89,7 @@ def shown(message: ModelMessage) -> str:
     return str(part.tool_name if isinstance(part, ToolCallPart) else part.content)
 
 
-async def test_a_new_session_has_no_window(window: Callable[..., Awaitable[list[str]]]) -> None:
+async def test_new_session_has_no_window(window: Callable[..., Awaitable[list[str]]]) -> None:
     assert await window(10) == []
 
 
@@ -107,7 +107,7 @@ async def test_a_new_session_has_no_window(window: Callable[..., Awaitable[list[
         (1, "2 d"),
     ],
 )
-async def test_the_window_holds_the_newest_whole_turns_oldest_first(
+async def test_window_holds_the_newest_whole_turns_oldest_first(
     turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]], limit: int, first: str
 ) -> None:
     for content in ("2 a", "4 b", "2 c", "2 d"):
@@ -117,7 +117,7 @@ async def test_the_window_holds_the_newest_whole_turns_oldest_first(
     assert await window(limit) == whole[whole.index(first) :]
 
 
-async def test_of_a_single_over_long_turn_question_and_answer_are_shown(
+async def test_window_shows_question_and_answer_of_an_oversized_turn(
     turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
 ) -> None:
     await say(turns, "2 before")
@@ -128,7 +128,7 @@ async def test_of_a_single_over_long_turn_question_and_answer_are_shown(
     assert await window(2) == ["2 after", "re: 2 after"]
 
 
-async def test_a_turn_that_failed_leaves_no_trace_in_the_window(
+async def test_failed_turn_is_not_in_the_window(
     turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
 ) -> None:
     await say(turns, "2 a")
@@ -146,7 +146,7 @@ async def test_other_channels_and_other_owners_are_not_shown(
     assert await window(10) == []
 
 
-async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Database) -> None:
+async def test_instructions_are_not_stored(turns: Turns, say: Say, database: Database) -> None:
     await say(turns, "2 a")
     last = await say(turns, "2 b")
     window = await Sessions(database=database, history_messages=10).window(last)
@@ -155,7 +155,7 @@ async def test_instructions_are_not_kept(turns: Turns, say: Say, database: Datab
     assert window.messages[0].instructions is None
 
 
-async def test_in_a_room_each_question_has_its_speakers_name(
+async def test_shared_session_prefixes_messages_with_speaker_names(
     turns: Turns, say: Say, window: Callable[..., Awaitable[list[str]]]
 ) -> None:
     await say(turns, "2 a", user="ana")
@@ -175,7 +175,7 @@ async def test_in_a_room_each_question_has_its_speakers_name(
     ]
 
 
-def test_only_a_persons_words_get_a_name() -> None:
+def test_only_user_texts_get_a_speaker_name() -> None:
     request = ModelRequest(
         parts=[SystemPromptPart("Be kind."), UserPromptPart(["hello", "there"]), UserPromptPart("hi")]
     )
@@ -187,7 +187,7 @@ def test_only_a_persons_words_get_a_name() -> None:
     assert contents == ["Be kind.", ["hello", "there"], "ana: hi"]
 
 
-async def test_a_room_is_shared_once_two_users_spoke(turns: Turns, say: Say, database: Database) -> None:
+async def test_session_is_shared_after_two_users_spoke(turns: Turns, say: Say, database: Database) -> None:
     sessions = Sessions(database=database, history_messages=10)
 
     assert not (await sessions.window(await say(turns, "2 a", user="ana"))).shared
@@ -195,7 +195,7 @@ async def test_a_room_is_shared_once_two_users_spoke(turns: Turns, say: Say, dat
     assert not (await sessions.window(await say(turns, "2 c", user="bob", channel="other"))).shared
 
 
-async def test_earlier_words_are_told_from_either_end(turns: Turns, say: Say, database: Database) -> None:
+async def test_earlier_messages_are_read_from_either_end(turns: Turns, say: Say, database: Database) -> None:
     sessions = Sessions(database=database, history_messages=10)
     for content, user in [("2 a", "ana"), ("broken", None), ("2 b", "bob")]:
         await say(turns, content, user=user)
@@ -224,7 +224,7 @@ async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Dat
     stranger = replace(last, owner="mallory")
 
     assert await sessions.earlier(stranger, speaker="any", newest=True) == []
-    assert await sessions.window(stranger) == Window(messages=[], shared=False)
+    assert await sessions.window(stranger) == HistoryWindow(messages=[], shared=False)
 
 
 def texts(said: list[Said]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a session is called."""
+"""Titles of sessions."""
 
 import pytest
 
@@ -20,5 +20,5 @@ from torana.sessions.titles import title_of
         ("\x01\x02", None),
     ],
 )
-def test_the_title_is_the_first_line_in_whole_words(content: str, title: str | None):
+def test_title_is_the_first_line_in_whole_words(content: str, title: str | None):
     assert title_of(content) == title

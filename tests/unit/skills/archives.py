@@ -1,4 +1,4 @@
-"""Archives, made by hand where no packer would make them."""
+"""Archives for tests, built by hand where no packer would create them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEA: Mapping[str, str] = {"tea/SKILL.md": SKILL, "tea/scripts/brew.sh": "echo te
 
 
 def zipped(files: Mapping[str, str | bytes] = TEA, *, mode: int = stat.S_IFREG | 0o644) -> bytes:
-    """A zip file with these files, in their order; a name that ends in a slash is a folder."""
+    """Return a zip file with these files, in order; a name that ends in a slash is a folder."""
     packed = io.BytesIO()
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(packed, "w") as archive:
         for name, body in files.items():
@@ -37,12 +37,12 @@ def zipped(files: Mapping[str, str | bytes] = TEA, *, mode: int = stat.S_IFREG |
 
 
 def tarred(files: Mapping[str, str | bytes] = TEA, *, mode: int = 0o644) -> bytes:
-    """A ``.tar.gz`` with these files, in their order."""
+    """Return a ``.tar.gz`` with these files, in order."""
     return tar_of((member(name, mode=mode), _bytes(body)) for name, body in files.items())
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
-    """An entry of a tar file."""
+    """Return an entry of a tar file."""
     info = tarfile.TarInfo(name)
     info.type = kind
     for field, value in fields.items():
@@ -51,7 +51,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfil
 
 
 def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
-    """A ``.tar.gz`` of these entries."""
+    """Return a ``.tar.gz`` of these entries."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
         for info, body in members:
@@ -61,12 +61,12 @@ def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def tar_blocks(*blocks: bytes) -> bytes:
-    """A ``.tar.gz`` of raw blocks, with the two empty ones at its end."""
+    """Return a ``.tar.gz`` of raw blocks, with the two empty blocks at its end."""
     return gzip.compress(b"".join(blocks) + bytes(1024), mtime=0)
 
 
 def header(name: str, *, size: bytes = b"00000000000\0", kind: bytes = b"0") -> bytes:
-    """The raw header of an entry, whatever it claims; with the checksum that belongs to it."""
+    """Return the raw header of an entry with these claims and a correct checksum."""
     block = bytearray(512)
     block[: len(name)] = name.encode()
     block[100:108] = b"0000644\0"
@@ -81,7 +81,7 @@ def header(name: str, *, size: bytes = b"00000000000\0", kind: bytes = b"0") -> 
 
 
 def claiming(archive: bytes, *, size: int) -> bytes:
-    """The same zip file, whose headers claim that each file unpacks to so many bytes."""
+    """Return the zip file with headers that claim this unpacked size for each file."""
     lying = bytearray(archive)
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         at = -1
@@ -91,7 +91,7 @@ def claiming(archive: bytes, *, size: int) -> bytes:
 
 
 def encrypted(archive: bytes) -> bytes:
-    """The same zip file, marked as encrypted."""
+    """Return the zip file marked as encrypted."""
     marked = bytearray(archive)
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = -1

@@ -1,4 +1,4 @@
-"""Skill folders on a real disk."""
+"""Fixtures for skill folders on a real disk."""
 
 from __future__ import annotations
 

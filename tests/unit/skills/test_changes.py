@@ -1,4 +1,4 @@
-"""Skills are installed, approved, changed behind one's back, updated and removed."""
+"""Installing, approving, updating and removing skills, and changes to their files by others."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from torana.app.models import choose_model
 from torana.config import load
 from torana.errors import GatewayError, NotFound, SkillChanged, SkillConflict, SkillRefused, StoreUnavailable
 from torana.skills import CORE_DIR, Needs, Skills
-from torana.skills.changes import SkillChanges
-from torana.skills.fetching import Fetcher
-from torana.skills.git import Git
-from torana.skills.installed import InstalledSkills
-from torana.skills.staging import Staged, stage, sweep
-from torana.skills.standing import Shown
-from torana.store import audit
-from torana.store import skills as rows
-from torana.store.audit import Act, Entry
-from torana.store.database import Database
+from torana.skills.grants import InstalledSkills
+from torana.skills.installation.fetching import Fetcher
+from torana.skills.installation.git import Git
+from torana.skills.installation.installer import SkillInstaller
+from torana.skills.installation.staging import Staged, stage, sweep
+from torana.skills.status import SkillDetails
+from torana.store.engine.database import Database
+from torana.store.rows import audit
+from torana.store.rows import skills as rows
+from torana.store.rows.audit import Act, AuditEntry
 from torana.web import Guard, GuardedClient
 
 ACT = Act(principal="operator", source="test", at=datetime(2026, 3, 2, tzinfo=UTC))
@@ -52,12 +52,12 @@ WANTED = Needs(bins=("sh",), hosts=("kettle.example",), secrets=("KETTLE_KEY",),
 
 
 def at_once(work: Callable[[], object]) -> None:
-    """A background in which everything is done before who asked goes on."""
+    """A background runner that runs the work before it returns."""
     work()
 
 
 class Place:
-    """A gateway's skills, those placed by hand and those installed."""
+    """The skills of a gateway, placed by hand and installed."""
 
     def __init__(self, path: Path, database: Database) -> None:
         self.by_hand = path / "by-hand"
@@ -75,7 +75,7 @@ class Place:
         )
         guard = Guard()
         fetcher = Fetcher(guard=guard, client=GuardedClient(guard=guard), git=Git(environ={}), local=True)
-        self.changes = SkillChanges(
+        self.changes = SkillInstaller(
             database=database, skills=self.skills, installed=self.installed, fetcher=fetcher
         )
 
@@ -89,7 +89,7 @@ class Place:
         return folder
 
     async def install(self, archive: bytes | None = None, **more: Any) -> str:
-        """Install an archive; the digest of its skill."""
+        """Install an archive and return the digest of its skill."""
         packed = archive or tarred(NEEDY_TEA)
         return (await self.changes.take_in(packed, origin="test", act=ACT, **more)).digest
 
@@ -98,8 +98,8 @@ class Place:
         await self.changes.approve("tea", digest=digest, act=ACT)
         return digest
 
-    def shown(self, slug: str = "tea") -> Shown:
-        shown = self.changes.standings.shown(slug)
+    def shown(self, slug: str = "tea") -> SkillDetails:
+        shown = self.changes.standings.get(slug)
         assert shown is not None
         return shown
 
@@ -107,7 +107,7 @@ class Place:
         return self.shown(slug).standing.state
 
     def loaded(self, slug: str = "tea") -> bool:
-        """Whether the catalogue has the user's skill of that slug, a while later."""
+        """Return whether the catalogue has the user's skill of this slug, ten seconds later."""
         self.now += 10
         skill = self.skills.catalogue().get(slug)
         return skill is not None and skill.source == "user"
@@ -115,22 +115,22 @@ class Place:
     def granted(self, slug: str = "tea") -> Needs | None:
         self.now += 10
         skill = self.skills.catalogue().get(slug)
-        return skill and self.installed.granted(skill)
+        return skill and self.installed.granted_needs(skill)
 
     def folder(self, slug: str = "tea") -> Path:
-        """The folder of an installed skill."""
+        """Return the folder of an installed skill."""
         decision = self.installed.decision(slug)
         assert decision is not None
         return self.installed.path(decision)
 
     def leftovers(self) -> set[str]:
-        """What lies below the directory of installed skills that no decision names."""
+        """Return the entries of the installation directory that no decision names."""
         named = {name for decision in self.installed.decisions() for name in decision.folders}
         return {entry.name for entry in self.root.iterdir()} - named
 
-    async def audited(self) -> list[Entry]:
-        def all_of_it(connection: Connection) -> list[Entry]:
-            return audit.listed(connection, before=None, limit=100)
+    async def audited(self) -> list[AuditEntry]:
+        def all_of_it(connection: Connection) -> list[AuditEntry]:
+            return audit.list_entries(connection, before=None, limit=100)
 
         return list(reversed(await self.database.run(all_of_it)))
 
@@ -152,7 +152,7 @@ async def refused(work: Awaitable[Any], kind: type[GatewayError]) -> str:
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-async def test_an_installed_skill_waits_in_quarantine(place: Place, pack: Callable[..., bytes]) -> None:
+async def test_installed_skill_waits_in_quarantine(place: Place, pack: Callable[..., bytes]) -> None:
     await place.install(pack(NEEDY_TEA))
     shown = place.shown()
     assert (shown.standing.state, shown.standing.origin, shown.standing.installed) == (
@@ -166,7 +166,7 @@ async def test_an_installed_skill_waits_in_quarantine(place: Place, pack: Callab
     assert place.skills.catalogue().counts()["user"] == 0
 
 
-async def test_an_approved_skill_is_loaded_and_may_do_what_was_granted(place: Place) -> None:
+async def test_approved_skill_is_loaded_with_its_grants(place: Place) -> None:
     await place.install_and_approve()
     assert place.loaded()
     assert place.granted() == WANTED
@@ -174,14 +174,14 @@ async def test_an_approved_skill_is_loaded_and_may_do_what_was_granted(place: Pl
     assert (place.state(), place.shown().standing.granted) == ("active", True)
 
 
-async def test_approved_without_its_scripts_it_is_instructions(place: Place) -> None:
+async def test_skill_approved_without_scripts_gives_instructions_only(place: Place) -> None:
     digest = await place.install()
     await place.changes.approve("tea", digest=digest, grant=False, act=ACT)
     assert place.loaded()
     assert place.granted() is None
 
 
-async def test_only_what_was_looked_at_is_approved(place: Place) -> None:
+async def test_approval_of_changed_files_is_refused(place: Place) -> None:
     digest = await place.install()
     (place.folder() / "scripts" / "brew.sh").write_text("echo coffee\n")
     await refused(place.changes.approve("tea", digest=digest, act=ACT), SkillChanged)
@@ -201,21 +201,19 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_a_changed_file_disables_an_installed_skill(
-    place: Place, change: Callable[[Path], object]
-) -> None:
+async def test_changed_file_disables_an_installed_skill(place: Place, change: Callable[[Path], object]) -> None:
     await place.install_and_approve()
     skill = place.skills.catalogue().get("tea")
     assert skill is not None
     change(place.folder())
-    # Before anybody looked at the directory again, nothing is granted any more.
-    assert place.installed.granted(skill) is None
+    # The grant ends before the directory is scanned again.
+    assert place.installed.granted_needs(skill) is None
     assert not place.loaded()
     assert place.state() in ("changed", "broken")
     assert place.shown().standing.fault
 
 
-async def test_a_changed_skill_is_loaded_again_when_that_is_approved(place: Place) -> None:
+async def test_changed_skill_is_loaded_after_a_new_approval(place: Place) -> None:
     await place.install_and_approve()
     (place.folder() / "scripts" / "brew.sh").write_text("echo coffee\n")
     place.loaded()
@@ -226,13 +224,13 @@ async def test_a_changed_skill_is_loaded_again_when_that_is_approved(place: Plac
     assert place.granted() == WANTED
 
 
-async def test_what_is_planted_in_an_installed_skill_out_of_sight_takes_its_grant(place: Place) -> None:
+async def test_hidden_folder_in_an_installed_skill_revokes_its_grant(place: Place) -> None:
     await place.install_and_approve()
     (place.folder() / "scripts" / "__pycache__").mkdir()
     assert place.granted() is None
 
 
-async def test_an_installed_skill_takes_the_place_of_a_core_skill_and_the_report_says_so(place: Place) -> None:
+async def test_installed_skill_replaces_a_core_skill_and_the_report_says_so(place: Place) -> None:
     text = SKILL.replace("name: tea", "name: calculator")
     digest = await place.install(tarred({"calculator/SKILL.md": text}))
     current = place.shown("calculator").current
@@ -243,19 +241,19 @@ async def test_an_installed_skill_takes_the_place_of_a_core_skill_and_the_report
     assert place.loaded("calculator")
 
 
-async def test_a_skill_is_not_installed_twice(place: Place) -> None:
+async def test_second_installation_of_a_skill_is_refused(place: Place) -> None:
     await place.install()
     assert "already" in await refused(place.install(), SkillConflict)
     assert place.leftovers() == set()
 
 
-async def test_a_skill_is_not_installed_over_one_that_was_placed_by_hand(place: Place) -> None:
+async def test_installation_over_a_skill_placed_by_hand_is_refused(place: Place) -> None:
     place.put()
     assert "already" in await refused(place.install(), SkillConflict)
     assert list(place.root.iterdir()) == []
 
 
-async def test_of_many_that_install_one_skill_at_once_one_succeeds(place: Place) -> None:
+async def test_one_of_concurrent_installations_succeeds(place: Place) -> None:
     tries = [place.install(tarred({**NEEDY_TEA, "tea/n": str(n)})) for n in range(8)]
     done = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(outcome, str) for outcome in done) == 1
@@ -275,7 +273,7 @@ async def test_of_many_that_install_one_skill_at_once_one_succeeds(place: Place)
         ({"../SKILL.md": SKILL}, "leads out of it"),
     ],
 )
-async def test_what_is_no_skill_is_refused_and_leaves_nothing(
+async def test_invalid_skill_archive_is_refused_and_leaves_nothing(
     place: Place, files: dict[str, str | bytes], fault: str
 ) -> None:
     assert fault in await refused(place.install(tarred(files)), SkillRefused)
@@ -294,13 +292,13 @@ async def test_what_is_no_skill_is_refused_and_leaves_nothing(
         ({"SKILL.md": SKILL.replace("name: tea", "name: Green Tea!")}, "green-tea"),
     ],
 )
-async def test_the_one_skill_of_an_archive_is_found(place: Place, files: dict[str, str], slug: str) -> None:
+async def test_only_skill_of_an_archive_is_found(place: Place, files: dict[str, str], slug: str) -> None:
     await place.install(tarred(files))
     assert [decision.slug for decision in place.installed.decisions()] == [slug]
 
 
 @pytest.mark.parametrize("chosen", ["b", "skills/b", "repo/skills/b"])
-async def test_of_several_skills_one_is_chosen_by_its_path(place: Place, chosen: str) -> None:
+async def test_path_selects_one_of_several_skills(place: Place, chosen: str) -> None:
     other = SKILL.replace("name: tea", "name: other")
     archive = tarred({"repo/skills/a/SKILL.md": SKILL, "repo/skills/b/SKILL.md": other})
     await place.install(archive, path=chosen)
@@ -308,7 +306,7 @@ async def test_of_several_skills_one_is_chosen_by_its_path(place: Place, chosen:
 
 
 @pytest.mark.parametrize("chosen", ["c", "..", "/", "../a", "skills"])
-async def test_a_path_that_names_no_skill_is_refused(place: Place, chosen: str) -> None:
+async def test_path_without_a_skill_is_refused(place: Place, chosen: str) -> None:
     archive = tarred({"skills/a/SKILL.md": SKILL, "skills/b/SKILL.md": SKILL})
     assert "no folder" in await refused(place.install(archive, path=chosen), SkillRefused)
 
@@ -316,7 +314,7 @@ async def test_a_path_that_names_no_skill_is_refused(place: Place, chosen: str) 
 # --- placed by hand
 
 
-async def test_what_was_placed_by_hand_is_instructions_until_it_is_approved(place: Place) -> None:
+async def test_skill_placed_by_hand_gives_instructions_until_approved(place: Place) -> None:
     place.put()
     assert place.loaded()
     assert place.granted() is None
@@ -328,7 +326,7 @@ async def test_what_was_placed_by_hand_is_instructions_until_it_is_approved(plac
     assert (standing.state, standing.granted, standing.installed) == ("active", True, False)
 
 
-async def test_a_changed_file_takes_the_grant_back_and_leaves_the_instructions(place: Place) -> None:
+async def test_changed_file_revokes_the_grant_and_keeps_the_instructions(place: Place) -> None:
     folder = place.put()
     current = place.shown().current
     assert current is not None
@@ -341,8 +339,8 @@ async def test_a_changed_file_takes_the_grant_back_and_leaves_the_instructions(p
     assert "changed after its scripts were approved" in (standing.fault or "")
 
 
-async def test_the_files_that_were_read_are_those_that_were_approved(place: Place) -> None:
-    """The copy that runs is compared with what was read: to put approved files back for a moment is no way."""
+async def test_grant_requires_that_the_files_read_are_the_approved_ones(place: Place) -> None:
+    """The copy that runs is compared with the files that were read; restoring approved files does not help."""
     folder = place.put()
     current = place.shown().current
     assert current is not None
@@ -352,12 +350,12 @@ async def test_the_files_that_were_read_are_those_that_were_approved(place: Plac
     assert coffee is not None
     (folder / "scripts" / "brew.sh").write_text("echo tea\n")
 
-    assert place.installed.granted(coffee) is None
+    assert place.installed.granted_needs(coffee) is None
     assert place.granted() == WANTED
 
 
-async def test_no_message_waits_for_the_files_of_a_skill_with_triggers(place: Place, tmp_path: Path) -> None:
-    """Which of its phrases count is known without them; they are read when a script is to run."""
+async def test_message_does_not_read_the_files_of_a_skill_with_triggers(place: Place, tmp_path: Path) -> None:
+    """The catalogue knows which phrases count; the files are read only when a script runs."""
     text = NEEDY.replace("    bins: [sh]", "    bins: [sh]\n    triggers: ['brew some {leaves}']")
     digest = await place.install(tarred(NEEDY_TEA | {"tea/SKILL.md": text}))
     loaded = load(flags={}, environ={"TORANA_DATA_DIR": str(tmp_path)}, cwd=tmp_path, user_dir=tmp_path)
@@ -378,7 +376,7 @@ async def test_no_message_waits_for_the_files_of_a_skill_with_triggers(place: Pl
     assert call.args == {"slug": "tea", "script": "scripts/brew.sh", "arguments": ["mint"]}
 
 
-async def test_what_was_placed_by_hand_is_switched_off_and_on(place: Place) -> None:
+async def test_skill_placed_by_hand_can_be_disabled_and_enabled(place: Place) -> None:
     place.put()
     await place.changes.disable("tea", act=ACT)
     assert (place.loaded(), place.state()) == (False, "disabled")
@@ -386,24 +384,24 @@ async def test_what_was_placed_by_hand_is_switched_off_and_on(place: Place) -> N
     assert (place.loaded(), place.granted()) == (True, None)
 
 
-async def test_what_was_placed_by_hand_is_neither_removed_nor_updated(place: Place) -> None:
+async def test_skill_placed_by_hand_cannot_be_removed_or_updated(place: Place) -> None:
     place.put()
     for change in (place.changes.remove, place.changes.update):
         assert "placed by hand" in await refused(change("tea", act=ACT), SkillConflict)
     assert place.loaded()
 
 
-async def test_the_grant_of_an_installed_skill_is_none_of_one_placed_by_hand_later(place: Place) -> None:
+async def test_skill_placed_by_hand_does_not_inherit_a_grant(place: Place) -> None:
     await place.install_and_approve()
     place.put()
     assert place.granted() is None
     assert place.loaded()
-    by_hand, installed = (one for one in place.changes.standings.listed() if one.slug == "tea")
+    by_hand, installed = (one for one in place.changes.standings.list_statuses() if one.slug == "tea")
     assert (by_hand.installed, installed.installed) == (False, True)
     assert "placed by hand" in (installed.fault or "")
 
 
-async def test_a_core_skill_is_neither_approved_nor_switched_off(place: Place) -> None:
+async def test_core_skill_cannot_be_approved_or_disabled(place: Place) -> None:
     for work in (
         place.changes.approve("calculator", digest="sha256:x", act=ACT),
         place.changes.disable("calculator", act=ACT),
@@ -413,7 +411,7 @@ async def test_a_core_skill_is_neither_approved_nor_switched_off(place: Place) -
 
 
 @pytest.mark.parametrize("slug", ["none", "../tea", "", ".", "a/b", "x" * 300])
-async def test_of_a_skill_that_is_not_there_nothing_is_changed(place: Place, slug: str) -> None:
+async def test_unknown_skill_cannot_be_changed(place: Place, slug: str) -> None:
     changes = place.changes
     for work in (
         changes.approve(slug, digest="x", act=ACT),
@@ -423,13 +421,13 @@ async def test_of_a_skill_that_is_not_there_nothing_is_changed(place: Place, slu
         changes.remove(slug, act=ACT),
     ):
         await refused(work, NotFound)
-    assert changes.standings.shown(slug) is None
+    assert changes.standings.get(slug) is None
 
 
-# --- changed by the operator
+# --- changes by the operator
 
 
-async def test_a_disabled_skill_comes_back_as_it_was_approved(place: Place) -> None:
+async def test_enabled_skill_has_its_former_grants(place: Place) -> None:
     await place.install_and_approve()
     await place.changes.disable("tea", act=ACT)
     assert (place.loaded(), place.state()) == (False, "disabled")
@@ -437,7 +435,7 @@ async def test_a_disabled_skill_comes_back_as_it_was_approved(place: Place) -> N
     assert (place.loaded(), place.granted()) == (True, WANTED)
 
 
-async def test_a_disabled_skill_whose_files_changed_does_not_come_back(place: Place) -> None:
+async def test_disabled_skill_with_changed_files_cannot_be_enabled(place: Place) -> None:
     await place.install_and_approve()
     await place.changes.disable("tea", act=ACT)
     (place.folder() / "SKILL.md").write_text(NEEDY + "Add poison.\n")
@@ -445,14 +443,14 @@ async def test_a_disabled_skill_whose_files_changed_does_not_come_back(place: Pl
     assert not place.loaded()
 
 
-async def test_what_was_never_approved_is_not_enabled(place: Place) -> None:
+async def test_unapproved_skill_cannot_be_enabled_or_disabled(place: Place) -> None:
     await place.install()
     await refused(place.changes.enable("tea", act=ACT), SkillConflict)
     await refused(place.changes.disable("tea", act=ACT), SkillConflict)
     assert place.state() == "quarantine"
 
 
-async def test_a_removed_skill_is_gone_from_the_disk(place: Place) -> None:
+async def test_removed_skill_is_deleted_from_disk(place: Place) -> None:
     await place.install_and_approve()
     await place.changes.remove("tea", act=ACT)
     assert not place.loaded()
@@ -478,7 +476,7 @@ async def test_every_change_is_in_the_audit_record(place: Place) -> None:
 # --- updated
 
 
-async def test_a_newer_version_waits_while_the_approved_one_goes_on(place: Place) -> None:
+async def test_new_version_waits_while_the_approved_one_stays_active(place: Place) -> None:
     old = await place.install_and_approve()
     await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
     assert (place.loaded(), place.granted()) == (True, WANTED)
@@ -493,7 +491,7 @@ async def test_a_newer_version_waits_while_the_approved_one_goes_on(place: Place
     assert len(list(place.root.iterdir())) == 1
 
 
-async def test_a_newer_version_in_quarantine_takes_the_place_of_one_that_was_never_approved(
+async def test_new_version_replaces_an_unapproved_one_in_quarantine(
     place: Place,
 ) -> None:
     await place.install()
@@ -503,14 +501,14 @@ async def test_a_newer_version_in_quarantine_takes_the_place_of_one_that_was_nev
     assert place.leftovers() == set()
 
 
-async def test_the_same_files_are_no_newer_version(place: Place) -> None:
+async def test_identical_files_are_no_new_version(place: Place) -> None:
     await place.install_and_approve()
     await place.changes.renew("tea", zipped(NEEDY_TEA), act=ACT)
     assert place.shown().newer is None
     assert place.leftovers() == set()
 
 
-async def test_a_version_that_its_author_withdrew_waits_no_more(place: Place) -> None:
+async def test_withdrawn_version_leaves_quarantine(place: Place) -> None:
     old = await place.install_and_approve()
     newer = await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
     assert newer.next_digest is not None
@@ -523,14 +521,14 @@ async def test_a_version_that_its_author_withdrew_waits_no_more(place: Place) ->
     assert (last.action, last.detail) == ("skill.update", {"digest": old, "withdrawn": newer.next_digest})
 
 
-async def test_another_skill_is_no_newer_version(place: Place) -> None:
+async def test_different_skill_is_refused_as_an_update(place: Place) -> None:
     await place.install_and_approve()
     archive = tarred({"x/SKILL.md": SKILL.replace("name: tea", "name: coffee")})
     assert "'coffee'" in await refused(place.changes.renew("tea", archive, act=ACT), SkillRefused)
     assert place.leftovers() == set()
 
 
-async def test_a_skill_is_updated_from_where_it_came(place: Place, tmp_path: Path) -> None:
+async def test_skill_is_updated_from_its_origin(place: Place, tmp_path: Path) -> None:
     source = tmp_path / "source" / "tea"
     source.mkdir(parents=True)
     (source / "SKILL.md").write_text(SKILL)
@@ -547,7 +545,7 @@ async def test_a_skill_is_updated_from_where_it_came(place: Place, tmp_path: Pat
 # --- cancelled
 
 
-async def test_a_cancelled_change_keeps_others_waiting_until_its_sweep_is_over(
+async def test_cancelled_change_finishes_its_sweep_before_returning(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.install_and_approve()
@@ -559,7 +557,7 @@ async def test_a_cancelled_change_keeps_others_waiting_until_its_sweep_is_over(
         sweep(*arguments, **more)
         swept.set()
 
-    monkeypatch.setattr("torana.skills.changes.sweep", slowly)
+    monkeypatch.setattr("torana.skills.installation.installer.sweep", slowly)
     disabling = asyncio.create_task(place.changes.disable("tea", act=ACT))
     await sweeps.wait()
     disabling.cancel()
@@ -569,14 +567,12 @@ async def test_a_cancelled_change_keeps_others_waiting_until_its_sweep_is_over(
     assert swept.is_set()
 
 
-async def test_what_a_cancelled_change_wrote_down_holds_at_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_change_applies_what_it_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.install_and_approve()
     run, reads, may_read = place.database.run, asyncio.Event(), asyncio.Event()
 
     async def slowly(work: Callable[[Connection], Any]) -> Any:
-        if work is rows.listed:
+        if work is rows.list_decisions:
             reads.set()
             await may_read.wait()
         return await run(work)
@@ -591,7 +587,7 @@ async def test_what_a_cancelled_change_wrote_down_holds_at_once(
     assert (place.loaded(), place.state()) == (False, "disabled")
 
 
-async def test_a_cancelled_installation_leaves_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_installation_leaves_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, stages, may_stage, staged = asyncio.get_running_loop(), asyncio.Event(), Event(), Event()
 
     def slowly(*arguments: Any, **more: Any) -> Staged:
@@ -601,7 +597,7 @@ async def test_a_cancelled_installation_leaves_nothing(place: Place, monkeypatch
         staged.set()
         return made
 
-    monkeypatch.setattr("torana.skills.changes.stage", slowly)
+    monkeypatch.setattr("torana.skills.installation.installer.stage", slowly)
     installing = asyncio.create_task(place.install())
     await stages.wait()
     installing.cancel()
@@ -615,7 +611,7 @@ async def test_a_cancelled_installation_leaves_nothing(place: Place, monkeypatch
 # --- crashes
 
 
-async def test_what_a_crash_left_behind_is_cleared_away(
+async def test_leftovers_of_a_crash_are_removed_at_start(
     place: Place, tmp_path: Path, open_database: Callable[[], Database]
 ) -> None:
     await place.install_and_approve()
@@ -628,9 +624,7 @@ async def test_what_a_crash_left_behind_is_cleared_away(
     assert again.leftovers() == set()
 
 
-async def test_a_row_that_cannot_be_written_leaves_no_folder(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_write_leaves_no_folder(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.install_and_approve()
     run, calls = place.database.run, iter([True, False])
 

@@ -1,4 +1,4 @@
-"""A process that dies while it installs leaves a skill that is whole, or none."""
+"""A crash during an installation leaves a complete skill or none."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.conftest import ROOT
 
 import torana
 from torana.skills import CORE_DIR, Skills, parse_skill
-from torana.skills.installed import InstalledSkills
-from torana.skills.staging import sweep
-from torana.store.skills import read_decisions
+from torana.skills.grants import InstalledSkills
+from torana.skills.installation.staging import sweep
+from torana.store.rows.skills import read_decisions
 
-#: Installs a skill, or its newer version, and dies when it comes to the function that is named.
+#: Installs a skill or its new version, and exits when it reaches the named function.
 DYING = """
 import asyncio, importlib, os, sys
 from pathlib import Path
 from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 from tests.unit.skills.archives import tarred
-from torana.store.database import Database
+from torana.store.engine.database import Database
 
 place, where, newer = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "newer"
 
@@ -46,15 +46,17 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("torana.skills.staging.unpack", False),
-        ("torana.skills.staging.parse_skill", False),
-        ("torana.skills.staging.replace", False),  # behind the rename
-        ("torana.store.skills.put", False),
-        ("torana.store.skills.record", False),
-        ("torana.skills.changes.sweep", True),
+        ("torana.skills.installation.staging.unpack", False),
+        ("torana.skills.installation.staging.parse_skill", False),
+        ("torana.skills.installation.staging.replace", False),  # after the rename
+        ("torana.store.rows.skills.put", False),
+        ("torana.store.rows.skills.record", False),
+        ("torana.skills.installation.installer.sweep", True),
     ],
 )
-def test_whenever_it_dies(path: Path, where: str, kept: bool, newer: str) -> None:
+def test_crash_at_any_step_leaves_a_complete_skill_or_none(
+    path: Path, where: str, kept: bool, newer: str
+) -> None:
     place = path.parent
     command = [sys.executable, "-c", DYING, str(place), where, newer]
     source = Path(torana.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""Sources of skills: folders, archives, repositories and addresses, and who may name which."""
+"""Sources of skills: folders, archives, repositories and URLs, and which of them the API accepts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.standins.web import SITE, Internet, internet
 from tests.unit.skills.archives import SKILL, TEA, zipped
 
 from torana.skills import SkillInvalid
-from torana.skills.archive import UNPACKED_LIMIT, unpack
-from torana.skills.fetching import Fetcher, open_fetcher
-from torana.skills.git import Git
-from torana.skills.sources import SkillSource, read_source
+from torana.skills.installation.archive import UNPACKED_LIMIT, unpack
+from torana.skills.installation.fetching import Fetcher, open_fetcher
+from torana.skills.installation.git import Git
+from torana.skills.installation.sources import SkillSource, read_source
 from torana.web import Guard
 
 MIB = 1024 * 1024
@@ -30,7 +30,7 @@ def fetcher(*, local: bool = True, guard: Guard | None = None) -> Fetcher:
 
 
 async def found(source: str | SkillSource, target: Path, *, path: str | None = None) -> set[str]:
-    """The files that are fetched of a source."""
+    """Return the files fetched from a source."""
     meant = read_source(source, local=True) if isinstance(source, str) else source
     return unpacked(await fetcher().fetch(meant, path=path), target)
 
@@ -48,7 +48,7 @@ async def refused(source: str, *, by: Fetcher | None = None) -> str:
     return str(error.value)
 
 
-# --- what is written
+# --- parsing of sources
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,7 @@ async def refused(source: str, *, by: Fetcher | None = None) -> str:
         ("git://example.com/tea", "git", "git://example.com/tea", None),
     ],
 )
-def test_a_source_is_what_it_looks_like(
-    text: str, kind: str, address: str | None, revision: str | None
-) -> None:
+def test_source_kind_is_recognized(text: str, kind: str, address: str | None, revision: str | None) -> None:
     source = read_source(text, local=True)
     assert (source.kind, source.address, source.revision) == (kind, address or text, revision)
     assert read_source(str(source), local=True) == source
@@ -106,13 +104,13 @@ def test_a_source_is_what_it_looks_like(
         "https://user:word/tea.zip",
     ],
 )
-def test_what_is_no_source_is_refused(text: str) -> None:
+def test_invalid_source_is_refused(text: str) -> None:
     for local in (True, False):
         with pytest.raises(SkillInvalid):
             read_source(text, local=local)
 
 
-def test_an_address_that_is_none_is_not_repeated() -> None:
+def test_error_about_an_invalid_url_does_not_repeat_it() -> None:
     with pytest.raises(SkillInvalid) as error:
         read_source("https://user:word/tea.zip", local=False)
     assert "https://host/path" in str(error.value)
@@ -122,21 +120,21 @@ def test_an_address_that_is_none_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "text", ["/etc/passwd", "/nowhere", ".", "~", "git@example.com:x", "ssh://h/x", "git://h/x"]
 )
-async def test_the_gateway_takes_nothing_of_its_own_machine(text: str) -> None:
+async def test_local_sources_are_refused_over_the_api(text: str) -> None:
     by = fetcher(local=False)
-    with pytest.raises(SkillInvalid, match=r"no git address and no https URL|upload an archive"):
+    with pytest.raises(SkillInvalid, match=r"neither a git address nor an https URL|upload an archive"):
         await by.fetch(read_source(text, local=False))
 
 
 # --- folders and files
 
 
-async def test_a_folder_is_taken_without_what_is_hidden(tmp_path: Path) -> None:
+async def test_folder_is_fetched_without_hidden_files(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {"SKILL.md": SKILL, "scripts/brew.sh": "x", ".env": "KEY=1"})
     assert await found(str(folder), tmp_path / "out") == {"tea/SKILL.md", "tea/scripts/brew.sh"}
 
 
-async def test_links_and_pipes_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+async def test_links_and_pipes_in_a_folder_are_refused(tmp_path: Path) -> None:
     def link(path: Path) -> None:
         path.symlink_to("/etc/passwd")
 
@@ -152,7 +150,7 @@ async def test_links_and_pipes_of_a_folder_are_not_followed(tmp_path: Path) -> N
             await found(str(folder), tmp_path / f"out{number}")
 
 
-async def test_a_folder_past_the_bounds_is_not_packed(tmp_path: Path) -> None:
+async def test_folder_over_the_limits_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(UNPACKED_LIMIT + 1)
     assert "more than" in await refused(str(tmp_path))
@@ -162,7 +160,7 @@ async def test_a_folder_past_the_bounds_is_not_packed(tmp_path: Path) -> None:
     assert "more than" in await refused(str(tmp_path))
 
 
-async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+async def test_archive_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "tea.zip").open("wb") as file:
         file.truncate(11 * MIB)
     assert "more than 10 MiB" in await refused(str(tmp_path / "tea.zip"))
@@ -171,7 +169,7 @@ async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 # --- git
 
 
-async def test_a_repository_of_this_machine_is_taken_at_a_revision(tmp_path: Path) -> None:
+async def test_local_repository_is_fetched_at_a_revision(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
     git(folder, "tag", "v1")
     first = git(folder, "rev-parse", "HEAD")
@@ -182,13 +180,13 @@ async def test_a_repository_of_this_machine_is_taken_at_a_revision(tmp_path: Pat
     assert await found(f"{folder}#main", tmp_path / "c") == {*old, "tea/new"}
 
 
-async def test_a_bare_repository_is_a_repository(tmp_path: Path) -> None:
+async def test_bare_repository_is_fetched(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
     git(tmp_path, "clone", "--quiet", "--bare", str(folder), "bare.git")
     assert await found(str(tmp_path / "bare.git"), tmp_path / "out") == set(TEA)
 
 
-async def test_of_a_large_repository_the_folder_is_enough(tmp_path: Path) -> None:
+async def test_path_selects_a_folder_of_a_large_repository(tmp_path: Path) -> None:
     many = {f"other/{number}": "x" for number in range(2_100)}
     folder = repository(tmp_path / "repo", {"skills/tea/SKILL.md": SKILL, **many})
     with pytest.raises(SkillInvalid, match="more than 2,000 entries"):
@@ -196,7 +194,7 @@ async def test_of_a_large_repository_the_folder_is_enough(tmp_path: Path) -> Non
     assert await found(f"{folder}#main", tmp_path / "b", path="skills/tea") == {"skills/tea/SKILL.md"}
 
 
-async def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
+async def test_fetching_runs_no_code_of_a_repository(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     folder = repository(tmp_path / "tea", TEA)
     for hook in ("post-checkout", "post-upload-pack", "reference-transaction", "post-index-change"):
@@ -217,7 +215,7 @@ async def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-async def test_a_link_in_a_repository_refuses_the_archive(tmp_path: Path) -> None:
+async def test_link_in_a_repository_is_refused(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
     (folder / "tea" / "passwd").symlink_to("/etc/passwd")
     commit(folder, {})
@@ -225,35 +223,35 @@ async def test_a_link_in_a_repository_refuses_the_archive(tmp_path: Path) -> Non
         await found(f"{folder}#main", tmp_path / "out")
 
 
-async def test_a_repository_that_is_too_large_is_left_in_the_middle(tmp_path: Path) -> None:
+async def test_repository_over_the_packed_limit_is_refused(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {**TEA, "tea/noise": os.urandom(11 * MIB)})
     assert "10 MiB packed" in await refused(f"{folder}#main")
 
 
-async def test_a_repository_that_unpacks_to_too_much_is_left_in_the_middle(tmp_path: Path) -> None:
+async def test_repository_over_the_unpacked_limit_is_refused(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {**TEA, "tea/bomb": bytes(UNPACKED_LIMIT + 6 * MIB)})
     assert "50 MiB unpacked" in await refused(f"{folder}#main")
 
 
-async def test_what_git_says_is_told(tmp_path: Path) -> None:
+async def test_error_of_git_is_reported(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
     assert "couldn't find remote ref nothing" in await refused(f"{folder}#nothing")
 
 
-async def test_a_server_that_says_nothing_is_left_and_git_is_gone() -> None:
+async def test_silent_git_server_times_out_and_git_is_killed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = read_source(f"git://127.0.0.1:{silent.getsockname()[1]}/tea", local=True)
         patient = Git(environ={"PATH": os.environ["PATH"]}, seconds=0.5)
-        with pytest.raises(SkillInvalid, match=r"not there within 0\.5 s"):
+        with pytest.raises(SkillInvalid, match=r"not fetched within 0\.5 s"):
             await patient.fetch(source)
         silent.settimeout(10)
         with silent.accept()[0] as connection:
             connection.settimeout(10)
-            while connection.recv(4096):  # what git asked for, then the end: nobody holds the other side
+            while connection.recv(4096):  # the request of git, then the end: no process holds the other side
                 pass
 
 
-async def test_a_git_server_is_asked(tmp_path: Path) -> None:
+async def test_repository_is_fetched_from_a_git_server(tmp_path: Path) -> None:
     repository(tmp_path / "tea", TEA)
     port = free_port()
     daemon = await asyncio.create_subprocess_exec(
@@ -276,7 +274,7 @@ async def test_a_git_server_is_asked(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def certificate(tmp_path: Path) -> Path:
-    """A directory with a certificate of the site's."""
+    """A directory with a certificate for the site."""
     folder = tmp_path / "certificate"
     folder.mkdir()
     await certify(folder, SITE)
@@ -285,30 +283,32 @@ async def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def trusting(certificate: Path) -> Git:
-    """A git that trusts the certificate."""
+    """A git runner that trusts the certificate."""
     return Git(environ={"PATH": os.environ["PATH"], "GIT_SSL_CAINFO": str(certificate / "certificate.pem")})
 
 
-async def test_over_https_git_goes_to_the_address_that_was_judged(
+async def test_git_over_https_connects_to_the_checked_address(
     tmp_path: Path, certificate: Path, trusting: Git
 ) -> None:
     repository(tmp_path / "repos" / "tea", TEA)
     with serving_git(tmp_path / "repos", certificate) as port:
         source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
         archive = await trusting.fetch(source, addresses=["127.0.0.1"])
-        with pytest.raises(SkillInvalid, match="resolve host"):  # the name itself leads nowhere
+        with pytest.raises(SkillInvalid, match="resolve host"):  # the name itself does not resolve
             await trusting.fetch(source)
     assert unpacked(archive, tmp_path / "out") == set(TEA)
 
 
-async def test_git_is_not_led_on_to_another_host(tmp_path: Path, certificate: Path, trusting: Git) -> None:
+async def test_git_does_not_follow_a_redirect_to_another_host(
+    tmp_path: Path, certificate: Path, trusting: Git
+) -> None:
     repository(tmp_path / "repos" / "tea", TEA)
     with (
         serving_git(tmp_path / "repos", certificate) as inner,
         serving_git(tmp_path / "repos", certificate, moved=f"https://{SITE}:{inner}") as port,
     ):
         source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
-        with pytest.raises(SkillInvalid, match="git could not fetch it"):
+        with pytest.raises(SkillInvalid, match="git could not fetch the source"):
             await trusting.fetch(source, addresses=["127.0.0.1"])
 
 
@@ -324,11 +324,11 @@ async def test_git_is_not_led_on_to_another_host(tmp_path: Path, certificate: Pa
         "https://169.254.169.254/latest/meta-data",
     ],
 )
-async def test_the_gateway_goes_to_public_addresses_alone(address: str) -> None:
+async def test_private_addresses_are_refused(address: str) -> None:
     assert "could not be fetched" in await refused(address, by=fetcher(local=False))
 
 
-async def test_a_name_that_leads_inside_is_not_followed_by_git() -> None:
+async def test_git_refuses_a_name_with_a_private_address() -> None:
     async def resolver(name: str, port: int) -> list[str]:
         return ["10.0.0.1"]
 
@@ -336,12 +336,12 @@ async def test_a_name_that_leads_inside_is_not_followed_by_git() -> None:
     assert "could not be fetched" in await refused("https://example.com/tea.git", by=by)
 
 
-# --- addresses of archives
+# --- URLs of archives
 
 
 @pytest.fixture
 async def web(certificate: Path) -> AsyncGenerator[Internet]:
-    """A site over https."""
+    """A site over HTTPS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
     async with internet(context) as play:
@@ -350,22 +350,22 @@ async def web(certificate: Path) -> AsyncGenerator[Internet]:
 
 @pytest.fixture
 def afar(web: Internet, certificate: Path) -> Fetcher:
-    """A gateway's fetcher, which trusts the site."""
+    """A fetcher of a gateway that trusts the site."""
     tls = ssl.create_default_context(cafile=certificate / "certificate.pem")
     guard = Guard(resolver=web.resolve)
     return Fetcher(guard=guard, client=web.client(tls=tls), git=Git(environ={}))
 
 
-async def test_an_archive_is_fetched_from_its_address(web: Internet, afar: Fetcher) -> None:
+async def test_archive_is_fetched_from_its_url(web: Internet, afar: Fetcher) -> None:
     web.page("/tea", zipped(), type="text/plain")
     assert await afar.fetch(read_source(f"https://{SITE}/tea", local=False)) == zipped()
 
 
-async def test_an_address_that_leads_inside_is_not_followed(web: Internet, afar: Fetcher) -> None:
+async def test_redirect_to_a_private_address_is_refused(web: Internet, afar: Fetcher) -> None:
     web.moved("/tea.zip", "https://169.254.169.254/tea.zip")
     assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
 
 
-async def test_an_archive_that_is_too_large_is_left_in_the_middle(web: Internet, afar: Fetcher) -> None:
+async def test_archive_over_the_limit_is_refused(web: Internet, afar: Fetcher) -> None:
     web.page("/tea.zip", bytes(11 * MIB), type="application/zip")
     assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)

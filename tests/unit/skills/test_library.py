@@ -1,4 +1,4 @@
-"""The catalogue while folders come, change and go."""
+"""The catalogue while skill folders are added, changed and removed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from torana.skills import Catalogue, SkillFileError, Skills
+from torana.api.schemas.contract import SkillBody
+from torana.skills import Catalogue, Skill, SkillFileError, Skills
 from torana.skills.library import in_background
 
 WriteSkill = Callable[..., Path]
@@ -22,7 +24,7 @@ BROKEN = "---\nname: coffee\n---\n"
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """A clock that only the test moves."""
 
     now = 0.0
 
@@ -31,7 +33,7 @@ class Clock:
 
 
 def at_once(work: Callable[[], object]) -> None:
-    """A background in which everything is done before who asked goes on."""
+    """A background runner that runs the work before it returns."""
     work()
 
 
@@ -93,7 +95,7 @@ def test_core_comes_before_user_and_each_is_sorted(skills: Skills, write_skill: 
     assert catalogue.get("nothing") is None
 
 
-def test_user_skill_takes_the_place_of_the_core_skill(skills: Skills, write_skill: WriteSkill) -> None:
+def test_user_skill_replaces_the_core_skill(skills: Skills, write_skill: WriteSkill) -> None:
     write_skill("coffee", COFFEE.replace("Brews", "Roasts"))
 
     catalogue = skills.catalogue()
@@ -103,7 +105,7 @@ def test_user_skill_takes_the_place_of_the_core_skill(skills: Skills, write_skil
     assert catalogue.loaded[0].description == "Roasts coffee."
 
 
-def test_broken_user_skill_leaves_the_core_skill_and_its_neighbours(
+def test_broken_user_skill_keeps_the_core_skill_and_other_skills(
     skills: Skills, write_skill: WriteSkill
 ) -> None:
     folder = write_skill("coffee", BROKEN)
@@ -116,7 +118,7 @@ def test_broken_user_skill_leaves_the_core_skill_and_its_neighbours(
     assert catalogue.broken[0].fault.startswith("SKILL.md has no description;")
 
 
-def test_folders_that_cannot_even_be_listed_stop_no_other(skills: Skills, write_skill: WriteSkill) -> None:
+def test_unlistable_folders_do_not_affect_other_skills(skills: Skills, write_skill: WriteSkill) -> None:
     write_skill("tea")
     (write_skill("linked") / "notes.md").symlink_to("nowhere")
     write_skill(os.fsdecode(b"th\xe9"))
@@ -136,7 +138,7 @@ def test_missing_user_directory_is_empty(core_dir: Path, user_dir: str | None) -
     assert (catalogue.counts(), catalogue.broken) == ({"core": 1, "user": 0}, ())
 
 
-def test_user_directory_that_is_a_file_is_a_fault(core_dir: Path, tmp_path: Path) -> None:
+def test_user_directory_that_is_a_file_is_an_error(core_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
 
@@ -144,7 +146,7 @@ def test_user_directory_that_is_a_file_is_a_fault(core_dir: Path, tmp_path: Path
 
     assert catalogue.counts() == {"core": 1, "user": 0}
     assert [(item.path, item.fault) for item in catalogue.broken] == [
-        (path, "The skills directory cannot be read (Not a directory); mend or remove it.")
+        (path, "The skills directory cannot be read (Not a directory); repair or remove it.")
     ]
 
 
@@ -155,7 +157,7 @@ def test_files_and_hidden_folders_beside_the_skills_are_ignored(skills: Skills, 
     assert skills.catalogue().broken == ()
 
 
-def test_skills_beyond_the_bound_are_not_read_and_it_says_so(skills: Skills, skills_dir: Path) -> None:
+def test_skills_over_the_limit_are_not_read_and_reported(skills: Skills, skills_dir: Path) -> None:
     for number in range(501):
         (skills_dir / f"s{number:03}").mkdir()
 
@@ -189,7 +191,7 @@ def test_new_changed_and_removed_skills_are_picked_up_within_a_second(
     assert skills.catalogue() == first
 
 
-def test_nobody_waits_for_a_slow_disk_and_one_looks_at_a_time(
+def test_slow_scan_blocks_no_caller_and_runs_once_at_a_time(
     core_dir: Path, skills_dir: Path, clock: Clock, write_skill: WriteSkill
 ) -> None:
     looks: list[Callable[[], object]] = []
@@ -208,7 +210,7 @@ def test_nobody_waits_for_a_slow_disk_and_one_looks_at_a_time(
     assert len(looks) == 1
 
 
-def test_many_threads_may_ask_at_once(
+def test_catalogue_is_thread_safe(
     core_dir: Path, skills_dir: Path, clock: Clock, write_skill: WriteSkill
 ) -> None:
     skills = Skills(core_dir=core_dir, user_dir=skills_dir, environ={}, monotonic=clock)
@@ -226,7 +228,7 @@ def test_many_threads_may_ask_at_once(
     assert slugs(skills.catalogue()) == [("core", "coffee"), ("user", "tea")]
 
 
-def test_a_look_that_takes_long_does_not_hold_up_who_asked() -> None:
+def test_slow_background_scan_does_not_block_the_caller() -> None:
     goes_on, looked = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -253,7 +255,7 @@ def test_change_of_a_file_beside_the_instructions_changes_digest_and_etag(
     assert before.etag != after.etag
 
 
-def test_untouched_skills_are_not_read_again(skills: Skills, clock: Clock, write_skill: WriteSkill) -> None:
+def test_unchanged_skills_are_not_read_again(skills: Skills, clock: Clock, write_skill: WriteSkill) -> None:
     write_skill("tea")
     before = skills.catalogue().get("tea")
 
@@ -272,7 +274,7 @@ def test_unchanged_catalogue_is_the_same_object(skills: Skills, clock: Clock, wr
     assert skills.catalogue() is before
 
 
-def test_mended_skill_is_loaded(skills: Skills, clock: Clock, write_skill: WriteSkill) -> None:
+def test_repaired_skill_is_loaded(skills: Skills, clock: Clock, write_skill: WriteSkill) -> None:
     write_skill("tea", BROKEN)
     assert skills.catalogue().get("tea") is None
 
@@ -283,7 +285,7 @@ def test_mended_skill_is_loaded(skills: Skills, clock: Clock, write_skill: Write
     assert skills.catalogue().get("tea") is not None
 
 
-def test_each_new_fault_is_logged_once(
+def test_each_new_error_is_logged_once(
     skills: Skills, clock: Clock, write_skill: WriteSkill, caplog: pytest.LogCaptureFixture
 ) -> None:
     def faults() -> list[object]:
@@ -321,6 +323,10 @@ metadata:
 """
 
 
+def record(skills: Skills, skill: Skill) -> dict[str, Any]:
+    return SkillBody.from_skill(skill, skills.missing(skill)).model_dump(mode="json")
+
+
 def test_record_shows_what_is_missing_until_it_is_there(
     skills: Skills, environ: dict[str, str], programs: set[str], write_skill: WriteSkill
 ) -> None:
@@ -329,7 +335,7 @@ def test_record_shows_what_is_missing_until_it_is_there(
     environ.update(TEA_KEY="secret", TEA_URL="")
     programs.add("spoon")
 
-    assert skills.record(skill) == {
+    assert record(skills, skill) == {
         "slug": "tea",
         "title": "Tea",
         "source": "user",
@@ -345,8 +351,8 @@ def test_record_shows_what_is_missing_until_it_is_there(
 
     environ["TEA_URL"] = "http://localhost"
     programs.update({"kettle", "mug"})
-    assert skills.record(skill)["missing"] == {"env": [], "bins": []}
-    assert skills.record(skill)["eligible"]
+    assert record(skills, skill)["missing"] == {"env": [], "bins": []}
+    assert record(skills, skill)["eligible"]
 
 
 def test_etag_changes_when_a_missing_program_appears(
@@ -424,7 +430,7 @@ def test_link_made_after_loading_opens_nothing_outside(
         (b"a\0b", "notes.md is not text: it holds U+0000; save it as plain text."),
     ],
 )
-def test_what_is_no_small_text_is_refused(
+def test_large_or_binary_file_is_refused(
     skills: Skills, write_skill: WriteSkill, data: bytes, fault: str
 ) -> None:
     (write_skill("tea") / "notes.md").write_bytes(data)

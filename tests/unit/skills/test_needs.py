@@ -1,4 +1,4 @@
-"""What a skill's front matter wishes for its scripts, and which wishes make it no skill at all."""
+"""The needs that a skill's front matter declares for its scripts, and the declarations that make it invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parsed(folder: Path) -> Skill:
     return parse_skill(folder, source="user")
 
 
-def test_every_kind_of_need_is_read(write_skill: WriteSkill) -> None:
+def test_every_kind_of_need_is_parsed(write_skill: WriteSkill) -> None:
     text = with_block(
         "bins: [git, jq, git]",
         "hosts: [API.example.com, 'example.com:8443', '127.0.0.1:8080', '[::1]:80']",
@@ -45,19 +45,19 @@ def test_every_kind_of_need_is_read(write_skill: WriteSkill) -> None:
     assert (skill.requires_bins, skill.requires_env) == (("git", "jq"), ("WEATHER_KEY",))
 
 
-def test_a_block_written_as_json_is_read_alike(write_skill: WriteSkill) -> None:
+def test_block_in_json_is_parsed(write_skill: WriteSkill) -> None:
     text = '---\nname: tea\ndescription: x\nmetadata:\n  torana: \'{"hosts": ["example.com"]}\'\n---\n'
 
     assert parsed(write_skill("tea", text)).needs == Needs(hosts=("example.com",))
 
 
-def test_without_a_block_the_scripts_folder_may_be_run_and_nothing_is_reached(write_skill: WriteSkill) -> None:
+def test_skill_without_a_block_needs_only_its_scripts(write_skill: WriteSkill) -> None:
     skill = parsed(write_skill("tea", with_block(), SCRIPT))
 
     assert skill.needs == Needs(scripts=("scripts/deep/er.sh", "scripts/forecast.py"))
 
 
-def test_what_other_agents_blocks_require_is_a_need_save_what_no_script_may_have(
+def test_other_agents_requirements_become_needs_except_forbidden_ones(
     write_skill: WriteSkill,
 ) -> None:
     block = (
@@ -75,7 +75,7 @@ def test_what_other_agents_blocks_require_is_a_need_save_what_no_script_may_have
         ("host: [example.com]", "metadata.torana has no field 'host'; did you mean 'hosts'?"),
         ("colour: red", "metadata.torana has no field 'colour'; it has bins, hosts, "),
         ("hosts: {a: b}", "metadata.torana.hosts is not a list; write `hosts: [one, another]`."),
-        ("hosts: [[a]]", "metadata.torana.hosts has an entry that is no text of at most 256 characters;"),
+        ("hosts: [[a]]", "metadata.torana.hosts has an entry that is not a text of at most 256 characters;"),
         ("hosts: ['https://example.com/']", "'https://example.com/' is no host; write a name such as api."),
         ("hosts: ['*.example.com']", "'*.example.com' is no host;"),
         ("hosts: ['example.com:99999']", "'example.com:99999' is no host;"),
@@ -83,11 +83,11 @@ def test_what_other_agents_blocks_require_is_a_need_save_what_no_script_may_have
         ("hosts: ['127.1']", "'127.1' is no host;"),
         ("hosts: ['0x7f.0.0.0x1']", "'0x7f.0.0.0x1' is no host;"),
         ("hosts: ['::1']", "'::1' is no host;"),
-        ("bins: [/usr/bin/git]", "'/usr/bin/git' is no program's name; write it without its path."),
-        ("secrets: [TORANA_GATEWAY_TOKEN]", "'TORANA_GATEWAY_TOKEN' cannot be handed to a script;"),
-        ("secrets: [LD_PRELOAD]", "'LD_PRELOAD' cannot be handed to a script;"),
-        ("secrets: [https_proxy]", "'https_proxy' cannot be handed to a script;"),
-        ("secrets: [A=B]", "'A=B' cannot be handed to a script;"),
+        ("bins: [/usr/bin/git]", "'/usr/bin/git' is not the name of a program; write it without its path."),
+        ("secrets: [TORANA_GATEWAY_TOKEN]", "'TORANA_GATEWAY_TOKEN' cannot be passed to a script;"),
+        ("secrets: [LD_PRELOAD]", "'LD_PRELOAD' cannot be passed to a script;"),
+        ("secrets: [https_proxy]", "'https_proxy' cannot be passed to a script;"),
+        ("secrets: [A=B]", "'A=B' cannot be passed to a script;"),
         ("directories: [data]", "'data' cannot be shown to a script; write a directory's whole path"),
         ("directories: [/srv/../etc]", "'/srv/../etc' cannot be shown"),
         ("directories: [//srv]", "'//srv' cannot be shown"),
@@ -102,7 +102,9 @@ def test_what_other_agents_blocks_require_is_a_need_save_what_no_script_may_have
         ),
     ],
 )
-def test_what_is_not_understood_makes_the_skill_invalid(write_skill: WriteSkill, line: str, fault: str) -> None:
+def test_unknown_or_invalid_need_makes_the_skill_invalid(
+    write_skill: WriteSkill, line: str, fault: str
+) -> None:
     folder = write_skill("tea", with_block(line), SCRIPT)
 
     with pytest.raises(SkillInvalid) as caught:
@@ -111,18 +113,18 @@ def test_what_is_not_understood_makes_the_skill_invalid(write_skill: WriteSkill,
     assert fault in str(caught.value)
 
 
-def test_a_block_that_is_no_mapping_makes_the_skill_invalid(write_skill: WriteSkill) -> None:
+def test_block_that_is_not_a_mapping_makes_the_skill_invalid(write_skill: WriteSkill) -> None:
     folder = write_skill("tea", "---\nname: tea\ndescription: x\nmetadata: {torana: [git]}\n---\n")
 
     with pytest.raises(SkillInvalid, match=r"metadata\.torana is not a mapping"):
         parsed(folder)
 
 
-def test_an_empty_block_wishes_for_nothing(write_skill: WriteSkill) -> None:
+def test_empty_block_declares_no_needs(write_skill: WriteSkill) -> None:
     assert parsed(write_skill("tea", with_block("bins: []", "hosts:"))).needs == Needs()
 
 
-def test_triggers_are_phrases_or_say_more(write_skill: WriteSkill) -> None:
+def test_triggers_declare_phrase_script_and_arguments(write_skill: WriteSkill) -> None:
     text = with_block(
         "triggers:",
         '  - {say: "forecast for {place}", run: scripts/forecast.py}',
@@ -136,7 +138,7 @@ def test_triggers_are_phrases_or_say_more(write_skill: WriteSkill) -> None:
     ]
 
 
-def test_a_phrase_alone_runs_the_only_script(write_skill: WriteSkill) -> None:
+def test_trigger_with_only_a_phrase_runs_the_only_script(write_skill: WriteSkill) -> None:
     text = with_block("scripts: [scripts/forecast.py]", 'triggers: ["forecast for {place} at {time}"]')
     (trigger,) = parsed(write_skill("tea", text, SCRIPT)).triggers
 
@@ -146,18 +148,16 @@ def test_a_phrase_alone_runs_the_only_script(write_skill: WriteSkill) -> None:
 @pytest.mark.parametrize(
     ("trigger", "fault"),
     [
-        ("'brew tea'", "'brew tea' does not say which script it runs; write it as `{say: "),
+        ("'brew tea'", "'brew tea' has no `run`; write it as `{say: "),
         ("{say: brew, run: SKILL.md}", "to run one of the skill's scripts (scripts/deep/er.sh, scripts/fore"),
         ("{say: brew, run: scripts/forecast.py, with: x}", "is to have no field but say, run and arguments"),
         ("{say: brew, run: scripts/forecast.py, arguments: ['{x}']}", "'brew' lacks a {name} that its arg"),
-        ("{say: '{x}', run: scripts/forecast.py}", "'{x}' fits too much; give it words"),
-        ("{say: 'a {b} {c} {d} {e}', run: scripts/forecast.py}", "and at most 3 {names}."),
-        ("{run: scripts/forecast.py}", "metadata.torana.triggers has an entry that is no text"),
+        ("{say: '{x}', run: scripts/forecast.py}", "'{x}' is too general; add words"),
+        ("{say: 'a {b} {c} {d} {e}', run: scripts/forecast.py}", "and use at most 3 {names}."),
+        ("{run: scripts/forecast.py}", "metadata.torana.triggers has an entry that is not a text"),
     ],
 )
-def test_a_trigger_that_cannot_be_followed_makes_the_skill_invalid(
-    write_skill: WriteSkill, trigger: str, fault: str
-) -> None:
+def test_invalid_trigger_makes_the_skill_invalid(write_skill: WriteSkill, trigger: str, fault: str) -> None:
     folder = write_skill("tea", with_block(f"triggers: [{trigger}]"), SCRIPT)
 
     with pytest.raises(SkillInvalid) as caught:
@@ -166,7 +166,7 @@ def test_a_trigger_that_cannot_be_followed_makes_the_skill_invalid(
     assert fault in str(caught.value)
 
 
-def test_the_front_matter_of_the_guide_is_understood(write_skill: WriteSkill) -> None:
+def test_front_matter_of_the_guide_is_valid(write_skill: WriteSkill) -> None:
     guide = (Path(__file__).parents[3] / "docs/howto/skill-scripts.md").read_text(encoding="utf-8")
     whole, part = (piece.partition("```")[0] for piece in guide.split("```yaml\n")[1:])
     script = {"scripts/forecast.py": ""}

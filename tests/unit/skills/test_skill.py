@@ -1,4 +1,4 @@
-"""One folder in, one skill out: what is read from it."""
+"""Parsing a skill folder."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_slug_is_the_folder_when_the_name_differs(write_skill: WriteSkill) -> No
         pytest.param(b"---  \nname: tea\ndescription: >-\n  Brews\n  tea.\n---\t\n\nBoil\nwater.", id="folded"),
     ],
 )
-def test_editors_habits_make_no_difference(write_skill: WriteSkill, text: bytes) -> None:
+def test_byte_order_marks_and_line_endings_are_accepted(write_skill: WriteSkill, text: bytes) -> None:
     skill = parsed(write_skill("tea", text))
 
     assert (skill.description, skill.instructions) == ("Brews tea.", "Boil\nwater.")
@@ -250,7 +250,7 @@ def test_escapes_become_text_that_json_can_carry(write_skill: WriteSkill) -> Non
     assert json.dumps(skill.title, ensure_ascii=False).encode()
 
 
-def test_digest_is_what_sha256sum_would_say(write_skill: WriteSkill) -> None:
+def test_digest_equals_sha256_of_a_checksum_list(write_skill: WriteSkill) -> None:
     folder = write_skill("tea", with_front(), {"references/b.md": "b", "a.md": "a"})
 
     lines = [

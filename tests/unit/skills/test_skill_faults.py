@@ -1,4 +1,4 @@
-"""What is no skill: each fault says what is wrong, where, and the cure; nothing else is ever raised."""
+"""Invalid skills are refused with the problem, its place and the cure; no other error is raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.skills import Skill, SkillFileError, SkillInvalid, parse_skill
-from torana.skills.folder import File, digest, read_text
+from torana.skills.folder import SkillFile, digest, read_text
 
 WriteSkill = Callable[..., Path]
 
@@ -107,7 +107,7 @@ def fault_of(folder: Path) -> str:
         ),
     ],
 )
-def test_faulty_file_is_refused_with_its_cure(write_skill: WriteSkill, text: str | bytes, fault: str) -> None:
+def test_invalid_file_is_refused_with_a_cure(write_skill: WriteSkill, text: str | bytes, fault: str) -> None:
     assert fault_of(write_skill("tea", text)).startswith(fault)
 
 
@@ -122,7 +122,7 @@ def test_faulty_file_is_refused_with_its_cure(write_skill: WriteSkill, text: str
         ("t" * 65, "t" * 64),
     ],
 )
-def test_folder_that_is_no_slug_is_refused_with_a_better_name(
+def test_invalid_folder_name_is_refused_with_a_suggestion(
     write_skill: WriteSkill, folder: str, suggestion: str
 ) -> None:
     assert fault_of(write_skill(folder)) == (
@@ -137,10 +137,10 @@ def test_folder_without_skill_file_is_refused(skills_dir: Path) -> None:
     assert fault_of(skills_dir / "tea").startswith("There is no SKILL.md in the folder; add one")
 
 
-def test_folder_that_is_gone_is_refused(skills_dir: Path) -> None:
+def test_missing_folder_is_refused(skills_dir: Path) -> None:
     fault = fault_of(skills_dir / "tea")
 
-    assert fault == "The folder cannot be read (No such file or directory); mend or remove it."
+    assert fault == "The folder cannot be read (No such file or directory); repair or remove it."
 
 
 @pytest.mark.parametrize("name", ["SKILL.md", "references", "references/notes.md"])
@@ -169,7 +169,7 @@ def test_folder_that_is_a_link_out_is_refused(tmp_path: Path, skills_dir: Path) 
     assert fault_of(skills_dir / "tea").startswith("'tea' is a link that leads out of the skills directory")
 
 
-def test_link_that_leads_back_is_refused(write_skill: WriteSkill) -> None:
+def test_circular_link_is_refused(write_skill: WriteSkill) -> None:
     folder = write_skill("tea")
     (folder / "again").symlink_to(folder)
 
@@ -178,13 +178,13 @@ def test_link_that_leads_back_is_refused(write_skill: WriteSkill) -> None:
     )
 
 
-def test_link_to_nothing_is_refused(write_skill: WriteSkill) -> None:
+def test_dangling_link_is_refused(write_skill: WriteSkill) -> None:
     folder = write_skill("tea")
     (folder / "notes.md").symlink_to("nowhere.md")
 
     fault = fault_of(folder)
 
-    assert fault == "'notes.md' cannot be read (No such file or directory); mend or remove it."
+    assert fault == "'notes.md' cannot be read (No such file or directory); repair or remove it."
 
 
 def test_pipe_is_refused_without_waiting_for_its_writer(write_skill: WriteSkill) -> None:
@@ -194,7 +194,7 @@ def test_pipe_is_refused_without_waiting_for_its_writer(write_skill: WriteSkill)
     assert fault_of(folder) == "'pipe' is neither a file nor a folder; remove it."
 
 
-def test_file_name_that_is_no_text_is_refused(write_skill: WriteSkill) -> None:
+def test_file_name_that_is_not_utf8_is_refused(write_skill: WriteSkill) -> None:
     folder = write_skill("tea")
     (folder / os.fsdecode(b"th\xe9.md")).touch()
 
@@ -217,9 +217,9 @@ def test_folder_with_too_many_bytes_is_refused(write_skill: WriteSkill) -> None:
     assert fault_of(folder).startswith("The folder holds more than 50 MiB;")
 
 
-def test_file_that_vanishes_while_it_is_read_is_a_fault(skills_dir: Path) -> None:
-    file = File("notes.md", str(skills_dir / "notes.md"), 1, (0, 0))
-    gone = "notes.md cannot be read (No such file or directory); mend or remove it."
+def test_file_that_disappears_while_being_read_is_refused(skills_dir: Path) -> None:
+    file = SkillFile("notes.md", str(skills_dir / "notes.md"), 1, (0, 0))
+    gone = "notes.md cannot be read (No such file or directory); repair or remove it."
 
     with pytest.raises(SkillFileError, match=re.escape(gone)):
         read_text(file, limit=10)

@@ -1,4 +1,4 @@
-"""Rows of files: with their turn they come, and with it they go."""
+"""Rows of files, which are stored with their turn and deleted with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sqlalchemy.engine import Connection, Engine
 
 from torana.errors import SessionBusy
 from torana.messages import EVERYONE, File, Inbound
-from torana.store import attachments as rows
-from torana.store import turns
-from torana.store.database import sqlite_engine
-from torana.store.deletion import delete
-from torana.store.forks import NewSession, fork
-from torana.store.gathering import Holdings
-from torana.store.tables import attachments
-from torana.store.turns import Ending, NewTurn
+from torana.store.backup.user_data import UserData
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.tables import attachments
+from torana.store.rows import attachments as rows
+from torana.store.rows import turns
+from torana.store.rows.session_deletion import delete
+from torana.store.rows.session_forks import NewSession, fork
+from torana.store.rows.turns import Ending, NewTurn
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 FILES = tuple(File(name=f"{n}.txt", media_type="text/plain", body=b"x" * n) for n in range(12))
@@ -36,7 +36,7 @@ def engine(path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def take(message: Callable[..., Inbound]) -> Callable[..., turns.Turn]:
-    """``take(connection, "t1", files=FILES)`` accepts a message of ana's."""
+    """``take(connection, "t1", files=FILES)`` accepts a message from ana."""
 
     def accept(connection: Connection, turn_id: str, **said: object) -> turns.Turn:
         inbound = message(user="ana", **said)
@@ -50,7 +50,7 @@ def kept(connection: Connection) -> int:
     return connection.execute(sa.select(sa.func.count()).select_from(attachments)).scalar_one()
 
 
-def test_they_are_read_in_their_order_and_by_their_owner_alone(
+def test_files_are_read_in_order_and_only_by_their_owner(
     engine: Engine, take: Callable[..., turns.Turn]
 ) -> None:
     with engine.begin() as connection:
@@ -64,7 +64,7 @@ def test_they_are_read_in_their_order_and_by_their_owner_alone(
         assert sorted(rows.sizes(connection, "t1")) == [("text/plain", n) for n in range(12)]
 
 
-def test_what_is_not_accepted_leaves_none(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+def test_refused_message_stores_no_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
     with engine.begin() as connection:
         take(connection, "t1")
     with pytest.raises(SessionBusy), engine.begin() as connection:
@@ -73,7 +73,7 @@ def test_what_is_not_accepted_leaves_none(engine: Engine, take: Callable[..., tu
         assert kept(connection) == 0
 
 
-def test_a_deleted_session_takes_them_along(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+def test_deleting_a_session_deletes_its_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
     with engine.begin() as connection:
         turn = take(connection, "t1", files=FILES)
         turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
@@ -82,7 +82,7 @@ def test_a_deleted_session_takes_them_along(engine: Engine, take: Callable[..., 
         assert kept(connection) == 0
 
 
-def test_a_copied_session_has_only_their_names(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+def test_forked_session_has_no_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
     numbers = count()
     new = NewSession(
         session_id="f", channel="copy", at=AT, turn_id=lambda: f"c{next(numbers)}", title_of=lambda _: None
@@ -98,16 +98,16 @@ def test_a_copied_session_has_only_their_names(engine: Engine, take: Callable[..
         assert kept(connection) == 12
 
 
-def test_of_a_room_a_users_own_are_gathered(engine: Engine, take: Callable[..., turns.Turn]) -> None:
+def test_user_data_contains_only_the_users_own_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
     with engine.begin() as connection:
         take(connection, "t1", files=FILES[:2])
         take(connection, "t2", files=FILES[2:4])
         connection.execute(sa.update(turns.turns).where(turns.turns.c.id == "t2").values(user="ben"))
-        assert [row["name"] for row in Holdings(connection, "ana").sent()] == ["0.txt", "1.txt"]
-        assert [row["name"] for row in Holdings(connection, "ben").sent()] == ["2.txt", "3.txt"]
+        assert [row["name"] for row in UserData(connection, "ana").attachments()] == ["0.txt", "1.txt"]
+        assert [row["name"] for row in UserData(connection, "ben").attachments()] == ["2.txt", "3.txt"]
 
 
-def test_only_the_end_that_nobody_tries_again_drops_them(
+def test_files_are_deleted_when_the_turn_completes_not_when_it_fails(
     engine: Engine, take: Callable[..., turns.Turn]
 ) -> None:
     with engine.begin() as connection:

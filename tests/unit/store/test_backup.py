@@ -1,4 +1,4 @@
-"""Backups: whole, private, and safe to go back to."""
+"""Backups are complete and private, and a restore is safe."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pytest
 
 from torana.errors import BackupInvalid, DatabaseTooNew, DataDirUnusable, OperatorError
 from torana.skills.folder import files_to_keep
-from torana.store import migrate as migrations
-from torana.store.backup import DATABASE_NAME, Restored, restore_backup, write_backup
-from torana.store.backup_entries import select_entries
-from torana.store.check import check_database
-from torana.store.copies import delete_copies
-from torana.store.database import sqlite_engine
-from torana.store.migrate import HEAD, migrate
-from torana.store.snapshot import Progress, copy_database
+from torana.store.backup.archive import DATABASE_NAME, Restored, restore_backup, write_backup
+from torana.store.backup.entries import select_entries
+from torana.store.backup.upgrade_copies import delete_copies
+from torana.store.engine import migrate as migrations
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.integrity import check_database
+from torana.store.engine.migrate import HEAD, migrate
+from torana.store.engine.snapshot import Progress, copy_database
 from torana.store.workspaces import Workspaces
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -45,7 +45,7 @@ def owners(path: Path) -> list[str]:
 
 
 def ignore(_done: int, _all: int) -> None:
-    """A progress that nobody watches."""
+    """Ignore the progress."""
 
 
 def remember(path: Path, owner: str, text: str = "tea") -> None:
@@ -70,7 +70,7 @@ def data_dir(path: Path) -> Path:
 
 @pytest.fixture
 def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
-    """``back_up()`` writes a backup of the data directory and gives its file."""
+    """``back_up()`` writes a backup of the data directory and returns its file."""
 
     def write(target: Path = tmp_path / "torana.zip", **changed: Any) -> Path:
         arguments: dict[str, Any] = {
@@ -98,7 +98,7 @@ def restore(source: Path, data_dir: Path, progress: Progress = ignore, max_size:
     )
 
 
-def test_a_backup_brings_everything_back_and_keeps_what_was_there(
+def test_restore_brings_everything_back_and_keeps_the_replaced_data(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     backup = back_up()
@@ -114,9 +114,7 @@ def test_a_backup_brings_everything_back_and_keeps_what_was_there(
     assert (data_dir / f"skills{KEPT}" / "tea" / "SKILL.md").read_text() == "# Changed\n"
 
 
-def test_nobody_else_can_read_a_backup_or_what_is_restored(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_backup_and_restored_files_are_private(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = back_up()
     restore(backup, data_dir)
 
@@ -125,9 +123,7 @@ def test_nobody_else_can_read_a_backup_or_what_is_restored(
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600, 0o600, 0o700]
 
 
-def test_a_backup_ends_although_a_writer_writes_all_the_time(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_backup_completes_beside_a_continuous_writer(back_up: Callable[..., Path], data_dir: Path) -> None:
     database = data_dir / DATABASE_NAME
     change(database, "PRAGMA journal_mode = WAL")
     for number in range(3):
@@ -147,7 +143,7 @@ def test_a_backup_ends_although_a_writer_writes_all_the_time(
     assert check_database(database) == HEAD
 
 
-def test_the_last_writes_of_a_killed_gateway_are_kept_too(
+def test_last_writes_of_a_killed_gateway_are_kept(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
     backup = back_up()
@@ -167,7 +163,7 @@ def test_the_last_writes_of_a_killed_gateway_are_kept_too(
     assert set(owners(crashed / f"{DATABASE_NAME}{KEPT}")) == {"old", "last"}
 
 
-def test_the_files_of_users_come_back_as_they_were(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_workspaces_are_restored(back_up: Callable[..., Path], data_dir: Path) -> None:
     workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
     workspaces.write("ana", "trips/oslo.md", b"ferry")
     outside = data_dir / "outside.txt"
@@ -179,15 +175,15 @@ def test_the_files_of_users_come_back_as_they_were(back_up: Callable[..., Path],
 
     restore(backup, data_dir)
 
-    assert [entry.name for entry in workspaces.listed("ana")] == ["trips/oslo.md"]
+    assert [entry.name for entry in workspaces.list_files("ana")] == ["trips/oslo.md"]
     assert workspaces.read("ana", "trips/oslo.md", limit=100) == b"ferry"
-    assert workspaces.listed("ben") == []
+    assert workspaces.list_files("ben") == []
     assert (data_dir / f"workspaces{KEPT}" / workspaces.folder("ben").name / "new.txt").read_text() == "new"
     delete_copies(data_dir)  # as an erasure does
     assert not (data_dir / f"workspaces{KEPT}").exists()
 
 
-def test_what_was_seen_of_mcp_servers_comes_back_and_nothing_else_of_theirs(
+def test_records_of_mcp_servers_are_restored_without_their_own_files(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
     mcp = data_dir / "mcp"
@@ -211,7 +207,7 @@ def test_what_was_seen_of_mcp_servers_comes_back_and_nothing_else_of_theirs(
     assert [file.name for file in (elsewhere / "mcp").iterdir()] == ["notes.json"]
 
 
-def test_a_backup_from_before_that_leaves_what_was_seen_of_mcp_servers_alone(
+def test_backup_without_mcp_records_keeps_the_existing_ones(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     backup = back_up()
@@ -223,7 +219,7 @@ def test_a_backup_from_before_that_leaves_what_was_seen_of_mcp_servers_alone(
     assert [file.read_text() for file in (data_dir / "mcp").iterdir()] == ["seen"]
 
 
-def test_a_backup_without_skills_leaves_the_skills_alone(
+def test_backup_without_skills_keeps_the_existing_ones(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
     backup = back_up(skill_files=files_to_keep(tmp_path / "none"))
@@ -232,7 +228,7 @@ def test_a_backup_without_skills_leaves_the_skills_alone(
     assert (data_dir / "skills" / "tea" / "SKILL.md").exists()
 
 
-def test_it_is_restored_where_there_is_nothing_yet(back_up: Callable[..., Path], tmp_path: Path) -> None:
+def test_backup_is_restored_into_an_empty_directory(back_up: Callable[..., Path], tmp_path: Path) -> None:
     backup = back_up()
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -247,7 +243,7 @@ def skill_names(backup: Path) -> list[str]:
         return sorted(name.removeprefix("skills/") for name in archive.namelist() if name.startswith("skills/"))
 
 
-def test_links_that_lead_out_are_left_out_and_files_from_before_1980_are_not(
+def test_outside_links_are_omitted_and_files_before_1980_kept(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     skill = data_dir / "skills" / "tea"
@@ -259,7 +255,7 @@ def test_links_that_lead_out_are_left_out_and_files_from_before_1980_are_not(
     assert skill_names(back_up()) == ["tea/SKILL.md", "tea/scripts/brew.sh"]
 
 
-def test_links_inside_the_skills_directory_are_kept_as_what_they_lead_to(
+def test_links_inside_the_skills_directory_are_stored_as_files(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     skills = data_dir / "skills"
@@ -276,9 +272,7 @@ def test_links_inside_the_skills_directory_are_kept_as_what_they_lead_to(
     assert not (skills / "mint").is_symlink()
 
 
-def test_hidden_files_are_not_in_a_backup_whether_or_not_the_skill_is_whole(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_hidden_files_of_skills_are_not_in_a_backup(back_up: Callable[..., Path], data_dir: Path) -> None:
     skills = data_dir / "skills"
     for folder in (skills, skills / "tea", skills / "broken"):
         (folder / ".git" / "hooks").mkdir(parents=True)
@@ -291,7 +285,7 @@ def test_hidden_files_are_not_in_a_backup_whether_or_not_the_skill_is_whole(
     assert skill_names(back_up()) == ["README.md", "broken/SKILL.md", "tea/SKILL.md", "tea/scripts/brew.sh"]
 
 
-def test_a_restore_tells_how_far_it_is(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_restore_reports_progress(back_up: Callable[..., Path], data_dir: Path) -> None:
     steps: list[tuple[int, int]] = []
 
     restore(back_up(), data_dir, lambda done, total: steps.append((done, total)))
@@ -301,7 +295,7 @@ def test_a_restore_tells_how_far_it_is(back_up: Callable[..., Path], data_dir: P
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_the_backup_of_a_newer_version_is_refused_before_anything_is_touched(
+def test_backup_of_a_newer_version_is_refused_without_changes(
     back_up: Callable[..., Path], data_dir: Path
 ) -> None:
     database = data_dir / DATABASE_NAME
@@ -316,9 +310,7 @@ def test_the_backup_of_a_newer_version_is_refused_before_anything_is_touched(
     assert sorted(data_dir.rglob("*")) == before
 
 
-def test_a_backup_that_cannot_be_written_leaves_nothing_behind(
-    back_up: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_failed_backup_leaves_no_file(back_up: Callable[..., Path], tmp_path: Path) -> None:
     target = tmp_path / "backups" / "torana.zip"
     target.mkdir(parents=True)
 
@@ -328,14 +320,14 @@ def test_a_backup_that_cannot_be_written_leaves_nothing_behind(
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_damaged_database_is_not_backed_up_in_silence(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_backup_of_a_damaged_database_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     (data_dir / DATABASE_NAME).write_bytes(b"this is no database" * 1000)
 
     with pytest.raises(OperatorError, match="not a database"):
         back_up()
 
 
-def test_a_copy_holds_no_journal_of_its_own(path: Path, tmp_path: Path) -> None:
+def test_database_copy_has_no_journal_file(path: Path, tmp_path: Path) -> None:
     copy_database(path, tmp_path / "copy.db")
 
     assert check_database(tmp_path / "copy.db") == HEAD
@@ -343,7 +335,7 @@ def test_a_copy_holds_no_journal_of_its_own(path: Path, tmp_path: Path) -> None:
 
 
 def rewritten(backup: Path, changed: Mapping[str, bytes | None]) -> Path:
-    """The backup with some files in another state; None leaves one out."""
+    """Return a copy of the backup with some files changed; None removes a file."""
     with zipfile.ZipFile(backup) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
     result = backup.with_name("rewritten.zip")
@@ -369,7 +361,7 @@ def rewritten(backup: Path, changed: Mapping[str, bytes | None]) -> Path:
     ],
     ids=str,
 )
-def test_a_foreign_or_incomplete_zip_is_refused(
+def test_foreign_or_incomplete_zip_is_refused(
     back_up: Callable[..., Path], data_dir: Path, changed: Mapping[str, bytes | None]
 ) -> None:
     foreign = rewritten(back_up(), changed)
@@ -382,7 +374,7 @@ def test_a_foreign_or_incomplete_zip_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["version", "createdAt", "sha256"])
-def test_a_manifest_without_one_of_its_fields_is_refused_before_anything_is_touched(
+def test_incomplete_manifest_is_refused_without_changes(
     back_up: Callable[..., Path], data_dir: Path, missing: str
 ) -> None:
     backup = back_up()
@@ -397,7 +389,7 @@ def test_a_manifest_without_one_of_its_fields_is_refused_before_anything_is_touc
     assert not list(data_dir.glob("*.replaced-*"))
 
 
-def test_a_damaged_backup_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_damaged_backup_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = back_up()
     whole = backup.read_bytes()
     for start in range(0, len(whole), len(whole) // 12):
@@ -407,27 +399,27 @@ def test_a_damaged_backup_is_refused(back_up: Callable[..., Path], data_dir: Pat
             restored = restore(backup, data_dir)
         except BackupInvalid:
             assert owners(data_dir / DATABASE_NAME) == before
-        else:  # the damage hit a skill's name or a time stamp: the database is whole all the same
+        else:  # the damage hit a skill's name or a time stamp: the database is still complete
             assert restored.version == "1.2.3"
             assert owners(data_dir / DATABASE_NAME) == ["old"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all"])
-def test_a_file_that_is_no_zip_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_zip_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "backup.zip").write_bytes(content)
 
-    with pytest.raises(BackupInvalid, match="is not a whole backup of Torana"):
+    with pytest.raises(BackupInvalid, match="is not a complete backup of Torana"):
         restore(tmp_path / "backup.zip", tmp_path)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_missing_backup_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BackupInvalid, match="no such file"):
         restore(tmp_path / "backup.zip", tmp_path)
 
 
-def test_an_encrypted_zip_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_encrypted_zip_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = back_up()
-    # The general-purpose bit 0 of each entry in the central directory says that it is encrypted.
+    # Bit 0 of the general-purpose flags of each central directory entry marks encryption.
     raw = bytearray(backup.read_bytes())
     for entry in re.finditer(b"PK\x01\x02", raw):
         raw[entry.start() + 8] |= 1
@@ -444,9 +436,7 @@ def test_another_programs_database_is_refused(back_up: Callable[..., Path], data
         restore(back_up(), data_dir)
 
 
-def test_a_database_that_was_damaged_before_its_backup_is_refused(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_backup_with_a_damaged_database_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     database = data_dir / DATABASE_NAME
     for number in range(300):
         remember(database, f"owner {number}")
@@ -473,7 +463,7 @@ def test_a_database_that_was_damaged_before_its_backup_is_refused(
         "mcp/escaped.sh",
     ],
 )
-def test_no_path_in_a_zip_leads_out_of_the_data_directory(
+def test_path_outside_the_data_directory_is_refused(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path, name: str
 ) -> None:
     backup = rewritten(back_up(), {name: b"out"})
@@ -487,12 +477,12 @@ def test_no_path_in_a_zip_leads_out_of_the_data_directory(
     assert not Path("/escaped").exists()
 
 
-def test_a_directory_that_cannot_be_written_is_told(back_up: Callable[..., Path], tmp_path: Path) -> None:
+def test_unwritable_data_directory_is_reported(back_up: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot put the backup in place"):
         restore(back_up(), tmp_path / "missing")
 
 
-def test_a_restored_database_can_be_used_at_once(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_restored_database_can_be_used_at_once(back_up: Callable[..., Path], data_dir: Path) -> None:
     restore(back_up(), data_dir)
 
     migrate(data_dir / DATABASE_NAME)
@@ -519,7 +509,7 @@ def test_a_restored_database_can_be_used_at_once(back_up: Callable[..., Path], d
         ("ANALYZE", "the table 'sqlite_stat1' is added"),
     ],
 )
-def test_a_database_with_another_schema_is_refused_by_name(
+def test_database_with_a_different_schema_is_refused_with_the_object(
     back_up: Callable[..., Path], data_dir: Path, sql: str, named: str
 ) -> None:
     plain = back_up().read_bytes()
@@ -533,10 +523,10 @@ def test_a_database_with_another_schema_is_refused_by_name(
     assert named in caught.value.detail
     assert {file: file.read_bytes() for file in data_dir.rglob("*") if file.is_file()} == before
     backup.write_bytes(plain)
-    restore(backup, data_dir)  # the same without the change
+    restore(backup, data_dir)  # the same backup without the change
 
 
-def test_a_changed_definition_is_refused_by_name(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_changed_definition_is_refused_with_the_object(back_up: Callable[..., Path], data_dir: Path) -> None:
     with closing(sqlite3.connect(data_dir / DATABASE_NAME)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute(
@@ -553,9 +543,7 @@ def test_a_changed_definition_is_refused_by_name(back_up: Callable[..., Path], d
         restore(back_up(), data_dir)
 
 
-def test_a_virtual_table_in_place_of_the_revision_is_refused_unread(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_virtual_table_as_revision_table_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     change(data_dir / DATABASE_NAME, "DROP TABLE alembic_version")
     change(data_dir / DATABASE_NAME, "CREATE VIRTUAL TABLE alembic_version USING fts5(version_num)")
 
@@ -563,19 +551,17 @@ def test_a_virtual_table_in_place_of_the_revision_is_refused_unread(
         restore(back_up(), data_dir)
 
 
-def test_rows_that_refer_to_missing_ones_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_dangling_foreign_keys_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     change(
         data_dir / DATABASE_NAME,
         "INSERT INTO attachments VALUES ('a', 'no such turn', 'gateway', 0, 'n', 'text/plain', x'')",
     )
 
-    with pytest.raises(BackupInvalid, match="a row of attachments refers to one that is missing"):
+    with pytest.raises(BackupInvalid, match="a row of attachments refers to a missing row"):
         restore(back_up(), data_dir)
 
 
-def test_a_text_index_that_does_not_fit_its_texts_is_refused(
-    back_up: Callable[..., Path], data_dir: Path
-) -> None:
+def test_inconsistent_text_index_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     database = data_dir / DATABASE_NAME
     change(database, "INSERT INTO memory_words VALUES ('owner', 'memory', 'tea')")
     restore(back_up(), data_dir)
@@ -585,7 +571,7 @@ def test_a_text_index_that_does_not_fit_its_texts_is_refused(
         restore(back_up(), data_dir)
 
 
-def test_a_backup_of_every_revision_is_restored(back_up: Callable[..., Path], tmp_path: Path) -> None:
+def test_backup_of_every_revision_is_restored(back_up: Callable[..., Path], tmp_path: Path) -> None:
     revisions = sorted(
         file.name[:4] for file in Path(migrations.__file__).parent.glob("migrations/versions/0*.py")
     )
@@ -609,7 +595,7 @@ def test_a_backup_of_every_revision_is_restored(back_up: Callable[..., Path], tm
 
 
 def zip_of(backup: Path, add: Callable[[zipfile.ZipFile], None]) -> Path:
-    """A copy of the backup with something more in it."""
+    """Return a copy of the backup with additional entries."""
     result = backup.with_name("more.zip")
     result.write_bytes(backup.read_bytes())
     with zipfile.ZipFile(result, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -618,7 +604,7 @@ def zip_of(backup: Path, add: Callable[[zipfile.ZipFile], None]) -> Path:
 
 
 def declaring(backup: Path, sizes: Mapping[str, int]) -> Path:
-    """A copy of the backup with files that say they unpack to so many bytes."""
+    """Return a copy of the backup with files that declare these unpacked sizes."""
 
     def add(archive: zipfile.ZipFile) -> None:
         for name in sizes:
@@ -627,7 +613,7 @@ def declaring(backup: Path, sizes: Mapping[str, int]) -> Path:
     result = zip_of(backup, add)
     raw = bytearray(result.read_bytes())
     for name, size in sizes.items():
-        place = raw.rindex(name.encode()) - 46  # of its entry in the list at the end
+        place = raw.rindex(name.encode()) - 46  # of its entry in the central directory
         raw[place + 24 : place + 28] = size.to_bytes(4, "little")
     result.write_bytes(raw)
     return result
@@ -645,7 +631,7 @@ def declaring(backup: Path, sizes: Mapping[str, int]) -> Path:
     ],
     ids=["one", "together", "pins"],
 )
-def test_a_bomb_is_refused_before_it_is_unpacked(
+def test_archive_bomb_is_refused_before_unpacking(
     back_up: Callable[..., Path], data_dir: Path, sizes: Mapping[str, int], fault: str
 ) -> None:
     steps: list[tuple[int, int]] = []
@@ -656,7 +642,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
     assert steps == []
 
 
-def test_more_is_unpacked_where_the_operator_allows_it(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_max_size_allows_a_larger_backup(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/big", bytes(3 << 20)))
     with pytest.raises(BackupInvalid, match="more than 2,000,000; where you trust its origin"):
         restore(backup, data_dir, max_size=2_000_000)
@@ -666,7 +652,7 @@ def test_more_is_unpacked_where_the_operator_allows_it(back_up: Callable[..., Pa
     assert (data_dir / "skills" / "tea" / "big").stat().st_size == 3 << 20
 
 
-def test_an_entry_gives_no_more_than_it_declares(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_entry_is_read_only_up_to_its_declared_size(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/big", bytes(3 << 20)))
     raw = bytearray(backup.read_bytes())
     place = raw.rindex(b"skills/tea/big") - 46
@@ -680,7 +666,9 @@ def test_an_entry_gives_no_more_than_it_declares(back_up: Callable[..., Path], d
     assert max(steps) < (data_dir / DATABASE_NAME).stat().st_size + 2000
 
 
-def test_what_the_disk_has_no_room_for_is_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_backup_larger_than_the_free_disk_space_is_refused(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
     backup = declaring(back_up(), {"workspaces/a/b": 4_000_000_000})
     with zipfile.ZipFile(backup) as archive, pytest.raises(ValueError, match="are free on the disk; make room"):
         select_entries(archive, packed=1, max_size=1 << 60, free=1 << 30)
@@ -697,14 +685,14 @@ def test_links_and_devices_are_refused(back_up: Callable[..., Path], data_dir: P
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_files_of_one_name_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_duplicate_file_names_are_refused(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/SKILL.md", "another"))
 
-    with pytest.raises(BackupInvalid, match="two files of one name"):
+    with pytest.raises(BackupInvalid, match="two files with the same name"):
         restore(backup, data_dir)
 
 
-def test_files_whose_names_are_no_text_come_back(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_files_with_non_utf8_names_are_restored(back_up: Callable[..., Path], data_dir: Path) -> None:
     workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
     folder = workspaces.folder("ana")
     folder.mkdir(parents=True)
@@ -717,13 +705,13 @@ def test_files_whose_names_are_no_text_come_back(back_up: Callable[..., Path], d
     assert found == sorted([b"caf\xe9", b"caf\xe8", "caf\ufffd".encode(), b"\xff" * 200])
 
 
-def test_a_restore_that_fails_half_way_is_undone(back_up: Callable[..., Path], data_dir: Path) -> None:
+def test_failed_restore_is_rolled_back(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = back_up()
     remember(data_dir / DATABASE_NAME, "new")
     skills = data_dir / "skills"
     (data_dir / DATABASE_NAME).with_name(f"{DATABASE_NAME}-wal").write_bytes(b"log")
     before = sorted(data_dir.rglob("*"))
-    # The last place of all: below a file nothing can be put.
+    # The last target: nothing can be placed below a file.
     with pytest.raises(OperatorError, match="cannot put the backup in place"):
         restore_backup(
             source=backup,
@@ -749,10 +737,10 @@ def test_two_restores_in_one_second_keep_both_databases(back_up: Callable[..., P
     assert owners(data_dir / f"{DATABASE_NAME}{KEPT}-2") == ["old"]
 
 
-#: Restores in process after process, each of which is killed after one more file was moved.
+#: Restores in one process after another; each is killed after one more file was moved.
 MORTAL = """
 import datetime, itertools, os, pathlib, shutil, signal, sys
-from torana.store.backup import restore_backup
+from torana.store.backup.archive import restore_backup
 
 home, left = pathlib.Path(sys.argv[1]), 0
 
@@ -780,7 +768,7 @@ for number in itertools.count(1):
 """
 
 
-def test_a_restore_killed_at_any_moment_loses_nothing(
+def test_restore_killed_at_any_moment_loses_no_data(
     back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -799,7 +787,7 @@ def test_a_restore_killed_at_any_moment_loses_nothing(
     assert killed > 3
     for number in range(2, killed):
         place = home / str(number)
-        with pytest.raises(DataDirUnusable, match="a restore was cut off"):
+        with pytest.raises(DataDirUnusable, match="a restore was interrupted"):
             migrate(place / DATABASE_NAME)
         restore(backup, place)
         assert owners(place / DATABASE_NAME) == ["old"]

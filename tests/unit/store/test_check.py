@@ -1,4 +1,4 @@
-"""Looking at a database without changing it."""
+"""Checking a database without changing it."""
 
 import sqlite3
 from contextlib import closing
@@ -7,32 +7,32 @@ from pathlib import Path
 import pytest
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
-from torana.store.check import check_database, foreign_objects
-from torana.store.migrate import HEAD
+from torana.store.engine.integrity import check_database, foreign_objects
+from torana.store.engine.migrate import HEAD
 
 
-def test_a_whole_database_is_ok(path: Path) -> None:
+def test_intact_database_passes_the_check(path: Path) -> None:
     before = path.read_bytes()
 
     assert check_database(path) == HEAD
     assert path.read_bytes() == before
 
 
-def test_a_missing_one_is_not_made(tmp_path: Path) -> None:
+def test_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(DataDirUnusable, match="unable to open database file"):
         check_database(tmp_path / "torana.db")
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_file_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_empty_file_is_refused_with_a_cure(tmp_path: Path) -> None:
     (tmp_path / "torana.db").touch()
 
     with pytest.raises(DataDirUnusable, match=r"torana\.db is empty although it exists.*`torana restore`"):
         check_database(tmp_path / "torana.db")
 
 
-def test_what_a_restore_would_refuse_is_named(path: Path) -> None:
+def test_objects_that_a_restore_would_refuse_are_named(path: Path) -> None:
     assert foreign_objects(path) == []
 
     change(path, "CREATE INDEX quick ON turns (content)")
@@ -41,7 +41,7 @@ def test_what_a_restore_would_refuse_is_named(path: Path) -> None:
     assert check_database(path) == HEAD
 
 
-def test_a_damaged_one_is_told_in_sqlites_words(path: Path) -> None:
+def test_damaged_database_is_reported_with_sqlites_message(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 8192)
@@ -51,7 +51,7 @@ def test_a_damaged_one_is_told_in_sqlites_words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["0003x", "9999", "10", "01"])
-def test_a_revision_that_is_not_known_is_of_a_newer_version(path: Path, number: str) -> None:
+def test_unknown_revision_is_reported_as_a_newer_version(path: Path, number: str) -> None:
     change(path, f"UPDATE alembic_version SET version_num = '{number}'")
 
     with pytest.raises(DatabaseTooNew, match=f"at revision {number}, .* Install that version"):
@@ -59,7 +59,7 @@ def test_a_revision_that_is_not_known_is_of_a_newer_version(path: Path, number: 
 
 
 @pytest.mark.parametrize("table", ["invoices", "alembic_version"])
-def test_another_programs_database_is_told(tmp_path: Path, table: str) -> None:
+def test_database_of_another_program_is_reported(tmp_path: Path, table: str) -> None:
     change(tmp_path / "torana.db", f"CREATE TABLE {table} (version_num)")
 
     with pytest.raises(DataDirUnusable, match="database of another program; move the file away"):

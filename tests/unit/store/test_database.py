@@ -1,4 +1,4 @@
-"""One thread, one connection, many callers."""
+"""A database with one thread and one connection for many callers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from torana.errors import StoreUnavailable
-from torana.store import database as store
-from torana.store.database import Database
+from torana.store.engine import database as store
+from torana.store.engine.database import Database
 
 NOTES = sa.table("notes", sa.column("text", sa.Text))
 
@@ -51,7 +51,7 @@ def seen_from_outside(path: Path) -> list[str]:
 
 
 class Queue:
-    """Keeps the store's thread busy, so that what is asked meanwhile waits together."""
+    """Keeps the store's thread busy, so that later calls wait together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +68,7 @@ class Queue:
         await asyncio.to_thread(self._begun.wait, 30)
         for work in works:
             self.waiting.append(asyncio.ensure_future(self._database.run(work)))
-        await asyncio.sleep(0)  # lets them take their places
+        await asyncio.sleep(0)  # lets the calls enter the queue
 
     async def outcomes(self) -> list[object]:
         self._gate.set()
@@ -76,14 +76,12 @@ class Queue:
         return list(await asyncio.gather(*self.waiting, return_exceptions=True))
 
 
-async def test_a_transaction_returns_what_its_work_returns(notes: Database, path: Path) -> None:
+async def test_transaction_returns_the_result_of_its_function(notes: Database, path: Path) -> None:
     assert await notes.run(partial(write, text="one")) == "one"
     assert seen_from_outside(path) == ["one"]
 
 
-async def test_what_waits_together_commits_together_in_the_order_of_the_calls(
-    notes: Database, path: Path
-) -> None:
+async def test_waiting_calls_commit_together_in_order(notes: Database, path: Path) -> None:
     queue = Queue(notes)
     await queue.add(
         partial(write, text="one"),
@@ -95,7 +93,7 @@ async def test_what_waits_together_commits_together_in_the_order_of_the_calls(
     assert seen_from_outside(path) == ["one", "two"]
 
 
-async def test_no_more_than_64_share_a_commit(notes: Database, path: Path) -> None:
+async def test_at_most_64_calls_share_a_commit(notes: Database, path: Path) -> None:
     queue = Queue(notes)
     await queue.add(*(partial(write, text=str(number)) for number in range(64)))
     await queue.add(lambda _: len(seen_from_outside(path)))
@@ -103,7 +101,7 @@ async def test_no_more_than_64_share_a_commit(notes: Database, path: Path) -> No
     assert (await queue.outcomes())[-1] == 64
 
 
-async def test_a_failing_transaction_undoes_itself_alone(notes: Database, path: Path) -> None:
+async def test_failing_transaction_rolls_back_only_itself(notes: Database, path: Path) -> None:
     def fail(connection: Connection) -> None:
         write(connection, "lost")
         raise LookupError("a bug")
@@ -123,9 +121,7 @@ async def test_a_failing_transaction_undoes_itself_alone(notes: Database, path: 
 
 
 @pytest.mark.parametrize("error", [LookupError("a bug"), IntegrityError("insert", {}, Exception())])
-async def test_a_transaction_that_fails_alone_is_undone_too(
-    notes: Database, path: Path, error: Exception
-) -> None:
+async def test_single_failing_transaction_is_rolled_back(notes: Database, path: Path, error: Exception) -> None:
     def fail(connection: Connection) -> None:
         write(connection, "lost")
         raise error
@@ -137,7 +133,7 @@ async def test_a_transaction_that_fails_alone_is_undone_too(
     assert await notes.writable()
 
 
-async def test_a_full_disk_fails_all_that_wait_and_heals(notes: Database, path: Path) -> None:
+async def test_full_disk_fails_waiting_calls_and_recovers(notes: Database, path: Path) -> None:
     await notes.run(partial(execute, sql="PRAGMA max_page_count = 1"))
     queue = Queue(notes)
     await queue.add(partial(write, text="small"), partial(write, text="x" * 100_000), read)
@@ -153,7 +149,7 @@ async def test_a_full_disk_fails_all_that_wait_and_heals(notes: Database, path: 
     assert await notes.run(partial(write, text="x" * 100_000))
 
 
-async def test_a_database_that_may_not_be_written_is_unavailable(notes: Database, path: Path) -> None:
+async def test_read_only_database_is_unavailable(notes: Database, path: Path) -> None:
     await notes.run(partial(execute, sql="PRAGMA query_only = ON"))
 
     with pytest.raises(StoreUnavailable):
@@ -173,7 +169,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def holder(path: Path) -> Generator[subprocess.Popen[bytes]]:
-    """Another process in the middle of a transaction."""
+    """A separate process in the middle of a transaction."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -182,7 +178,7 @@ def holder(path: Path) -> Generator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-async def test_a_lock_of_another_process_fails_after_the_busy_timeout_and_heals(
+async def test_foreign_lock_fails_calls_after_the_busy_timeout_and_recovers(
     database: Database, path: Path, request: pytest.FixtureRequest
 ) -> None:
     await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT)"))
@@ -198,7 +194,7 @@ async def test_a_lock_of_another_process_fails_after_the_busy_timeout_and_heals(
 
 
 @pytest.mark.parametrize("name", ["a directory", "no/such/directory", "garbage"])
-async def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Path, name: str) -> None:
+async def test_unopenable_file_is_unavailable(tmp_path: Path, name: str) -> None:
     (tmp_path / "a directory").mkdir()
     (tmp_path / "garbage").write_bytes(b"this is no database" * 1000)
     database = Database(path=tmp_path / name)
@@ -209,7 +205,7 @@ async def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Path, name:
     database.close()
 
 
-async def test_whether_it_is_writable_is_tried_again_once_a_second(path: Path) -> None:
+async def test_writability_is_checked_once_a_second(path: Path) -> None:
     now = [100.0]
     database = Database(path=path, monotonic=lambda: now[0])
     await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
@@ -228,7 +224,7 @@ async def test_whether_it_is_writable_is_tried_again_once_a_second(path: Path) -
     database.close()
 
 
-async def test_only_a_transaction_that_wrote_makes_it_writable_again(path: Path) -> None:
+async def test_only_a_successful_write_makes_the_database_writable_again(path: Path) -> None:
     database = Database(path=path, monotonic=lambda: 100.0)
     await database.run(partial(execute, sql="CREATE TABLE notes (text)"))
 
@@ -251,7 +247,7 @@ Crowded = tuple[Database, asyncio.Task[str], asyncio.Event]
 
 @pytest.fixture
 async def crowded(notes: Database, monkeypatch: pytest.MonkeyPatch) -> Crowded:
-    """A disk with room for a few pages, what cannot be kept there, and whether that is delayed."""
+    """A disk with room for a few pages, a write that does not fit, and the event of its delay."""
     monkeypatch.setattr(store, "DELAY", 0)
     used = await notes.run(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar_one())
     await notes.run(partial(execute, sql=f"PRAGMA max_page_count = {used + 10}"))
@@ -266,7 +262,7 @@ async def crowded(notes: Database, monkeypatch: pytest.MonkeyPatch) -> Crowded:
     return notes, task, delayed
 
 
-async def test_it_is_not_writable_while_something_waits_to_be_kept(
+async def test_database_is_not_writable_while_a_persistent_write_waits(
     crowded: Crowded,
 ) -> None:
     database, task, _ = crowded
@@ -280,7 +276,7 @@ async def test_it_is_not_writable_while_something_waits_to_be_kept(
     task.cancel()
 
 
-async def test_what_waits_to_be_kept_is_tried_when_somebody_asks(crowded: Crowded, path: Path) -> None:
+async def test_check_kept_retries_waiting_writes(crowded: Crowded, path: Path) -> None:
     database, task, delayed = crowded
     await database.run(partial(execute, sql="PRAGMA max_page_count = 1000000"))
 
@@ -292,7 +288,7 @@ async def test_what_waits_to_be_kept_is_tried_when_somebody_asks(crowded: Crowde
     assert await database.writable()
 
 
-async def test_what_is_given_up_is_not_waited_for(
+async def test_cancelled_write_is_not_waited_for(
     crowded: Crowded,
 ) -> None:
     database, task, _ = crowded
@@ -303,7 +299,7 @@ async def test_what_is_given_up_is_not_waited_for(
     await database.check_kept()
 
 
-async def test_a_lock_of_another_process_keeps_nothing_new_out(path: Path) -> None:
+async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> None:
     database = Database(path=path)
     await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT)"))
     await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
@@ -322,7 +318,7 @@ async def test_a_lock_of_another_process_keeps_nothing_new_out(path: Path) -> No
     database.close()
 
 
-async def test_a_cancelled_caller_does_not_undo_its_transaction(notes: Database, path: Path) -> None:
+async def test_cancelling_a_caller_does_not_roll_back_its_transaction(notes: Database, path: Path) -> None:
     queue = Queue(notes)
     await queue.add(partial(write, text="one"), partial(write, text="two"))
     queue.waiting[0].cancel()
@@ -334,7 +330,7 @@ async def test_a_cancelled_caller_does_not_undo_its_transaction(notes: Database,
     assert seen_from_outside(path) == ["one", "two"]
 
 
-async def test_close_finishes_what_waits(notes: Database, path: Path) -> None:
+async def test_close_finishes_waiting_calls(notes: Database, path: Path) -> None:
     queue = Queue(notes)
     await queue.add(partial(write, text="one"), partial(write, text="two"))
     closing = asyncio.ensure_future(asyncio.to_thread(notes.close))
@@ -344,7 +340,7 @@ async def test_close_finishes_what_waits(notes: Database, path: Path) -> None:
     assert seen_from_outside(path) == ["one", "two"]
 
 
-async def test_a_closed_database_says_so(notes: Database) -> None:
+async def test_closed_database_raises(notes: Database) -> None:
     notes.close()
     notes.close()
 
@@ -352,7 +348,7 @@ async def test_a_closed_database_says_so(notes: Database) -> None:
         await notes.run(read)
 
 
-def test_it_outlives_a_loop_that_is_closed_too_early(path: Path) -> None:
+def test_database_survives_an_event_loop_closed_early(path: Path) -> None:
     database = Database(path=path)
     begun, gate = threading.Event(), threading.Event()
 

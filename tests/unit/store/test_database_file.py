@@ -1,4 +1,4 @@
-"""A database that was lost is not replaced by a new one in silence."""
+"""A lost database is not silently replaced by a new one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from torana.errors import DataDirUnusable
-from torana.store.backup import DATABASE_NAME
-from torana.store.check import check_database
-from torana.store.database_file import database_exists
-from torana.store.migrate import HEAD, migrate
-from torana.store.reading import read_database
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.database_file import database_exists
+from torana.store.engine.integrity import check_database
+from torana.store.engine.migrate import HEAD, migrate
+from torana.store.engine.read_only import read_database
 
-#: Runs ``migrate`` in process after process, each of which is killed four events later than the one before: an
-#: event opens, renames or removes a file, or is a statement. Prints how many were killed.
+#: Runs ``migrate`` in one process after another; each is killed four events later than the previous one. An
+#: event opens, renames or removes a file, or executes a statement. Prints how many were killed.
 MORTAL = """
 import itertools, os, pathlib, signal, sqlite3, sys
-from torana.store.migrate import migrate
+from torana.store.engine.migrate import migrate
 
 left = 0
 
@@ -55,7 +55,7 @@ for number in itertools.count(1, 4):
         break
 """
 
-#: Everything that opens the database where it must be there.
+#: Every function that opens an existing database.
 OPENERS: list[Callable[[Path], object]] = [
     migrate,
     check_database,
@@ -70,14 +70,16 @@ def opening(request: pytest.FixtureRequest) -> Callable[[Path], object]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 16, 99])
-def test_a_file_without_its_header_is_refused_with_the_cure(
+def test_file_without_its_header_is_refused_with_a_cure(
     tmp_path: Path, path: Path, opening: Callable[[Path], object], size: int
 ) -> None:
     cut_off = tmp_path / "data" / DATABASE_NAME
     cut_off.parent.mkdir()
     cut_off.write_bytes(path.read_bytes()[:size])
 
-    with pytest.raises(DataDirUnusable, match=r"`torana restore`, or delete the file to begin anew") as caught:
+    with pytest.raises(
+        DataDirUnusable, match=r"`torana restore`, or delete the file to start with an empty database"
+    ) as caught:
         opening(cut_off)
 
     assert str(cut_off) in caught.value.detail
@@ -85,7 +87,7 @@ def test_a_file_without_its_header_is_refused_with_the_cure(
     assert list(cut_off.parent.iterdir()) == [cut_off]
 
 
-def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path, path: Path) -> None:
+def test_truncated_file_is_refused_at_every_length(tmp_path: Path, path: Path) -> None:
     whole = path.read_bytes()
     for size in (100, 512, 4095, 4096, 4097, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
         cut_off = tmp_path / f"{size}" / DATABASE_NAME
@@ -98,19 +100,19 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path, path: Path) 
         assert cut_off.read_bytes() == whole[:size]
 
 
-def test_a_database_without_tables_is_refused(tmp_path: Path, opening: Callable[[Path], object]) -> None:
+def test_database_without_tables_is_refused(tmp_path: Path, opening: Callable[[Path], object]) -> None:
     path = tmp_path / DATABASE_NAME
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size > 0
 
     if opening is OPENERS[2]:
-        return  # a reader finds out when it reads a table
-    with pytest.raises(DataDirUnusable, match=r"without tables.*delete the file to begin anew"):
+        return  # a reader raises only when it reads a table
+    with pytest.raises(DataDirUnusable, match=r"without tables.*delete the file to start with an empty d"):
         opening(path)
 
 
-def test_a_database_with_another_programs_id_is_refused(path: Path) -> None:
+def test_database_with_a_foreign_application_id_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA application_id = 252006674")
 
@@ -118,7 +120,7 @@ def test_a_database_with_another_programs_id_is_refused(path: Path) -> None:
         migrate(path)
 
 
-def test_a_log_without_its_database_is_refused(tmp_path: Path, path: Path) -> None:
+def test_log_without_its_database_is_refused(tmp_path: Path, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO subscriptions VALUES ('turn.completed', 'home')")
         connection.commit()
@@ -131,11 +133,11 @@ def test_a_log_without_its_database_is_refused(tmp_path: Path, path: Path) -> No
         migrate(lost / DATABASE_NAME)
 
     assert [file.name for file in lost.iterdir()] == [log.name]
-    (lost / log.name).write_bytes(b"")  # an empty one is no sign of data
+    (lost / log.name).write_bytes(b"")  # an empty log is no sign of data
     migrate(lost / DATABASE_NAME)
 
 
-def test_a_link_that_leads_to_nothing_is_refused(tmp_path: Path) -> None:
+def test_dangling_link_is_refused(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
     path.symlink_to(tmp_path / "disk" / DATABASE_NAME)
 
@@ -145,19 +147,19 @@ def test_a_link_that_leads_to_nothing_is_refused(tmp_path: Path) -> None:
     assert path.is_symlink()
 
 
-def test_a_restore_that_was_killed_half_way_is_refused(tmp_path: Path) -> None:
+def test_interrupted_restore_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".torana-restore-x").mkdir()
 
-    with pytest.raises(DataDirUnusable, match=r"a restore was cut off\. Run `torana restore` again"):
+    with pytest.raises(DataDirUnusable, match=r"a restore was interrupted\. Run `torana restore` again"):
         migrate(tmp_path / DATABASE_NAME)
 
 
-def test_there_is_no_database_where_nothing_was(tmp_path: Path) -> None:
+def test_missing_database_does_not_exist(tmp_path: Path) -> None:
     assert not database_exists(tmp_path / DATABASE_NAME)
     assert not database_exists(tmp_path / "none" / DATABASE_NAME)
 
 
-def test_a_first_start_killed_at_any_moment_is_no_obstacle(tmp_path: Path) -> None:
+def test_first_start_killed_at_any_moment_can_be_repeated(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MORTAL, str(tmp_path)], check=True, capture_output=True, text=True
     )

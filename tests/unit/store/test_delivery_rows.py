@@ -1,4 +1,4 @@
-"""How rows of deliveries are found, and what their numbers promise."""
+"""Queries on delivery rows, and the promises of their numbers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from torana.store import deliveries as rows
-from torana.store.database import sqlite_engine
-from torana.store.deliveries import Delivery
-from torana.store.tables import deliveries
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.tables import deliveries
+from torana.store.rows import deliveries as rows
+from torana.store.rows.deliveries import Delivery
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
@@ -30,11 +30,11 @@ def engine(path: Path) -> Generator[Engine]:
 
 def add(connection: Connection, text: str, *, account: str = "home") -> Delivery:
     rows.add_notice(connection, account, f"{account}/ana", "{}", text=text, at=AT)
-    return rows.listed(connection, "gateway", limit=1)[0]
+    return rows.list_deliveries(connection, "gateway", limit=1)[0]
 
 
 def plans_of(connection: Connection, work: Callable[[Connection], object]) -> list[str]:
-    """How SQLite finds what each statement of the work asks for, its parameters not known beforehand."""
+    """Return the query plans of the work's statements, with unknown parameters."""
     asked: list[tuple[str, Any]] = []
 
     @event.listens_for(connection, "before_cursor_execute")
@@ -61,7 +61,7 @@ def plans_of(connection: Connection, work: Callable[[Connection], object]) -> li
     ],
     ids=["heads", "cut_off", "sweep", "waiting"],
 )
-def test_what_is_open_is_found_without_reading_what_was_sent(
+def test_open_deliveries_are_found_by_index(
     engine: Engine, work: Callable[[Connection], object], index: str
 ) -> None:
     with engine.begin() as connection:
@@ -71,10 +71,10 @@ def test_what_is_open_is_found_without_reading_what_was_sent(
     assert [plan for plan in plans if index not in plan] == []
 
 
-def test_what_is_forgotten_is_found_by_its_end(engine: Engine) -> None:
+def test_expired_deliveries_are_found_by_their_end(engine: Engine) -> None:
     with engine.begin() as connection:
         kept = add(connection, "one")
-        plans = plans_of(connection, partial(rows.sent, number=kept.number, shown_as="1", at=AT))
+        plans = plans_of(connection, partial(rows.record_sent, number=kept.number, shown_as="1", at=AT))
 
     assert [plan for plan in plans if "ix_deliveries_ended" not in plan] == [
         "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"
@@ -82,7 +82,7 @@ def test_what_is_forgotten_is_found_by_its_end(engine: Engine) -> None:
     assert len(plans) == 2
 
 
-def test_a_number_is_never_given_again(engine: Engine) -> None:
+def test_delivery_numbers_are_never_reused(engine: Engine) -> None:
     with engine.begin() as connection:
         first, last = add(connection, "one"), add(connection, "two")
         connection.execute(sa.delete(deliveries))
@@ -90,16 +90,16 @@ def test_a_number_is_never_given_again(engine: Engine) -> None:
         assert add(connection, "three").number > last.number > first.number
 
 
-def test_what_was_sent_or_dropped_is_forgotten_and_what_waits_is_not(engine: Engine) -> None:
+def test_sent_and_dropped_deliveries_are_deleted_after_a_month(engine: Engine) -> None:
     with engine.begin() as connection:
         sent, dropped, refused, new = (add(connection, text) for text in ("one", "two", "three", "four"))
-        rows.sent(connection, sent.number, "1", AT)
+        rows.record_sent(connection, sent.number, "1", AT)
         rows.end(connection, dropped.number, "dropped", AT)
         rows.end(connection, refused.number, "refused", AT, reason="gone")
 
-        rows.sent(connection, new.number, "4", AT + timedelta(days=31))
+        rows.record_sent(connection, new.number, "4", AT + timedelta(days=31))
 
-        assert [row.number for row in rows.listed(connection, "gateway", limit=9)] == [
+        assert [row.number for row in rows.list_deliveries(connection, "gateway", limit=9)] == [
             new.number,
             refused.number,
         ]
@@ -108,24 +108,24 @@ def test_what_was_sent_or_dropped_is_forgotten_and_what_waits_is_not(engine: Eng
 GONE = "account is not configured"
 
 
-def test_a_row_that_says_less_than_when_it_was_read_is_neither_cut_nor_sent(engine: Engine) -> None:
+def test_delivery_whose_text_changed_is_neither_split_nor_sent(engine: Engine) -> None:
     with engine.begin() as connection:
         read = add(connection, "Let me see.\n\nMay I run `pay`?\n\nAnswer yes or no.")
         connection.execute(sa.update(deliveries).values(text="Let me see."))
 
         assert rows.cut(connection, read, ["Let me see.", "May I run `pay`?"]) is None
         assert not rows.begin(connection, read, AT)
-        (now,) = rows.listed(connection, "gateway", limit=2)
+        (now,) = rows.list_deliveries(connection, "gateway", limit=2)
         assert (now.state, now.text) == ("pending", "Let me see.")
         assert rows.begin(connection, now, AT)
 
 
 def shown(connection: Connection) -> list[tuple[str, str | None]]:
-    """How each stands and why, the oldest first."""
-    return [(row.state, row.reason) for row in reversed(rows.listed(connection, "gateway", limit=9))]
+    """Return the state and reason of each delivery, oldest first."""
+    return [(row.state, row.reason) for row in reversed(rows.list_deliveries(connection, "gateway", limit=9))]
 
 
-def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engine: Engine) -> None:
+def test_deliveries_of_a_removed_account_are_marked_until_it_returns(engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection, "waits", account="gone")
         rows.begin(connection, add(connection, "was being sent", account="gone"), AT)
@@ -145,7 +145,7 @@ def test_what_is_for_no_account_of_the_settings_says_so_until_it_comes_back(engi
         assert shown(connection) == [("pending", GONE), ("sending", GONE), others[0], ("pending", GONE)]
 
 
-def test_what_is_too_late_is_the_operators_whoever_is_connected(engine: Engine) -> None:
+def test_deliveries_become_stale_after_a_day(engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection, "waits", account="gone")
         rows.begin(connection, add(connection, "was being sent", account="gone"), AT)

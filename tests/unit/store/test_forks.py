@@ -1,4 +1,4 @@
-"""Rows of a session that begins as a copy of another one."""
+"""Rows of a session that is forked from another session."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
-from torana.store.database import sqlite_engine
-from torana.store.forks import NewSession, fork
-from torana.store.tables import history, sessions, turns
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.tables import history, sessions, turns
+from torana.store.rows.session_forks import NewSession, fork
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 LATER = datetime(2026, 3, 3, tzinfo=UTC)
@@ -29,7 +29,7 @@ def engine(path: Path) -> Iterator[Engine]:
 
 
 def fill(engine: Engine, number: int, **session: Any) -> None:
-    """A session ``s`` with turns ``t1`` and so on, each with its place in the history."""
+    """Insert a session ``s`` with turns ``t1`` and so on, each with its entry in the history."""
     at = {"created_at": AT, "updated_at": AT}
     row = {"id": "s", "owner": "gateway", "channel": "home", "next_seq": number + 1, "shared": False, **at}
     turn = {
@@ -90,14 +90,14 @@ def rows_of(engine: Engine, table: sa.Table, session_id: str) -> list[RowMapping
         return list(connection.execute(query).mappings())
 
 
-def test_a_title_stays_behind_with_the_message_that_gave_it(engine: Engine) -> None:
+def test_title_is_not_copied_without_its_message(engine: Engine) -> None:
     fill(engine, 3, title="ana's words")
     change(engine, "t1", content="ana's words", state="running", ended_at=None)
 
     assert copy(engine, "t2")["title"] is None
 
 
-def test_turns_and_history_are_copied_in_their_places(engine: Engine) -> None:
+def test_turns_and_history_are_copied_in_order(engine: Engine) -> None:
     fill(engine, 4, title="hi", speaker="ana", shared=True)
     made = copy(engine, "t3")
     assert {
@@ -134,11 +134,11 @@ def test_turns_and_history_are_copied_in_their_places(engine: Engine) -> None:
         (None, (2, "notes", 3)),
         ("t4", (2, "notes", 3)),
         ("t3", (2, "notes", 3)),
-        ("t2", (2, None, 0)),  # the summary tells of what is not copied
-        ("t1", (0, None, 0)),  # it was hidden, and is what the fork is made from
+        ("t2", (2, None, 0)),  # the summary covers turns that are not copied
+        ("t1", (0, None, 0)),  # the turn was hidden, and the fork is made from it
     ],
 )
-def test_the_summary_is_copied_where_it_tells_of_nothing_else(
+def test_summary_is_copied_only_if_it_covers_copied_turns(
     engine: Engine, last: str | None, shown: tuple[int, str | None, int]
 ) -> None:
     fill(engine, 5, fresh_from=2, summary="notes", summary_to=3)
@@ -151,11 +151,11 @@ def test_the_summary_is_copied_where_it_tells_of_nothing_else(
     [
         (None, 3, (2, 3)),
         ("t3", 3, (2, 3)),
-        ("t2", 3, (0, 0)),  # it ended after the conversation was begun anew, and is what the fork is made from
-        (None, 8, (2, 4)),  # what had not ended then left its numbers
+        ("t2", 3, (0, 0)),  # the turn ended after the new conversation started, and the fork is made from it
+        (None, 8, (2, 4)),  # turns that had not ended then left their numbers
     ],
 )
-def test_what_was_accepted_before_a_new_conversation_stays_hidden(
+def test_turns_before_a_new_conversation_stay_hidden(
     engine: Engine, last: str | None, fresh_seq: int, shown: tuple[int, int]
 ) -> None:
     fill(engine, 3, fresh_from=2, fresh_seq=fresh_seq)
@@ -163,7 +163,7 @@ def test_what_was_accepted_before_a_new_conversation_stays_hidden(
     assert (made["fresh_from"], made["fresh_seq"]) == shown
 
 
-def test_a_merged_turn_is_merged_into_the_copy_of_the_other(engine: Engine) -> None:
+def test_merged_turn_refers_to_the_copied_turn(engine: Engine) -> None:
     fill(engine, 3)
     change(engine, "t2", merged_into="t1", merged_step=1)
     change(engine, "t3", merged_into="elsewhere")
@@ -172,7 +172,7 @@ def test_a_merged_turn_is_merged_into_the_copy_of_the_other(engine: Engine) -> N
     assert merged == [("c1", None, None), ("c2", "c1", None), ("c3", None, None)]
 
 
-def test_what_has_not_ended_is_not_copied(engine: Engine) -> None:
+def test_unfinished_turns_are_not_copied(engine: Engine) -> None:
     fill(engine, 3)
     change(engine, "t1", state="queued")
     change(engine, "t3", state="running")
@@ -183,14 +183,14 @@ def test_what_has_not_ended_is_not_copied(engine: Engine) -> None:
             copy(engine, turn_id, channel="other")
 
 
-def test_a_session_without_an_ended_turn_makes_an_empty_one(engine: Engine) -> None:
+def test_fork_of_a_session_without_ended_turns_is_empty(engine: Engine) -> None:
     fill(engine, 1)
     change(engine, "t1", state="running")
     made = copy(engine)
     assert (made["next_seq"], rows_of(engine, turns, made["id"])) == (1, [])
 
 
-def test_a_fork_that_cannot_be_made_leaves_nothing(engine: Engine) -> None:
+def test_refused_fork_leaves_nothing(engine: Engine) -> None:
     fill(engine, 3)
     with pytest.raises(NotFound):
         copy(engine, owner="user:ana")
@@ -207,7 +207,7 @@ def test_a_fork_that_cannot_be_made_leaves_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("of_the_third", [{"content": "é" * 500}, {"reply": "é" * 500}, {"body": b"x" * 1_000}])
-def test_a_fork_copies_no_more_bytes_than_it_may(engine: Engine, of_the_third: dict[str, Any]) -> None:
+def test_fork_over_the_byte_limit_is_refused(engine: Engine, of_the_third: dict[str, Any]) -> None:
     fill(engine, 3)
     table, key = (history, history.c.turn_id) if "body" in of_the_third else (turns, turns.c.id)
     with engine.begin() as connection:

@@ -1,15 +1,15 @@
-"""Rows of leases under a clock that is set back."""
+"""Lease rows with a clock that is set back."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from torana.store import leases
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows import leases
 
 
-async def test_a_lease_that_was_taken_years_ahead_has_run_out(database: Database) -> None:
+async def test_lease_taken_under_a_fast_clock_has_expired(database: Database) -> None:
     async def take(holder: str, year: int) -> bool:
         now = datetime(year, 3, 2, tzinfo=UTC)
         until = now + timedelta(seconds=45)

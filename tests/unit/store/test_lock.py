@@ -1,4 +1,4 @@
-"""One gateway per data directory."""
+"""The lock that allows one gateway per data directory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from torana.errors import DataDirBusy, DataDirUnusable
-from torana.store.lock import LOCK_NAME, DataDirLock, read_address
+from torana.store.engine.lock import LOCK_NAME, DataDirLock, read_address
 
 ADDRESS = "http://127.0.0.1:18789"
 
 HOLD = """
 import pathlib, sys
-from torana.store.lock import DataDirLock
+from torana.store.engine.lock import DataDirLock
 with DataDirLock(data_dir=pathlib.Path(sys.argv[1]), address=sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
@@ -28,7 +28,7 @@ with DataDirLock(data_dir=pathlib.Path(sys.argv[1]), address=sys.argv[2]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Generator[subprocess.Popen[bytes]]:
-    """Another gateway's process."""
+    """The process of another gateway."""
     command = [sys.executable, "-c", HOLD, str(tmp_path), ADDRESS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -37,7 +37,7 @@ def holder(tmp_path: Path) -> Generator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_it_makes_the_directory_for_its_owner_alone(tmp_path: Path) -> None:
+def test_lock_creates_a_private_directory(tmp_path: Path) -> None:
     data_dir = tmp_path / "a" / "b"
 
     with DataDirLock(data_dir=data_dir, address=ADDRESS):
@@ -46,7 +46,7 @@ def test_it_makes_the_directory_for_its_owner_alone(tmp_path: Path) -> None:
         assert read_address(data_dir) == ADDRESS
 
 
-def test_a_second_gateway_is_refused_with_the_address_of_the_first(
+def test_second_gateway_is_refused_with_the_address_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(DataDirBusy, match=rf"already running at {ADDRESS} .*--data-dir"):
@@ -55,7 +55,7 @@ def test_a_second_gateway_is_refused_with_the_address_of_the_first(
     assert read_address(tmp_path) == ADDRESS
 
 
-def test_the_kernel_frees_it_when_the_holder_is_killed(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_lock_is_released_when_the_holder_is_killed(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
     holder.kill()
     holder.wait()
 
@@ -65,7 +65,7 @@ def test_the_kernel_frees_it_when_the_holder_is_killed(tmp_path: Path, holder: s
         assert read_address(tmp_path) == "http://a"
 
 
-def test_release_lets_the_next_one_in(tmp_path: Path) -> None:
+def test_release_allows_another_lock(tmp_path: Path) -> None:
     first = DataDirLock(data_dir=tmp_path, address=ADDRESS)
     first.release()
     first.release()
@@ -75,11 +75,11 @@ def test_release_lets_the_next_one_in(tmp_path: Path) -> None:
         pass
 
 
-def test_nobody_runs_in_a_directory_without_a_lock(tmp_path: Path) -> None:
+def test_directory_without_a_lock_has_no_address(tmp_path: Path) -> None:
     assert read_address(tmp_path) is None
 
 
-def test_one_who_only_reads_is_not_taken_for_a_gateway(tmp_path: Path) -> None:
+def test_reader_lock_is_not_reported_as_a_gateway(tmp_path: Path) -> None:
     file = os.open(tmp_path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     fcntl.flock(file, fcntl.LOCK_SH)
 
@@ -92,7 +92,7 @@ def test_one_who_only_reads_is_not_taken_for_a_gateway(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_place_that_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
+def test_path_that_is_not_a_directory_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(DataDirUnusable, match=r"cannot use the data directory .*--data-dir"):
@@ -100,7 +100,7 @@ def test_a_place_that_is_no_directory_is_refused(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
-def test_a_lock_that_cannot_be_written_is_refused_and_freed(tmp_path: Path) -> None:
+def test_unwritable_lock_is_refused_and_released(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).symlink_to("/dev/full")
 
     with pytest.raises(DataDirUnusable):

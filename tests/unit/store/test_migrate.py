@@ -1,4 +1,4 @@
-"""Tables and migrations agree, and an upgrade cannot lose anything."""
+"""Migrations build the declared tables, and an upgrade loses no data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
-from torana.store import memories as memory_rows
-from torana.store import migrate as module
-from torana.store import transcript
-from torana.store import turns as turn_rows
-from torana.store.check import check_database, foreign_objects
-from torana.store.database import sqlite_engine
-from torana.store.fts import terms
-from torana.store.migrate import HEAD, migrate
-from torana.store.tables import metadata
+from torana.store.engine import migrate as module
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.fts import terms
+from torana.store.engine.integrity import check_database, foreign_objects
+from torana.store.engine.migrate import HEAD, migrate
+from torana.store.engine.tables import metadata
+from torana.store.rows import memories as memory_rows
+from torana.store.rows import transcript
+from torana.store.rows import turns as turn_rows
 
 MIGRATIONS = Path(module.__file__).with_name("migrations")
 
@@ -70,7 +70,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def shown(connection: Connection) -> list[bytes]:
-    """The history of the first session that a model is shown, the newest turn first."""
+    """Return the history of the first session that the model would see, newest turn first."""
     return [body for body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
 
 
@@ -84,7 +84,7 @@ def is_no_index_of_words(name: str | None, _type: str, _parents: object) -> bool
 
 
 def layout(path: Path) -> dict[str, object]:
-    """Every table's columns by name and foreign keys, and every index as it was written."""
+    """Return the columns and foreign keys of every table, and the SQL of every index."""
     found: dict[str, object] = {
         str(name): " ".join(str(sql).split())
         for name, sql in rows(path, f"SELECT name, sql FROM sqlite_schema WHERE type = 'index' OR {VIRTUAL}")
@@ -101,14 +101,14 @@ def layout(path: Path) -> dict[str, object]:
 
 
 def found(connection: Connection, owner: str, query: str) -> list[str]:
-    """The ids of the memories that hold a word of the query."""
+    """Return the ids of the memories that contain a word of the query."""
     candidates, _ = memory_rows.holding(connection, owner, terms(query))
     return [candidate.memory.id for candidate in candidates]
 
 
 @pytest.fixture
 def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program's next version, with a revision more; gives the file of that revision."""
+    """The next version of the program with one more revision; returns the file of that revision."""
     migrations = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
     revision = migrations / "versions" / "0009_topic.py"
@@ -119,7 +119,7 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def upgrade(path: Path, target: str) -> Config:
-    """Build a database of some revision by the migrations alone."""
+    """Build a database at a revision by migrations alone."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("path_separator", "os")
@@ -131,11 +131,11 @@ def upgrade(path: Path, target: str) -> Config:
     return config
 
 
-def test_a_new_database_is_what_the_migrations_build(tmp_path: Path, path: Path) -> None:
+def test_new_database_equals_a_migrated_one(tmp_path: Path, path: Path) -> None:
     config = upgrade(tmp_path / "migrated.db", "head")
     migrated = sqlite_engine(tmp_path / "migrated.db")
     with migrated.begin() as connection:
-        # Alembic knows no full-text index, and takes its tables for some that are not ours.
+        # Alembic does not know full-text indexes and would report their tables.
         context = MigrationContext.configure(connection, opts={"include_name": is_no_index_of_words})
         assert compare_metadata(context, metadata) == []
     migrated.dispose()
@@ -144,7 +144,7 @@ def test_a_new_database_is_what_the_migrations_build(tmp_path: Path, path: Path)
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
 
 
-def test_a_new_database_is_readable_by_its_owner_alone(path: Path) -> None:
+def test_new_database_is_readable_only_by_its_owner(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert check_database(path) == HEAD
 
@@ -158,7 +158,7 @@ def test_migrating_twice_changes_nothing(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_an_upgrade_keeps_what_is_there_and_a_copy_of_how_it_was(path: Path, new_version: Path) -> None:
+def test_upgrade_keeps_the_data_and_a_copy_of_the_old_database(path: Path, new_version: Path) -> None:
     change(
         path,
         "INSERT INTO sessions (id, owner, channel, next_seq, shared, created_at, updated_at) "
@@ -175,7 +175,7 @@ def test_an_upgrade_keeps_what_is_there_and_a_copy_of_how_it_was(path: Path, new
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-def test_the_first_revision_is_upgraded_with_everything_in_it(tmp_path: Path, path: Path) -> None:
+def test_first_revision_is_upgraded_with_all_its_data(tmp_path: Path, path: Path) -> None:
     old = tmp_path / "old.db"
     upgrade(old, "0001")
     with closing(sqlite3.connect(old)) as connection, connection:
@@ -212,7 +212,7 @@ def test_the_first_revision_is_upgraded_with_everything_in_it(tmp_path: Path, pa
     engine.dispose()
 
 
-def test_an_upgrade_that_fails_half_way_changes_nothing(path: Path, new_version: Path) -> None:
+def test_failed_upgrade_changes_nothing(path: Path, new_version: Path) -> None:
     before = layout(path)
     new_version.write_text(NEXT.format(rest="raise LookupError('a bug')"))
     with pytest.raises(LookupError):
@@ -222,12 +222,12 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(path: Path, new_version:
     assert check_database(path) == HEAD
 
 
-def test_an_upgrade_begins_with_a_copy_or_not_at_all(path: Path, new_version: Path) -> None:
+def test_upgrade_is_refused_when_the_copy_fails(path: Path, new_version: Path) -> None:
     before = layout(path)
-    # Where the copy belongs there is something that SQLite cannot open, as on a full disk.
+    # Where the copy belongs there is an entry that SQLite cannot open, as on a full disk.
     path.with_name("torana.db.before-0009.part").mkdir()
 
-    with pytest.raises(DataDirUnusable, match=r"torana\.db: it cannot be copied .* Make room"):
+    with pytest.raises(DataDirUnusable, match=r"torana\.db cannot be copied .* Free enough disk space"):
         migrate(path)
 
     assert layout(path) == before
@@ -235,9 +235,7 @@ def test_an_upgrade_begins_with_a_copy_or_not_at_all(path: Path, new_version: Pa
     assert not path.with_name("torana.db.before-0009").exists()
 
 
-def test_a_newer_database_is_refused_in_one_line_and_left_alone(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_newer_database_is_refused_unchanged_in_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(path, "UPDATE alembic_version SET version_num = '9999'")
     caplog.set_level(logging.DEBUG)
 
@@ -249,7 +247,7 @@ def test_a_newer_database_is_refused_in_one_line_and_left_alone(
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 1000, b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_database_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "torana.db"
     file.write_bytes(content)
 
@@ -269,14 +267,15 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/torana.db", "."])
-def test_a_place_that_cannot_hold_a_database_is_refused(tmp_path: Path, name: str) -> None:
+def test_unusable_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataDirUnusable):
         migrate(tmp_path / name)
 
 
 def test_alembic_is_not_imported_for_a_database_of_the_same_revision(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys; from torana.store.migrate import migrate; path = pathlib.Path(sys.argv[1])\n"
+        "import pathlib, sys; from torana.store.engine.migrate import migrate\n"
+        "path = pathlib.Path(sys.argv[1])\n"
         "migrate(path); migrate(path); print('alembic' in sys.modules)"
     )
 

@@ -1,4 +1,4 @@
-"""The digest of a call, and what is seen of its arguments."""
+"""The digest of a call, and the displayed form of its arguments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 
 import pytest
 
-from torana.store.questions import arguments_text, call_digest, question_text
+from torana.store.rows.approval_questions import arguments_text, call_digest, question_text
 
 
-def test_digest_is_that_of_the_canonical_json() -> None:
+def test_digest_is_computed_from_canonical_json() -> None:
     digest = call_digest("pay", {"to": "ana é", "amount": 5})
 
     canonical = b'{"arguments":{"amount":5,"to":"ana \\u00e9"},"tool":"pay"}'
@@ -27,18 +27,34 @@ def test_digest_is_that_of_the_canonical_json() -> None:
         ("pay", {"Amount": 5}),
     ],
 )
-def test_other_calls_have_other_digests(tool: str, arguments: dict[str, object]) -> None:
+def test_different_calls_have_different_digests(tool: str, arguments: dict[str, object]) -> None:
     assert call_digest(tool, arguments) != call_digest("pay", {"amount": 5})
 
 
-def test_what_is_not_seen_is_written_out() -> None:
+def test_invisible_characters_are_escaped() -> None:
     tag, private = "\U000e0001", "\ue0001"
 
     assert arguments_text({"a\nb": "\x1b[2J\u202e é"}) == '{\n "a\\nb": "\\u001b[2J\\u202e é"\n}'
     assert arguments_text({"a": tag}) != arguments_text({"a": private})
 
 
-def test_questions_differ_where_what_is_cut_off_differs() -> None:
+@pytest.mark.parametrize(
+    "blank",
+    ["\u3164", "\u115f", "\u2800", "\U000e0100", "\ufe0f\ufe0e"],
+    ids=lambda blank: blank.encode("unicode_escape").decode(),
+)
+def test_blank_characters_are_escaped(blank: str) -> None:
+    shown = arguments_text({"to": f"ana{blank}@example.org"})
+
+    assert blank not in shown
+    assert blank.encode("unicode_escape").decode() in shown
+
+
+def test_emoji_with_a_variation_selector_stay() -> None:
+    assert arguments_text({"to": "\u2764\ufe0f"}) == '{\n "to": "\u2764\ufe0f"\n}'
+
+
+def test_questions_differ_when_only_the_cut_text_differs() -> None:
     first, second = [question_text("pay", {"to": "x" * 2_000 + end}) for end in "ab"]
 
     assert first != second

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.store.ranking import Ranking
+from torana.store.engine.ranking import Ranking
 
 DOCUMENTS = {
     "calculator": "Calculate sums and percentages: what is 17 % of 2340",
@@ -34,7 +34,7 @@ def ranking() -> Iterator[Ranking]:
         ("what TIME is it in tokyo", "dates"),
         ("17 % of 80", "calculator"),
         ("北京", "duck"),
-        ("高", "tower"),  # a lone ideograph finds the pairs that it begins
+        ("高", "tower"),  # a single ideograph matches the pairs that begin with it
         ("🥲", "duck"),
         ("東京", "tower"),
         ("cafe", "coffee"),
@@ -42,11 +42,11 @@ def ranking() -> Iterator[Ranking]:
         ("קפה", "coffee"),
     ],
 )
-def test_the_best_text_comes_first(ranking: Ranking, text: str, best: str) -> None:
+def test_best_match_is_ranked_first(ranking: Ranking, text: str, best: str) -> None:
     assert ranking.rank(text)[0].key == best
 
 
-def test_scores_fall_and_only_texts_that_share_a_word_are_listed(ranking: Ranking) -> None:
+def test_scores_decrease_and_only_matching_texts_are_listed(ranking: Ranking) -> None:
     matches = ranking.rank("convert the time in Tokyo and calculate")
     scores = [match.score for match in matches]
     assert scores == sorted(scores, reverse=True)
@@ -64,12 +64,12 @@ def test_equal_texts_are_listed_by_key_up_to_the_limit() -> None:
     "text",
     ['" OR "miles', "text:miles NEAR(", "miles AND NOT convert", "mile* ^convert", "-miles", "miles -- ; DROP"],
 )
-def test_search_syntax_means_nothing(ranking: Ranking, text: str) -> None:
+def test_search_syntax_is_ignored(ranking: Ranking, text: str) -> None:
     assert ranking.rank(text)[0].key == "units"
 
 
 @pytest.mark.parametrize("text", ["", "   ", '"', "***", "\0", "\ud800", "NEAR"])
-def test_a_text_without_known_words_matches_nothing(ranking: Ranking, text: str) -> None:
+def test_text_without_known_words_matches_nothing(ranking: Ranking, text: str) -> None:
     assert ranking.rank(text) == []
 
 
@@ -79,30 +79,30 @@ def test_any_text_can_be_ranked(ranking: Ranking, text: str) -> None:
 
 
 @given(text=st.text(min_size=1).filter(lambda text: bool(Ranking({"": text}).rank(text))))
-def test_a_text_finds_itself_among_others(text: str) -> None:
+def test_text_matches_its_own_words(text: str) -> None:
     ranking = Ranking({"self": text, "other": "nothing in common"})
     assert "self" in {match.key for match in ranking.rank(text)}
     ranking.close()
 
 
-def test_it_may_be_used_in_other_threads(ranking: Ranking) -> None:
+def test_ranking_is_thread_safe(ranking: Ranking) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(ranking.rank, ["Tokyo"] * 40))
     assert {matches[0].key for matches in found} == {"dates"}
 
 
-def test_a_huge_text_is_ranked_by_its_first_words(ranking: Ranking) -> None:
+def test_huge_text_is_ranked_by_its_first_words(ranking: Ranking) -> None:
     assert ranking.rank("miles " + "filler " * 100_000)[0].key == "units"
 
 
-def test_a_closed_ranking_refuses() -> None:
+def test_closed_ranking_raises() -> None:
     ranking = Ranking(DOCUMENTS)
     ranking.close()
     with pytest.raises(sqlite3.ProgrammingError):
         ranking.rank("miles")
 
 
-def test_nothing_can_be_ranked_too() -> None:
+def test_empty_ranking_returns_no_matches() -> None:
     ranking = Ranking({})
     assert ranking.rank("miles") == []
     ranking.close()

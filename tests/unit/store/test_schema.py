@@ -1,8 +1,8 @@
-"""Comparing schemas by what they mean, and not by the way a database came to its revision."""
+"""Schemas are compared by meaning, whichever migrations a database went through."""
 
 import pytest
 
-from torana.store.schema import differences, same
+from torana.store.engine.schema import differences, same
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from torana.store.schema import differences, same
         "CREATE TABLE \"notes\"(text TEXT CHECK(text IN ('a','b')),\nUNIQUE(id,text),id TEXT NOT NULL) STRICT",
     ],
 )
-def test_order_spaces_and_quotation_marks_do_not_count(other: str) -> None:
+def test_order_spaces_and_quotes_are_ignored(other: str) -> None:
     sql = (
         "CREATE TABLE notes (id TEXT NOT NULL, text TEXT CHECK (text IN ('a', 'b')), UNIQUE (id, text)) STRICT"
     )
@@ -32,13 +32,13 @@ def test_order_spaces_and_quotation_marks_do_not_count(other: str) -> None:
         'CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT "a,b") STRICT',
     ],
 )
-def test_everything_else_counts(other: str) -> None:
+def test_other_differences_are_detected(other: str) -> None:
     sql = "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b') STRICT"
 
     assert not same(("notes", sql), ("notes", other))
 
 
-def test_an_index_on_another_table_or_in_another_order_is_changed() -> None:
+def test_index_on_another_table_or_in_another_order_differs() -> None:
     sql = "CREATE INDEX recent ON notes (owner, at)"
 
     assert not same(("notes", sql), ("turns", sql))
@@ -56,7 +56,7 @@ def test_each_difference_is_named() -> None:
     ]
 
 
-def test_a_name_cannot_steer_a_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     assert differences({("view", "\x1b[2J\n" + "x" * 1000): ("v", "")}, {}) == [
         r"the view '\x1b[2J\n" + "x" * 55 + "' is added"
     ]

@@ -1,4 +1,4 @@
-"""What the tables themselves hold, whatever the code above does."""
+"""Guarantees of the tables themselves, independent of the code above them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store import transcript
-from torana.store import turns as rows
-from torana.store.database import sqlite_engine
-from torana.store.tables import UtcTime, sessions, turns
-from torana.store.turns import Ending, NewTurn
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.tables import UtcTime, sessions, turns
+from torana.store.rows import transcript
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending, NewTurn
 
 PARTIAL = re.compile("USING INDEX (ix_turns_unfinished|uq_turns_active)")
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -47,7 +47,7 @@ def states(connection: Connection) -> dict[str, str]:
     return {row.id: row.state for row in connection.execute(sa.select(turns.c.id, turns.c.state))}
 
 
-def test_the_database_holds_one_running_turn_per_session(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_database_allows_one_running_turn_per_session(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         take(connection, "t1")
         take(connection, "t2")
@@ -58,7 +58,7 @@ def test_the_database_holds_one_running_turn_per_session(engine: Engine, take: C
         assert states(connection) == {"t1": "running", "t2": "queued", "elsewhere": "running"}
 
 
-def test_the_database_holds_one_turn_per_place_and_one_session_per_channel(
+def test_database_allows_one_turn_per_seq_and_one_session_per_channel(
     engine: Engine, take: Callable[..., Turn]
 ) -> None:
     with engine.begin() as connection:
@@ -75,7 +75,7 @@ def assert_refused(engine: Engine, statement: sa.Update) -> None:
         connection.execute(statement)
 
 
-def test_places_are_given_in_the_order_of_acceptance(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_sequence_numbers_follow_the_order_of_acceptance(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         taken = [take(connection, turn_id) for turn_id in ("t9", "t1", "t5")]
 
@@ -87,7 +87,7 @@ def test_places_are_given_in_the_order_of_acceptance(engine: Engine, take: Calla
     assert {turn.session_id for turn in taken} == {"ses_t9"}
 
 
-def test_the_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         first = take(connection, "t9")
         take(connection, "t5")
@@ -101,7 +101,7 @@ def test_the_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..
     assert (following.attempt, ended.attempt) == (1, 1)
 
 
-def test_a_row_comes_back_as_it_was_written(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_rows_are_read_as_written(engine: Engine, take: Callable[..., Turn]) -> None:
     failed = Ending(at=AT, state="failed", failure=Failure(code="model_failed", detail="no key"))
     with engine.begin() as connection:
         first = take(connection, "t1", user="ana")
@@ -128,7 +128,7 @@ def test_a_row_comes_back_as_it_was_written(engine: Engine, take: Callable[..., 
     )
 
 
-def test_recovery_puts_all_back_into_their_queues_and_counts_the_death(
+def test_recovery_requeues_unfinished_turns_and_counts_the_crash(
     engine: Engine, take: Callable[..., Turn]
 ) -> None:
     with engine.begin() as connection:
@@ -150,13 +150,13 @@ def test_recovery_puts_all_back_into_their_queues_and_counts_the_death(
     assert found == [
         ("a1", "queued", 1, 1),
         ("a2", "queued", 0, 0),
-        ("b1", "queued", 1, 0),  # it only waited for somebody
+        ("b1", "queued", 1, 0),  # it only waited for an approval
         ("b2", "queued", 0, 0),
     ]
     assert claimed == [("a1", "running", 2), ("b1", "running", 2)]
 
 
-def test_a_stop_leaves_what_was_interrupted_to_the_next_start(
+def test_stop_leaves_interrupts_to_the_next_start(
     engine: Engine, take: Callable[..., Turn], message: Callable[..., Inbound]
 ) -> None:
     with engine.begin() as connection:
@@ -169,12 +169,12 @@ def test_a_stop_leaves_what_was_interrupted_to_the_next_start(
         rows.requeue(connection)
 
         assert states(connection) == dict.fromkeys(["a2", "a3", "b1", "b2"], "queued") | {"a1": "running"}
-        assert [(turn.id, turn.state) for turn in rows.interrupted(connection)] == [("a1", "queued")]
+        assert [(turn.id, turn.state) for turn in rows.list_interrupted(connection)] == [("a1", "queued")]
         rows.recover(connection)
-        assert rows.interrupted(connection) == []
+        assert rows.list_interrupted(connection) == []
 
 
-def test_nothing_of_another_credential_joins_or_ends_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_other_tokens_cannot_steer_or_interrupt_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         running = take(connection, "t1")
         take(connection, "t2", token="tok_1")
@@ -183,15 +183,15 @@ def test_nothing_of_another_credential_joins_or_ends_a_turn(engine: Engine, take
         connection.execute(of_the_token.values(on_busy="steer"))
         assert rows.take_steers(connection, running, 1) == []
         connection.execute(of_the_token.values(on_busy="interrupt"))
-        assert rows.interrupted(connection) == []
+        assert rows.list_interrupted(connection) == []
 
 
-def test_recovery_of_a_quiet_database_finds_nothing(engine: Engine) -> None:
+def test_recovery_without_unfinished_turns_finds_nothing(engine: Engine) -> None:
     with engine.begin() as connection:
         assert rows.recover(connection) == []
 
 
-def test_another_owners_turn_is_not_there(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_turn_of_another_owner_is_not_found(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         take(connection, "t1", owner="ana")
         other = take(connection, "t2", owner="bob")
@@ -210,7 +210,7 @@ def test_another_owners_turn_is_not_there(engine: Engine, take: Callable[..., Tu
         (["ana", "bob", "ana"], True),
     ],
 )
-def test_a_room_is_shared_once_two_users_spoke(
+def test_session_is_shared_after_two_users_spoke(
     engine: Engine, take: Callable[..., Turn], speakers: list[str | None], shared: bool
 ) -> None:
     with engine.begin() as connection:
@@ -221,7 +221,7 @@ def test_a_room_is_shared_once_two_users_spoke(
         assert transcript.newest(connection, "ana", taken[0].session_id, turns_limit=1).shared is False
 
 
-def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take: Callable[..., Turn]) -> None:
+def test_queries_do_not_scan_ended_turns(engine: Engine, take: Callable[..., Turn]) -> None:
     statements: list[str] = []
     with engine.begin() as connection:
         take(connection, "warm")
@@ -229,7 +229,7 @@ def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take:
         assert raw is not None
         raw.set_trace_callback(statements.append)
         rows.finish(connection, take(connection, "t1"), DONE, hold=False)
-        rows.interrupted(connection)
+        rows.list_interrupted(connection)
         rows.recover(connection)
         raw.set_trace_callback(None)
         plans = [
@@ -238,13 +238,13 @@ def test_a_long_session_does_not_make_its_next_turn_slower(engine: Engine, take:
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
         ]
 
-    # Neither a whole table is read nor a session's ended turns: only what the partial indices hold.
+    # The queries read neither a whole table nor the ended turns of a session, only the partial indexes.
     scans = [plan for plan in plans if plan.startswith("SCAN") and plan != "SCAN CONSTANT ROW"]
     assert [plan for plan in scans if not PARTIAL.search(plan)] == []
     assert [plan for plan in plans if "turns USING INDEX sqlite_autoindex_turns_2" in plan] == []
 
 
-def test_times_are_kept_in_utc_and_come_back_aware(engine: Engine) -> None:
+def test_times_are_stored_in_utc_and_read_as_aware(engine: Engine) -> None:
     kind = UtcTime()
     east = AT.astimezone(timezone(timedelta(hours=5)))
 

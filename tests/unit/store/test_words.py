@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.store.words import TEXT_LIMIT, WORD_LIMIT, words
+from torana.store.engine.tokenizer import TEXT_LIMIT, WORD_LIMIT, words
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ from torana.store.words import TEXT_LIMIT, WORD_LIMIT, words
         pytest.param("\ud800 \0 -- ", [], id="nothing to match by"),
     ],
 )
-def test_text_becomes_words(text: str, expected: list[str]) -> None:
+def test_text_is_split_into_words(text: str, expected: list[str]) -> None:
     assert words(text) == expected
 
 
-def test_a_text_is_read_up_to_its_limit_and_a_word_is_cut() -> None:
+def test_texts_and_words_are_cut_at_their_limits() -> None:
     assert words("a " * TEXT_LIMIT + "end")[-1] == "a"
     assert words("x" * 1000) == ["x" * WORD_LIMIT]
     assert len(words("\ufdfa" * TEXT_LIMIT)) <= TEXT_LIMIT, "one code point may become eighteen"

@@ -1,4 +1,4 @@
-"""Workspaces: what a user keeps comes back, and no name and no link leads out of the folder."""
+"""Workspaces store a user's files, and no name or link leads out of the folder."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from torana.store.workspaces import FileFault, Workspaces
 
 
 def _names(workspaces: Workspaces, user: str = "ana") -> list[str]:
-    return [entry.name for entry in workspaces.listed(user)]
+    return [entry.name for entry in workspaces.list_files(user)]
 
 
 def _read(workspaces: Workspaces, name: str, user: str = "ana") -> bytes:
     return workspaces.read(user, name, limit=10_000)
 
 
-def test_what_is_written_is_read(workspaces: Workspaces, tmp_path: Path) -> None:
+def test_files_are_stored_and_read(workspaces: Workspaces, tmp_path: Path) -> None:
     assert not workspaces.write("ana", "notes.txt", b"milk")
     assert not workspaces.write("ana", "trips/oslo/plan.md", b"ferry")
     assert workspaces.write("ana", "notes.txt", b"milk, eggs")
 
     again = Workspaces(directory=tmp_path / "workspaces", max_bytes=10_000, max_files=5)  # after a restart
     assert _names(again) == ["notes.txt", "trips/oslo/plan.md"]
-    assert [entry.size for entry in again.listed("ana")] == [10, 5]
+    assert [entry.size for entry in again.list_files("ana")] == [10, 5]
     assert (_read(again, "notes.txt"), _read(again, "trips/oslo/plan.md")) == (b"milk, eggs", b"ferry")
     assert again.read("ana", "notes.txt", limit=3) == b"mil"
 
 
-def test_users_have_folders_of_their_own(workspaces: Workspaces) -> None:
+def test_users_have_separate_folders(workspaces: Workspaces) -> None:
     workspaces.write("ana", "notes.txt", b"ana's")
     assert _names(workspaces, "ben") == []
     with pytest.raises(FileFault, match=r"no file notes\.txt"):
@@ -46,7 +46,7 @@ def test_users_have_folders_of_their_own(workspaces: Workspaces) -> None:
         assert workspaces.folder(user) != workspaces.folder("ana")
 
 
-def test_only_their_owner_may_read_them_on_the_machine(workspaces: Workspaces) -> None:
+def test_files_are_private_on_the_machine(workspaces: Workspaces) -> None:
     workspaces.write("ana", "a/b.txt", b"secret")
     folder = workspaces.folder("ana")
     assert [path.stat().st_mode & 0o777 for path in (folder, folder / "a", folder / "a/b.txt")] == [
@@ -98,7 +98,7 @@ def test_only_their_owner_may_read_them_on_the_machine(workspaces: Workspaces) -
         "/".join("abcdefghi"),
     ],
 )
-def test_names_that_are_none(workspaces: Workspaces, tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_refused(workspaces: Workspaces, tmp_path: Path, name: str) -> None:
     before = {path for path in tmp_path.rglob("*") if "workspaces" not in path.parts}
     with pytest.raises(FileFault, match="name"):
         workspaces.write("ana", name, b"x")
@@ -112,7 +112,7 @@ def test_names_that_are_none(workspaces: Workspaces, tmp_path: Path, name: str) 
 @pytest.mark.parametrize(
     "name", ["a", "Einkäufe, März.txt", "買い物.md", "हिन्दी.txt", "2026-03-02 (draft) +1@x=y&z_'.txt"]
 )
-def test_names_that_people_give(workspaces: Workspaces, name: str) -> None:
+def test_ordinary_names_are_accepted(workspaces: Workspaces, name: str) -> None:
     workspaces.write("ana", name, b"x")
     assert _names(workspaces) == [name]
 
@@ -128,7 +128,7 @@ def test_names_that_people_give(workspaces: Workspaces, name: str) -> None:
         ("Trips/a.txt", "trips/A.txt"),
     ],
 )
-def test_names_that_a_person_takes_for_one_are_one(workspaces: Workspaces, first: str, second: str) -> None:
+def test_equivalent_names_refer_to_one_file(workspaces: Workspaces, first: str, second: str) -> None:
     workspaces.write("ana", first, b"old")
     assert _read(workspaces, second) == b"old"
     assert workspaces.write("ana", second, b"new")
@@ -136,7 +136,7 @@ def test_names_that_a_person_takes_for_one_are_one(workspaces: Workspaces, first
     assert _read(workspaces, first) == b"new"
 
 
-def test_no_link_is_followed(workspaces: Workspaces, tmp_path: Path) -> None:
+def test_links_are_not_followed(workspaces: Workspaces, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("key")
@@ -159,7 +159,7 @@ def test_no_link_is_followed(workspaces: Workspaces, tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in secret.iterdir()} == {"key": "key"}
 
 
-def test_the_folder_itself_is_no_link(workspaces: Workspaces, tmp_path: Path) -> None:
+def test_user_folder_that_is_a_link_is_refused(workspaces: Workspaces, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     workspaces.folder("ana").parent.mkdir()
@@ -169,10 +169,10 @@ def test_the_folder_itself_is_no_link(workspaces: Workspaces, tmp_path: Path) ->
     assert list(elsewhere.iterdir()) == []
 
 
-def test_nothing_but_plain_files_is_opened(workspaces: Workspaces) -> None:
+def test_only_regular_files_are_opened(workspaces: Workspaces) -> None:
     workspaces.write("ana", "a/b.txt", b"x")
     os.mkfifo(workspaces.folder("ana") / "pipe")
-    with pytest.raises(FileFault, match="not a plain file"):  # and is not waited for
+    with pytest.raises(FileFault, match="not a plain file"):  # and is not opened
         _read(workspaces, "pipe")
     for name in ("a", "pipe"):
         with pytest.raises(FileFault):
@@ -186,18 +186,18 @@ def test_nothing_but_plain_files_is_opened(workspaces: Workspaces) -> None:
     assert _names(workspaces) == ["a/b.txt"]
 
 
-def test_the_quota_of_bytes(workspaces: Workspaces) -> None:
+def test_byte_quota_is_enforced(workspaces: Workspaces) -> None:
     workspaces.write("ana", "a.txt", b"x" * 9_000)
-    with pytest.raises(FileFault, match="room for 1,000"):
+    with pytest.raises(FileFault, match="1,000 are free"):
         workspaces.write("ana", "b.txt", b"x" * 1_001)
-    workspaces.write("ana", "A.txt", b"x" * 10_000)  # in its place
-    with pytest.raises(FileFault, match="room for 10,000"):
+    workspaces.write("ana", "A.txt", b"x" * 10_000)  # replaces the old content
+    with pytest.raises(FileFault, match="10,000 are free"):
         workspaces.write("ana", "a.txt", b"x" * 10_001)
     assert len(_read(workspaces, "a.txt")) == 10_000
     workspaces.write("ben", "a.txt", b"x" * 10_000)
 
 
-def test_the_quota_of_files(workspaces: Workspaces) -> None:
+def test_file_quota_is_enforced(workspaces: Workspaces) -> None:
     for number in range(5):
         workspaces.write("ana", f"{number}/{number}.txt", b"x")
     with pytest.raises(FileFault, match="5 files"):
@@ -208,7 +208,7 @@ def test_the_quota_of_files(workspaces: Workspaces) -> None:
     workspaces.write("ana", "new/new.txt", b"x")
 
 
-def test_a_race_does_not_pass_the_quota(workspaces: Workspaces) -> None:
+def test_concurrent_writes_do_not_exceed_the_quota(workspaces: Workspaces) -> None:
     start = threading.Barrier(8)
 
     def write(number: int) -> bool:
@@ -223,7 +223,7 @@ def test_a_race_does_not_pass_the_quota(workspaces: Workspaces) -> None:
         assert sum(pool.map(write, range(8))) == 3
 
 
-def test_a_crash_leaves_the_file_as_it_was(workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_leaves_the_old_file(workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
     workspaces.write("ana", "a.txt", b"old")
 
     def die(*_: object, **__: object) -> None:
@@ -240,7 +240,7 @@ def test_a_crash_leaves_the_file_as_it_was(workspaces: Workspaces, monkeypatch: 
     assert list(unfinished.iterdir()) == []
 
 
-def test_deleting(workspaces: Workspaces) -> None:
+def test_files_are_deleted(workspaces: Workspaces) -> None:
     workspaces.write("ana", "a/b/c.txt", b"x")
     workspaces.write("ana", "a/d.txt", b"x")
     workspaces.delete("ana", "A/B/C.txt")
@@ -249,7 +249,7 @@ def test_deleting(workspaces: Workspaces) -> None:
         workspaces.delete("ana", "a/b/c.txt")
 
 
-def test_erasing(workspaces: Workspaces, tmp_path: Path) -> None:
+def test_workspace_is_erased(workspaces: Workspaces, tmp_path: Path) -> None:
     workspaces.write("ana", "a/b.txt", b"x")
     workspaces.write("ben", "c.txt", b"x")
     (tmp_path / "kept").write_text("kept")
@@ -262,13 +262,13 @@ def test_erasing(workspaces: Workspaces, tmp_path: Path) -> None:
 
 @given(name=st.text(max_size=40) | st.text("./\\~aA\0\u202e\uff0e\u2024é ", max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_name_leads_out(workspaces: Workspaces, name: str) -> None:
+def test_no_name_leads_out_of_the_folder(workspaces: Workspaces, name: str) -> None:
     try:
         workspaces.write("ana", name, b"x")
     except FileFault:
         return
     assert _read(workspaces, name) == b"x"
-    (entry,) = workspaces.listed("ana")
+    (entry,) = workspaces.list_files("ana")
     assert (workspaces.folder("ana") / entry.name).resolve().is_relative_to(workspaces.folder("ana").resolve())
     workspaces.delete("ana", name)
-    assert workspaces.listed("ana") == []
+    assert workspaces.list_files("ana") == []

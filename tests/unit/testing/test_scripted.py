@@ -13,7 +13,7 @@ def double(number: int) -> str:
 
 
 async def pieces_of(model: ScriptedModel) -> list[str]:
-    """The pieces of text of a streamed run."""
+    """Return the text pieces of a streamed run."""
     pieces: list[str] = []
     async with Agent(model, tools=[double]).run_stream_events("go") as events:
         async for event in events:
@@ -27,7 +27,7 @@ async def pieces_of(model: ScriptedModel) -> list[str]:
     return pieces
 
 
-async def test_it_plays_calls_and_texts_in_their_order():
+async def test_model_plays_calls_and_texts_in_order():
     model = ScriptedModel([ToolCallPart("double", {"number": 4})], ["It is ", "eight."])
 
     result = await Agent(model, tools=[double]).run("go")
@@ -38,7 +38,7 @@ async def test_it_plays_calls_and_texts_in_their_order():
     assert getattr(model.requests[1].messages[-1].parts[0], "content", None) == "8"
 
 
-async def test_it_streams_the_pieces_as_they_were_given():
+async def test_model_streams_the_given_pieces():
     calls = [ToolCallPart("double", {"number": 1}), ToolCallPart("double", {"number": 2})]
     model = ScriptedModel(calls, ["It is ", "done", "."])
 
@@ -46,7 +46,7 @@ async def test_it_streams_the_pieces_as_they_were_given():
     assert [getattr(part, "content", None) for part in model.requests[1].messages[-1].parts] == ["2", "4"]
 
 
-async def test_it_says_something_before_it_calls():
+async def test_model_can_send_text_before_a_call():
     model = ScriptedModel(["Let me see. ", ToolCallPart("double", {"number": 4})], "Eight.")
 
     result = await Agent(model, tools=[double]).run("go")
@@ -55,7 +55,7 @@ async def test_it_says_something_before_it_calls():
     assert kinds == ["text", "tool-call"]
 
 
-async def test_it_waits_where_the_script_waits():
+async def test_model_waits_for_an_event_of_the_script():
     gate = asyncio.Event()
     pieces: list[str] = []
     agent = Agent(ScriptedModel(["before ", gate, "after"]))
@@ -65,7 +65,7 @@ async def test_it_waits_where_the_script_waits():
             match event:
                 case PartStartEvent(part=TextPart(content=piece)):
                     pieces.append(piece)
-                    # Without this the script would never go on, and the test would not end.
+                    # Without this the script would never continue, and the test would not end.
                     gate.set()
                 case PartDeltaEvent(delta=TextPartDelta(content_delta=piece)):
                     assert gate.is_set()
@@ -77,14 +77,14 @@ async def test_it_waits_where_the_script_waits():
 
 
 @pytest.mark.parametrize("pieces", [[ConnectionError("gone")], ["a word, ", ConnectionError("gone")]])
-async def test_it_raises_where_the_script_raises(pieces: list[str | Exception]):
+async def test_model_raises_an_error_of_the_script(pieces: list[str | Exception]):
     with pytest.raises(ConnectionError, match="gone"):
         await Agent(ScriptedModel(pieces)).run("go")
     with pytest.raises(ConnectionError, match="gone"):
         await pieces_of(ScriptedModel(pieces))
 
 
-async def test_a_request_after_the_last_answer_is_an_error_of_the_test():
+async def test_request_after_the_last_answer_fails_the_test():
     agent = Agent(ScriptedModel("only this"))
     await agent.run("go")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolError, promises
+from torana.tools.builtin.arithmetic import calculate
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ from torana.tools.base import ToolError, promises
         ("2e+10%", "2e+10% = 200000000"),
     ],
 )
-def test_an_expression_is_worked_out(expression: str, answer: str) -> None:
+def test_expressions_are_calculated(expression: str, answer: str) -> None:
     assert calculate(expression) == answer
 
 
@@ -61,11 +61,11 @@ def test_an_expression_is_worked_out(expression: str, answer: str) -> None:
     [
         ("", "1 to 500 characters"),
         ("1+" * 300 + "1", "1 to 500 characters"),
-        ("9**9**9", "too many"),
-        ("9^9^9^9", "too many"),
-        ("1e9999", "too many"),
+        ("9**9**9", "has more than 1000 digits"),
+        ("9^9^9^9", "has more than 1000 digits"),
+        ("1e9999", "has more than 1000 digits"),
         ("1e" + "9" * 30, "exponent"),
-        ("exp(5000)", "too many"),
+        ("exp(5000)", "has more than 1000 digits"),
         ("1/0", "divides by zero"),
         ("0/0", "no real result"),
         ("sqrt(-1)", "no real result"),
@@ -89,18 +89,18 @@ def test_an_expression_is_worked_out(expression: str, answer: str) -> None:
         ("max()", "not a complete expression"),
         ("max(**1)", "not a complete expression"),
         ("(" * 240 + "1" + ")" * 240, "not a complete expression"),
-        ("3 of 4", "cannot read “of”"),
-        ("__import__('os')", "cannot read “_”"),
-        ("(1).real", "cannot read"),
-        ("2 if 1 else 3", "cannot read “if”"),
-        ("a := 1", "cannot read “a”"),
-        ("'a' * 9", "cannot read"),
-        ("[1]", "cannot read"),
-        ("1; 2", "cannot read"),
-        ("seven + 1", "cannot read “seven”"),
+        ("3 of 4", "cannot parse “of”"),
+        ("__import__('os')", "cannot parse “_”"),
+        ("(1).real", "cannot parse"),
+        ("2 if 1 else 3", "cannot parse “if”"),
+        ("a := 1", "cannot parse “a”"),
+        ("'a' * 9", "cannot parse"),
+        ("[1]", "cannot parse"),
+        ("1; 2", "cannot parse"),
+        ("seven + 1", "cannot parse “seven”"),
     ],
 )
-def test_what_cannot_be_worked_out_is_refused_with_a_reason(expression: str, why: str) -> None:
+def test_invalid_expression_is_refused_with_a_reason(expression: str, why: str) -> None:
     with pytest.raises(ToolError, match=r".") as refused:
         calculate(expression)
     assert why in str(refused.value)
@@ -118,7 +118,7 @@ def test_sums_and_products_are_exact(left: Decimal, right: Decimal, sign: str) -
 
 
 @given(left=st.integers(-1000, 1000), right=st.integers(-50, 50).filter(bool))
-def test_remainders_and_quotients_are_those_of_python(left: int, right: int) -> None:
+def test_remainders_and_quotients_equal_pythons(left: int, right: int) -> None:
     assert calculate(f"({left}) % ({right})").endswith(f" = {left % right}")
     assert calculate(f"({left}) // ({right})").endswith(f" = {left // right}")
 
@@ -129,5 +129,5 @@ def test_any_text_gives_an_answer_or_a_reason(expression: str) -> None:
         assert re.search("[=≈]", calculate(expression))
 
 
-def test_it_may_be_run_twice() -> None:
+def test_calculate_is_idempotent() -> None:
     assert promises(calculate)["idempotent"]

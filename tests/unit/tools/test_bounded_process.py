@@ -1,4 +1,4 @@
-"""A process that is watched from outside: how many processes it may have, and what looking at them costs."""
+"""A process with limits: the number of its child processes, and the cost of counting them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from torana.tools.sandbox import PROCESS_FACTOR, Limits, Outcome, usage
+from torana.tools.sandbox import PROCESS_FACTOR, Outcome, SandboxLimits, usage
 from torana.tools.sandbox.process import BoundedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-#: Starts as many sleeping processes as its first argument says, and threads as its second one says, and waits.
+#: Starts the given numbers of sleeping processes and threads, and waits.
 MANY_PROCESSES = """
 import os, sys, threading, time
 for _ in range(int(sys.argv[1])):
@@ -27,7 +27,7 @@ for _ in range(int(sys.argv[2])):
 print("started", flush=True)
 time.sleep(60)
 """
-#: Processes of which each is the child of the one before.
+#: A chain of processes, each the child of the previous one.
 CHAIN = """
 import os, sys, time
 left = int(sys.argv[1])
@@ -37,17 +37,17 @@ time.sleep(60)
 """
 
 
-async def run(*command: str, limits: Limits) -> Outcome:
+async def run(*command: str, limits: SandboxLimits) -> Outcome:
     return await BoundedProcess(limits=limits).run(command, environ={}, stdin=b"", descriptors=[])
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(40, 0), (0, 40)], ids=["processes", "threads"])
 async def test_too_many_processes_end_the_run(processes: int, threads: int) -> None:
     outcome = await run(
-        # The watched process is the parent of the first one that counts.
+        # The limited process is the parent of the first process that counts.
         *("/bin/sh", "-c", '"$@"; exit', "sh"),
         *(sys.executable, "-c", MANY_PROCESSES, str(processes), str(threads)),
-        limits=Limits(processes=10, files=1_000_000_000),  # of the disks of this machine
+        limits=SandboxLimits(processes=10, files=1_000_000_000),  # includes the disks of this machine
     )
 
     assert outcome.stopped == "processes"
@@ -63,13 +63,13 @@ async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(usage, "process_tree", fail)
 
     with pytest.raises(ValueError, match="unreadable"):
-        await run("/bin/sleep", "60", limits=Limits())
+        await run("/bin/sleep", "60", limits=SandboxLimits())
 
     assert not psutil.pid_exists(started[0])
 
 
 async def test_cancelled_run_leaves_no_process() -> None:
-    task = asyncio.create_task(run("/bin/sleep", "4321.7", limits=Limits()))
+    task = asyncio.create_task(run("/bin/sleep", "4321.7", limits=SandboxLimits()))
     while not _sleeping("4321.7"):  # noqa: ASYNC110 - no event of another process
         await asyncio.sleep(0.01)
     task.cancel()

@@ -1,4 +1,4 @@
-"""Whether there can be a sandbox, and what would mend it: tried with programs that fail like the real ones."""
+"""Availability of the sandbox and the cures for its faults, with programs that fail like the real ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.parts import require
 
-from torana.tools.sandbox import Bubblewrap, Job, Limits, Sandbox, SandboxFault
+from torana.tools.sandbox import Bubblewrap, Job, Sandbox, SandboxFault, SandboxLimits
 from torana.tools.sandbox.seccomp import program
 
 _PASS_ON = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
@@ -17,7 +17,7 @@ _PASS_ON = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """``programs(script)`` makes a ``bwrap`` of that script, and the programs before it pass everything on."""
+    """``programs(script)`` creates a ``bwrap`` with this script; the programs before it pass arguments on."""
 
     def make(script: str) -> Path:
         nice = '#!/bin/sh\nshift 2; exec "$@"\n'
@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return make
 
 
-def test_where_all_is_well_there_is_no_fault() -> None:
+def test_working_bubblewrap_has_no_fault() -> None:
     require("bwrap", "bubblewrap")
 
     assert Bubblewrap().fault() is None
@@ -49,7 +49,7 @@ def test_where_all_is_well_there_is_no_fault() -> None:
         ("bwrap: setting up uid map: Permission denied", "kernel.apparmor_restrict_unprivileged_userns=0`"),
     ],
 )
-def test_a_failing_bubblewrap_is_told_with_the_cure(
+def test_fault_of_bubblewrap_is_reported_with_a_cure(
     programs: Callable[[str], Path], said: str, cure: str
 ) -> None:
     programs(f"echo '{said}' >&2; exit 1")
@@ -61,7 +61,7 @@ def test_a_failing_bubblewrap_is_told_with_the_cure(
     assert cure in fault
 
 
-async def test_a_missing_bubblewrap_refuses_scripts_and_says_how_to_get_it(
+async def test_missing_bubblewrap_refuses_scripts_with_a_cure(
     programs: Callable[[str], Path],
 ) -> None:
     (programs("") / "bwrap").unlink()
@@ -74,10 +74,10 @@ async def test_a_missing_bubblewrap_refuses_scripts_and_says_how_to_get_it(
 
     sandbox = Sandbox(bubblewrap=Bubblewrap(), resolve=nowhere)
     with pytest.raises(SandboxFault, match=r"The program bwrap is missing: apt install bubblewrap\."):
-        await sandbox.run(Job(prepare=never), Limits())
+        await sandbox.run(Job(prepare=never), SandboxLimits())
 
 
-def test_the_probe_is_made_once(programs: Callable[[str], Path]) -> None:
+def test_successful_probe_runs_once(programs: Callable[[str], Path]) -> None:
     folder = programs(f"echo x >> {os.devnull}; exit 0")
     bubblewrap = Bubblewrap()
     before = bubblewrap.fault()
@@ -86,7 +86,7 @@ def test_the_probe_is_made_once(programs: Callable[[str], Path]) -> None:
     assert (before, bubblewrap.fault()) == (None, None)
 
 
-def test_a_fault_that_was_mended_is_noticed(programs: Callable[[str], Path]) -> None:
+def test_repaired_fault_is_noticed(programs: Callable[[str], Path]) -> None:
     programs("echo bwrap: no more processes >&2; exit 1")
     bubblewrap = Bubblewrap()
     before = bubblewrap.fault()
@@ -96,7 +96,9 @@ def test_a_fault_that_was_mended_is_noticed(programs: Callable[[str], Path]) -> 
     assert bubblewrap.fault() is None
 
 
-def test_programs_are_those_that_the_sandbox_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_found_only_on_paths_in_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outside = tmp_path / "tool"
     outside.write_text("#!/bin/sh\n")
     outside.chmod(0o755)
@@ -107,7 +109,7 @@ def test_programs_are_those_that_the_sandbox_shows(tmp_path: Path, monkeypatch: 
     assert Bubblewrap(hidden=[Path("/usr/bin")]).which("env") is None
 
 
-def test_another_machine_has_a_filter_of_its_own_numbers_and_an_unknown_one_none() -> None:
+def test_seccomp_filter_depends_on_the_architecture() -> None:
     known = {program("x86_64"), program("aarch64")}
 
     assert len(known) == 2

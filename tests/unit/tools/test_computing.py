@@ -1,4 +1,4 @@
-"""Where tools run, and within which bounds."""
+"""The processes and threads in which tools run, and their limits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.waiting import eventually
 
 from torana.messages import Turn
 from torana.tools import ToolContext, ToolError
+from torana.tools.builtin.json_query import query_json
 from torana.tools.computing import Computing
-from torana.tools.json_query import query_json
 from torana.tools.threads import ToolThreads
 from torana.tools.toolset import build_toolset
 from torana.workers.worker import CallFailed
 
-#: The filter follows its path of 60 names once for each of 36,000 values.
+#: The filter follows its path of 60 names for each of 36,000 values.
 COSTLY = {
     "text": "[[" + ",".join("0" * 1_200) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
     "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",
@@ -36,7 +36,7 @@ CHEAP = {"text": '{"a": 17}', "path": "$.a"}
 
 @pytest.fixture
 async def quick() -> AsyncGenerator[Computing]:
-    """A second of processor time for a call, and no waiting."""
+    """One second of processor time for a call, and no waiting."""
     computing = Computing(seconds=1, wait=0)
     yield computing
     await computing.close()
@@ -57,14 +57,14 @@ async def test_call_whose_process_dies_fails_with_a_reason(quick: Computing) -> 
         await quick.run(jobs.die, {}, user="ana")
 
 
-async def test_errors_of_the_tool_stay_what_they_are(quick: Computing) -> None:
-    with pytest.raises(ToolError, match="Nothing is at"):
+async def test_errors_of_the_tool_keep_their_type(quick: Computing) -> None:
+    with pytest.raises(ToolError, match="There is no value at"):
         await quick.run(query_json, {"text": "{}", "path": "$.a"}, user="ana")
     with pytest.raises(CallFailed, match="LookupError: nothing"):
         await quick.run(jobs.fail, {"message": "nothing"}, user="ana")
 
 
-async def test_calls_of_one_user_wait_for_each_other_and_no_other_user_does() -> None:
+async def test_calls_of_one_user_do_not_delay_other_users() -> None:
     computing = Computing(seconds=1)
     ended: list[str] = []
 
@@ -121,7 +121,7 @@ async def called(
 
 
 class Group:
-    """A group that has a coroutine function called as the one that runs snippets."""
+    """A tool group with a coroutine function of the name of the one that runs snippets."""
 
     def __init__(self) -> None:
         self.tools = [self.run_python]
@@ -136,7 +136,7 @@ class Group:
         return code
 
 
-async def test_tools_whose_arguments_decide_their_time_run_in_worker_processes(computing: Computing) -> None:
+async def test_expensive_tools_run_in_worker_processes(computing: Computing) -> None:
     toolset = build_toolset([], own=[], computing=computing)
 
     assert await called(toolset, "query_json", **CHEAP) == "17"
@@ -146,7 +146,7 @@ async def test_tools_whose_arguments_decide_their_time_run_in_worker_processes(c
 
 async def test_quick_tools_start_no_process(computing: Computing) -> None:
     toolset = build_toolset([], own=[], computing=computing)
-    await computing.close()  # it could start none
+    await computing.close()  # no process can start from now on
 
     assert await called(toolset, "calculate", expression="17 % of 2,340") == "17 % of 2,340 = 397.8"
     assert (await called(toolset, "current_time")).startswith("It is 00:00")
@@ -162,7 +162,7 @@ async def test_snippets_of_one_user_run_one_after_the_other(computing: Computing
 
 
 class Blocked:
-    """A function that blocks its thread until it is released; it counts the threads."""
+    """A function that blocks its thread until it is released, and counts the threads."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -178,13 +178,13 @@ class Blocked:
         return block
 
 
-async def test_blocked_tools_of_one_user_take_no_thread_of_others(computing: Computing) -> None:
+async def test_blocked_tools_of_one_user_leave_threads_for_others(computing: Computing) -> None:
     blocked = Blocked()
     toolset = build_toolset([], own=[blocked.tool()], computing=computing)
     calls = [asyncio.create_task(called(toolset, "block", "mallory")) for _ in range(40)]
     await asyncio.to_thread(eventually, lambda: blocked.threads == 4)
 
-    # Neither the other user's tools nor what else runs in threads waits for them.
+    # Neither the other user's tools nor other work in threads waits for the blocked ones.
     assert await called(toolset, "calculate", "alice", expression="6 * 7") == "6 * 7 = 42"
     assert await asyncio.to_thread(os.getpid) == os.getpid()
     assert blocked.threads == 4
@@ -194,7 +194,7 @@ async def test_blocked_tools_of_one_user_take_no_thread_of_others(computing: Com
 
 
 async def free(threads: ToolThreads, user: str) -> bool:
-    """Whether the user can get a thread."""
+    """Return whether the user can get a thread."""
     try:
         return await threads.run(partial(asyncio.sleep, 0, True), user=user)
     except ToolError:

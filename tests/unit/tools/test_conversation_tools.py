@@ -1,4 +1,4 @@
-"""Looking up what was said earlier, through the real store."""
+"""Looking up earlier messages in a real store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torana.turns import Turns
 
 Ask = Callable[..., Awaitable[str]]
 
-#: What is said before, in one room.
+#: Earlier messages in a shared session.
 TALK: list[tuple[str, str | None, str]] = [
     ("I like green tea", "ana", "Noted, green tea."),
     ("and I like coffee", "bob", "Coffee for Bob."),
@@ -24,7 +24,7 @@ TALK: list[tuple[str, str | None, str]] = [
 
 @pytest.fixture
 def ask(open_turns: Callable[..., Turns], say: Callable[..., Awaitable[Turn]]) -> Ask:
-    """``await ask(count=2)``: what the tool tells ana after the talk."""
+    """``await ask(count=2)`` returns the tool's result for ana after the talk."""
 
     async def look_up(talk: list[tuple[str, str | None, str]] = TALK, **arguments: object) -> str:
         call = ToolCallPart("earlier_messages", dict(arguments))
@@ -58,24 +58,24 @@ def ask(open_turns: Callable[..., Turns], say: Callable[..., Awaitable[Turn]]) -
         ),
         ({"count": 50, "about": "green tea"}, "You said: I like green tea\nI said: Noted, green tea."),
         ({"speaker": "user", "about": "緑茶"}, "You said: 私は緑茶が好きです"),
-        ({"about": "gold"}, "Nothing like that was said earlier in this channel."),
+        ({"about": "gold"}, "No earlier message in this channel matches."),
     ],
     ids=str,
 )
-async def test_it_quotes_what_was_asked_for(ask: Ask, arguments: dict[str, object], told: str) -> None:
+async def test_matching_earlier_messages_are_quoted(ask: Ask, arguments: dict[str, object], told: str) -> None:
     assert await ask(**arguments) == told
 
 
-async def test_nothing_was_said_before_the_first_message(ask: Ask) -> None:
-    assert await ask(talk=[]) == "Nothing like that was said earlier in this channel."
+async def test_first_message_has_no_earlier_messages(ask: Ask) -> None:
+    assert await ask(talk=[]) == "No earlier message in this channel matches."
 
 
-async def test_a_long_message_is_quoted_by_its_beginning(ask: Ask) -> None:
+async def test_long_message_is_cut(ask: Ask) -> None:
     told = await ask(talk=[("x" * 1_001, "ana", "y" * 1_000)], count=2)
 
     assert told == f"You said: {'x' * 1_000} …\nI said: {'y' * 1_000}"
 
 
 @pytest.mark.parametrize("count", [0, 51])
-async def test_the_count_has_bounds(ask: Ask, count: int) -> None:
+async def test_count_out_of_bounds_is_refused(ask: Ask, count: int) -> None:
     assert "count" in await ask(count=count)

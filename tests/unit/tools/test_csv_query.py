@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.csv_query import Aggregate, query_csv
+from torana.tools.builtin.csv_query import Aggregate, query_csv
 
 SALES = (
     'name,city,amount,on\nAna,Paris,0.1,2026-01-05\nBob,Rome,0.2,2026-02-01\n\nCy,paris,"1,200.50",2026-03-01\n'
@@ -41,7 +41,7 @@ SALES = (
         ({"aggregate": "count", "group_by": "city"}, "city,count\nParis,1\nRome,1\nparis,1\n(3 rows)"),
     ],
 )
-def test_a_question_is_answered(question: dict[str, Any], answer: str) -> None:
+def test_csv_questions_are_answered(question: dict[str, Any], answer: str) -> None:
     assert query_csv(SALES, **question) == answer
 
 
@@ -56,13 +56,13 @@ def test_a_question_is_answered(question: dict[str, Any], answer: str) -> None:
         ("n =", [""]),
     ],
 )
-def test_what_is_no_number_is_neither_less_nor_more_than_one(where: str, kept: list[str]) -> None:
+def test_comparisons_skip_cells_that_are_not_numbers(where: str, kept: list[str]) -> None:
     answer = query_csv("n;x\n;1\nn/a;1\n5;1", where=where, select=["n"])
     assert [line.strip('"') for line in answer.splitlines()[1:-1]] == kept
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_the_separator_is_found(separator: str) -> None:
+def test_separator_is_detected(separator: str) -> None:
     table = f"\ufeffa{separator}b\r\n1{separator}2\r\n"
     assert query_csv(table, aggregate="sum", column="b") == "sum of b = 2 (1 row)"
 
@@ -94,9 +94,7 @@ def test_the_separator_is_found(separator: str) -> None:
         (SALES, {"column": "amount"}, "need an `aggregate`"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(
-    table: str, question: dict[str, Any], why: str
-) -> None:
+def test_invalid_question_is_refused_with_a_reason(table: str, question: dict[str, Any], why: str) -> None:
     with pytest.raises(ToolError) as refused:
         query_csv(table, **question)
     assert why in str(refused.value)
@@ -124,7 +122,7 @@ def test_aggregates_are_exact(numbers: list[Decimal]) -> None:
         assert Fraction(query_csv(table, aggregate=aggregate, column="n").split()[4]) == result
 
 
-def test_a_sum_is_not_rounded_however_far_its_numbers_lie_apart() -> None:
+def test_sum_of_numbers_of_any_magnitude_is_exact() -> None:
     numbers = ["9" * 1000, "0." + "0" * 1000 + "1", "-" + "9" * 1000]
     table = "n\n" + "\n".join(numbers)
 
@@ -138,7 +136,7 @@ cells = st.text(st.characters(categories=["L", "N", "P"]), min_size=1).filter(la
 
 
 @given(st.lists(st.tuples(cells, cells), min_size=1, max_size=20))
-def test_rows_come_out_as_they_went_in(rows: list[tuple[str, str]]) -> None:
+def test_rows_are_returned_unchanged(rows: list[tuple[str, str]]) -> None:
     out = io.StringIO()
     csv.writer(out).writerows([("first", "second"), *rows])
     answer = query_csv(out.getvalue())
@@ -146,6 +144,6 @@ def test_rows_come_out_as_they_went_in(rows: list[tuple[str, str]]) -> None:
 
 
 @given(st.text(max_size=200), st.text(max_size=50))
-def test_any_text_is_a_table_or_refused(text: str, where: str) -> None:
+def test_any_text_is_parsed_as_a_table_or_refused(text: str, where: str) -> None:
     with suppress(ToolError):
         assert query_csv(text, where=where)

@@ -1,4 +1,4 @@
-"""The file tools, as the model calls them."""
+"""The file tools as the model calls them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.unit.tools.test_memory_tools import context
 
 from torana.store.workspaces import Workspaces
 from torana.tools import ToolError
-from torana.tools.files import FileTools
+from torana.tools.builtin.files import FileTools
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def tools(workspaces: Workspaces) -> FileTools:
     return FileTools(workspaces=workspaces)
 
 
-async def test_saving_listing_reading_deleting(tools: FileTools) -> None:
+async def test_files_are_saved_listed_read_and_deleted(tools: FileTools) -> None:
     assert await tools.list_files(context()) == "There are no files yet."
     assert await tools.write_file(context(), "shopping.txt", "milk") == "Saved shopping.txt (4 bytes)."
     assert await tools.write_file(context(), "shopping.txt", "é") == "Replaced shopping.txt (2 bytes)."
@@ -26,7 +26,7 @@ async def test_saving_listing_reading_deleting(tools: FileTools) -> None:
         await tools.read_file(context(), "shopping.txt")
 
 
-async def test_nobody_has_no_files(tools: FileTools) -> None:
+async def test_file_tools_need_a_user(tools: FileTools) -> None:
     nobody = context(None)
     for call in (
         tools.list_files(nobody),
@@ -38,36 +38,36 @@ async def test_nobody_has_no_files(tools: FileTools) -> None:
             await call
 
 
-async def test_in_a_room_nothing_private_is_read(tools: FileTools) -> None:
+async def test_files_are_not_read_in_a_shared_session(tools: FileTools) -> None:
     room = context(may_recall=False)
     assert await tools.write_file(room, "a.txt", "x") == "Saved a.txt (1 bytes)."
     for call in (tools.list_files(room), tools.read_file(room, "a.txt")):
-        with pytest.raises(ToolError, match="More than one person"):
+        with pytest.raises(ToolError, match="The channel has several users"):
             await call
     assert await tools.read_file(context(), "a.txt") == "x"
 
 
-async def test_what_is_no_text(tools: FileTools, workspaces: Workspaces) -> None:
+async def test_binary_file_is_refused_and_empty_file_is_named(tools: FileTools, workspaces: Workspaces) -> None:
     workspaces.write("ana", "a", b"\xff\xfe")
     workspaces.write("ana", "b", b"a\0b")
     workspaces.write("ana", "c", b"")
-    for name in ("a", "b"):
-        with pytest.raises(ToolError, match="not a text"):
+    for name, kind in (("a", "UTF-8 text"), ("b", "text")):
+        with pytest.raises(ToolError, match=f"{name} is not {kind}"):
             await tools.read_file(context(), name)
     assert await tools.read_file(context(), "c") == "c is empty."
 
 
-async def test_a_long_file_is_cut(
+async def test_long_file_is_cut(
     tools: FileTools, workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torana.tools.files._SHOWN", 5)
+    monkeypatch.setattr("torana.tools.builtin.files._SHOWN", 5)
     workspaces.write("ana", "a", "ééé".encode())
     assert (await tools.read_file(context(), "a")).splitlines() == [
         "éé",
-        "[cut off here; only the first 5 bytes are read]",
+        "[truncated; only the first 5 bytes are read]",
     ]
 
 
-async def test_a_bad_name_is_told(tools: FileTools) -> None:
-    with pytest.raises(ToolError, match="is no name for a file"):
+async def test_invalid_file_name_is_refused(tools: FileTools) -> None:
+    with pytest.raises(ToolError, match="is not a valid file name"):
         await tools.write_file(context(), "../x", "x")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.json_query import query_json
+from torana.tools.builtin.json_query import query_json
 
 SHOP = """{"items": [{"name": "pen", "price": 1.5}, {"name": "ink", "price": 12, "tags": ["a", "b"]}],
            "a b": "naïve", "none": null, "yes": true}"""
@@ -33,15 +33,15 @@ MANY = "[" + ",".join("[1,2,3]" for _ in range(12_000)) + "]"
         ("items[0]", '{"name": "pen", "price": 1.5}'),
     ],
 )
-def test_values_are_picked(path: str, answer: str) -> None:
+def test_values_are_selected_by_path(path: str, answer: str) -> None:
     assert query_json(SHOP, path) == answer
 
 
 @pytest.mark.parametrize(
     ("text", "path", "why"),
     [
-        (SHOP, "nope", "Nothing is at “$.nope”"),
-        (SHOP, "$.items[", "does not work"),
+        (SHOP, "nope", "There is no value at “$.nope”"),
+        (SHOP, "$.items[", "is not valid"),
         (SHOP, "", "1 to 200 characters"),
         (SHOP, "x" * 201, "1 to 200 characters"),
         (SHOP, "$..*..*", "one “..”"),
@@ -49,11 +49,11 @@ def test_values_are_picked(path: str, answer: str) -> None:
         (SHOP, "$[?@..x]", "plain paths"),
         (SHOP, "$[?@[?@.x]]", "plain paths"),
         (SHOP, "$[?count(@.*) > 1]", "plain paths"),
-        (SHOP, "$[?search(@.a, '(a+)+$')]", "not offered"),
-        (SHOP, "$[?(((@.a)))]", "Nothing is at"),
+        (SHOP, "$[?search(@.a, '(a+)+$')]", "are not available"),
+        (SHOP, "$[?(((@.a)))]", "There is no value at"),
         (SHOP, "$.items[?$.none == $.yes]", "at most 8 conditions and one path from $"),
         (SHOP, "$[?@.a" + "&&@.a" * 8 + "]", "at most 8 conditions and one path from $"),
-        (SHOP, "$[?@.a" + "||@.a" * 7 + "]", "Nothing is at"),
+        (SHOP, "$[?@.a" + "||@.a" * 7 + "]", "There is no value at"),
         ("{a: 1}", "$", "line 1, column 2"),
         ("", "$", "not JSON"),
         ("NaN", "$", "NaN is not a JSON number"),
@@ -61,22 +61,22 @@ def test_values_are_picked(path: str, answer: str) -> None:
         (" " * 100_001, "$", "at most 100,000"),
     ],
 )
-def test_what_cannot_be_picked_is_refused_with_a_reason(text: str, path: str, why: str) -> None:
+def test_invalid_query_is_refused_with_a_reason(text: str, path: str, why: str) -> None:
     with pytest.raises(ToolError) as refused:
         query_json(text, path)
     assert why in str(refused.value)
 
 
-def test_commas_and_questions_in_names_are_no_syntax() -> None:
+def test_commas_and_question_marks_in_names_are_literal() -> None:
     assert query_json('{"?..,": {"a,b": 1}}', "$['?..,']['a,b']") == "1"
 
 
-def test_an_answer_is_bounded() -> None:
+def test_result_length_is_bounded() -> None:
     assert "the first 100" in query_json(MANY, "$[*][0]")
     assert len(query_json(json.dumps("x" * 50_000), "$")) < 8_200
 
 
-def test_what_no_socket_takes_is_replaced() -> None:
+def test_lone_surrogates_and_nul_are_replaced() -> None:
     assert query_json(r'"a\ud800b\u0000c"', "$") == "a?b�c"
 
 
@@ -89,12 +89,12 @@ def test_what_no_socket_takes_is_replaced() -> None:
         max_leaves=12,
     )
 )
-def test_the_root_is_the_document(value: object) -> None:
+def test_root_path_returns_the_document(value: object) -> None:
     answer = query_json(json.dumps(value), "$")
     assert answer == value if isinstance(value, str) else json.loads(answer) == value
 
 
 @given(st.text("$.[]*?@'\"ab01,:&|<>=!() ", max_size=40))
-def test_any_path_is_followed_or_refused(path: str) -> None:
+def test_any_path_is_evaluated_or_refused(path: str) -> None:
     with suppress(ToolError):
         assert query_json(SHOP, path)

@@ -1,10 +1,10 @@
-"""Secrets in what others wrote."""
+"""Masking of secrets in text from others."""
 
 from __future__ import annotations
 
 import pytest
 
-from torana.tools.masking import masked
+from torana.tools.redaction import mask
 
 SECRETS = {
     "k3y-Abc123": "[KEY]",
@@ -28,9 +28,9 @@ SECRETS = {
         ("k3y.Abc123", "k3y.Abc123"),
     ],
 )
-def test_a_secret_is_not_seen(text: str, shown: str) -> None:
-    assert masked(text, SECRETS) == shown
+def test_secrets_are_masked(text: str, shown: str) -> None:
+    assert mask(text, SECRETS) == shown
 
 
-def test_without_secrets_nothing_changes() -> None:
-    assert masked("a text", {}) == "a text"
+def test_text_is_unchanged_without_secrets() -> None:
+    assert mask("a text", {}) == "a text"

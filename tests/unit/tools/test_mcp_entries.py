@@ -1,4 +1,4 @@
-"""Entries of MCP servers, in the settings and in other clients' files."""
+"""Entries of MCP servers in the settings and in files of other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def faults(**tables: dict[str, Any]) -> str:
     return refused.value.detail
 
 
-def test_a_program_and_an_address() -> None:
+def test_program_and_url_entries_are_parsed() -> None:
     time, wiki = read(
         time={"command": "mcp-server-time", "args": ["--local-timezone", "UTC"], "allow": ["get_current_time"]},
         wiki={"url": "https://wiki.example/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}, "timeout": 5},
@@ -37,10 +37,10 @@ def test_a_program_and_an_address() -> None:
     assert (wiki.transport, wiki.timeout) == ("http", 5)
     assert wiki.headers["Authorization"].get_secret_value() == "Bearer a-secret"
     assert "a-secret" not in repr(wiki)
-    assert wiki.masked("it said a-secret") == "it said ***"
+    assert wiki.mask("it said a-secret") == "it said ***"
 
 
-def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
+def test_mcp_servers_files_of_other_clients_are_parsed(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     entries = {
         "Brave Search": {
@@ -62,18 +62,18 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
         "REGION": "eu",
         "PLACE": "/home/ana/x",
     }
-    assert server.allow == frozenset()  # what another client allows is not allowed here
+    assert server.allow == frozenset()  # permissions given in another client do not apply here
     assert read(mcpServers=entries) == [server]
 
 
 @pytest.mark.parametrize(
     ("tables", "fault"),
     [
-        ({"a": {}}, "mcp.a: has to have either command, for a program, or url, for an address"),
-        ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: has to have either command"),
+        ({"a": {}}, "mcp.a: set either command, for a program, or url, for a server at a URL"),
+        ({"a": {"command": "x", "url": "http://x"}}, "mcp.a: set either command"),
         (
             {"a": {"kommand": "x"}},
-            'mcp.a.kommand: unknown setting; did you mean "command"?\nmcp.a: has to have ',
+            'mcp.a.kommand: unknown setting; did you mean "command"?\nmcp.a: set either ',
         ),
         ({"a": {"url": "http://x", "http_header": {}}}, 'did you mean "http_headers"?'),
         ({"a": {"command": ""}}, "mcp.a.command: must have at least 1 character"),
@@ -83,7 +83,7 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
         ({"a": {"command": "x", "env": {"K": "$NONE"}}}, "mcp.a: the environment variable NONE is not set"),
         (
             {"a": {"command": "x", "env": {"K": "${TORANA_GATEWAY_TOKEN}"}}},
-            "mcp.a: TORANA_GATEWAY_TOKEN is the gateway's own and is not handed to a server",
+            "mcp.a: TORANA_GATEWAY_TOKEN belongs to the gateway and is not passed to servers",
         ),
         ({"a": {"url": "ftp://x"}}, "mcp.a.url: must be an http or https URL"),
         ({"a": {"url": "http://[::1/"}}, "mcp.a.url: must be an http or https URL"),
@@ -91,14 +91,14 @@ def test_the_usual_shape_is_read_as_it_is(tmp_path: Path) -> None:
         ({"a": {"url": "http://u:a-secret/"}}, "mcp.a.url: must be an http or https URL"),
         ({"a": {"url": "http://u:a-secret@x/"}}, "mcp.a.url: must be an http or https URL without user"),
         ({"a": {"url": "http://x", "headers": {"K": "${TOKEN}\n"}, "timeout": 0}}, "mcp.a.timeout"),
-        ({"a": {"url": "http://x/sse", "type": "sse"}}, "mcp.a: only stdio and streamable HTTP are spoken"),
+        ({"a": {"url": "http://x/sse", "type": "sse"}}, "mcp.a: only stdio and streamable HTTP are supported"),
         ({"a": {"command": "x", "cwd": "here"}}, "mcp.a.cwd: must be an absolute path"),
-        ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name has 1 to 32 letters"),
-        ({"a_b": {"command": "x"}, "a-b": {"command": "x"}}, 'mcp.a-b: another server is called "a-b" already'),
+        ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name must have 1 to 32 letters"),
+        ({"a_b": {"command": "x"}, "a-b": {"command": "x"}}, 'mcp.a-b: another server is also called "a-b"'),
         ({"mcpServers": {"a": "x"}}, "mcp.mcpServers.a: must be an object with command or url"),
     ],
 )
-def test_bad_entries_are_named(tables: dict[str, Any], fault: str) -> None:
+def test_invalid_entries_are_named(tables: dict[str, Any], fault: str) -> None:
     assert fault in faults(**tables)
 
 
@@ -112,7 +112,7 @@ def test_bad_entries_are_named(tables: dict[str, Any], fault: str) -> None:
         (b" " * 1_048_577, "at most 1 MiB"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_invalid_files_are_refused(tmp_path: Path, content: bytes, fault: str) -> None:
     file = tmp_path / "mcp.json"
     file.write_bytes(content)
 
@@ -122,7 +122,7 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None
         read_servers({}, file=tmp_path / "none.json", environ={})
 
 
-def test_a_program_that_is_not_there_is_named_before_it_is_needed_beside_other_faults() -> None:
+def test_missing_program_is_reported_with_the_other_errors() -> None:
     tables: dict[str, Any] = {
         "a": {"command": "no-such-program"},
         "b": {"command": "sh"},
@@ -132,11 +132,11 @@ def test_a_program_that_is_not_there_is_named_before_it_is_needed_beside_other_f
         check_servers(tables, file=None, environ=ENVIRON)
     assert raised.value.detail.splitlines() == [
         "mcp.c: the environment variable NONE is not set; set it, or write it into .env",
-        "mcp.a: there is no program no-such-program; install it, or give its whole path",
+        "mcp.a: there is no program no-such-program; install it, or set its absolute path",
     ]
 
 
-def test_a_program_gets_nothing_that_its_entry_does_not_name() -> None:
+def test_program_gets_only_the_environment_of_its_entry() -> None:
     (server,) = read(a={"command": "sh", "env": {"KEY": "$TOKEN"}})
 
     environ = child_environment(server, path="/bin", home=Path("/data/mcp/a"))

@@ -1,4 +1,4 @@
-"""A server may say much, or often, and not both."""
+"""The throttle limits long messages and frequent messages of an MCP server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that are made, none of which takes any time."""
+    """The pauses that were requested; none takes time."""
     made: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -21,7 +21,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-async def test_a_few_short_messages_wait_for_nothing(pauses: list[float]) -> None:
+async def test_few_short_messages_are_not_delayed(pauses: list[float]) -> None:
     throttle = Throttle()
     for _ in range(100):
         await throttle.spend(200)
@@ -29,7 +29,7 @@ async def test_a_few_short_messages_wait_for_nothing(pauses: list[float]) -> Non
     assert pauses == []
 
 
-async def test_many_short_messages_wait(pauses: list[float]) -> None:
+async def test_many_short_messages_are_delayed(pauses: list[float]) -> None:
     throttle = Throttle()
     for _ in range(1_000):
         await throttle.spend(200)
@@ -37,7 +37,7 @@ async def test_many_short_messages_wait(pauses: list[float]) -> None:
     assert pauses
 
 
-async def test_a_message_of_the_greatest_length_waits_for_seconds(pauses: list[float]) -> None:
+async def test_longest_message_is_delayed_for_seconds(pauses: list[float]) -> None:
     await Throttle().spend(MESSAGE_LIMIT)
 
     assert pauses[0] > 3

@@ -1,4 +1,4 @@
-"""The memory tools, as the model calls them."""
+"""The memory tools as the model calls them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pydantic_ai.usage import RunUsage
 from torana import memory as bounds
 from torana.memory import Memory
 from torana.messages import Turn
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.tools import ToolContext, ToolError
-from torana.tools.memory import MemoryTools
+from torana.tools.builtin.memory import MemoryTools
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def tools(database: Database, clock: Callable[[], datetime]) -> MemoryTools:
     return MemoryTools(memory=Memory(database=database, clock=clock))
 
 
-async def test_what_is_remembered_is_recalled_with_its_day(tools: MemoryTools) -> None:
+async def test_memories_are_recalled_with_their_date(tools: MemoryTools) -> None:
     assert await tools.remember(context(), "  Ana likes tea ") == "Remembered: Ana likes tea"
     await tools.remember(context(), "Ana lives in Lisbon", "where Ana lives")
 
@@ -53,13 +53,13 @@ async def test_what_is_remembered_is_recalled_with_its_day(tools: MemoryTools) -
     assert await tools.recall(context()) == "- Ana lives in Lisbon (2026-03-02)\n- Ana likes tea (2026-03-02)"
 
 
-async def test_it_says_what_it_kept_of_a_long_text(tools: MemoryTools) -> None:
+async def test_long_memory_is_cut_and_the_stored_text_returned(tools: MemoryTools) -> None:
     told = await tools.remember(context(), "x" * 3_000)
 
     assert told == "Remembered: " + "x" * bounds.TEXT_LIMIT
 
 
-async def test_it_shows_ten_at_most(tools: MemoryTools) -> None:
+async def test_recall_returns_at_most_ten_memories(tools: MemoryTools) -> None:
     for number in range(12):
         await tools.remember(context(), f"note number {number}")
 
@@ -67,61 +67,57 @@ async def test_it_shows_ten_at_most(tools: MemoryTools) -> None:
     assert len((await tools.recall(context(), "note")).splitlines()) == 10
 
 
-async def test_it_says_when_there_is_nothing(tools: MemoryTools) -> None:
-    assert await tools.recall(context()) == "Nothing is remembered yet."
-    assert await tools.recall(context(), "tea") == "Nothing is remembered about that."
-    assert await tools.forget(context(), "tea") == "Nothing that is remembered holds all of these words."
+async def test_empty_results_are_reported(tools: MemoryTools) -> None:
+    assert await tools.recall(context()) == "There are no memories yet."
+    assert await tools.recall(context(), "tea") == "No memory matches that."
+    assert await tools.forget(context(), "tea") == "No memory contains all of these words."
 
 
-async def test_somebody_elses_name_is_no_answer_to_the_question_for_ones_own(tools: MemoryTools) -> None:
+async def test_every_word_does_not_match_another_persons_name(tools: MemoryTools) -> None:
     await tools.remember(context(), "my sister is called Ana", "my sister's name")
 
     assert await tools.recall(context(), "name") == "- my sister is called Ana (2026-03-02)"
-    assert await tools.recall(context(), "name", every_word=True) == "Nothing is remembered about that."
+    assert await tools.recall(context(), "name", every_word=True) == "No memory matches that."
 
 
-async def test_it_says_what_it_forgot(tools: MemoryTools) -> None:
+async def test_forget_returns_the_forgotten_memories(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes tea")
 
     assert await tools.forget(context(), "tea") == "Forgotten: Ana likes tea"
-    assert await tools.recall(context()) == "Nothing is remembered yet."
+    assert await tools.recall(context()) == "There are no memories yet."
 
 
-async def test_what_holds_only_some_of_the_words_is_named_and_stays(tools: MemoryTools) -> None:
+async def test_partial_matches_are_listed_and_kept(tools: MemoryTools) -> None:
     await tools.remember(context(), "my job is baker")
-    near = (
-        "Nothing that is remembered holds all of these words. What comes near:\n- my job is baker (2026-03-02)"
-    )
+    near = "No memory contains all of these words. Similar memories:\n- my job is baker (2026-03-02)"
 
     assert await tools.forget(context(), "brother's job") == near
     assert await tools.correct(context(), "brother's job", "my job is cook") == near
     assert await tools.recall(context()) == "- my job is baker (2026-03-02)"
     unnamed = await tools.forget(context(may_recall=False), "brother's job")
-    assert unnamed == "Nothing that is remembered holds all of these words."
+    assert unnamed == "No memory contains all of these words."
 
 
-async def test_one_memory_is_corrected_by_words_that_only_it_holds(tools: MemoryTools) -> None:
+async def test_memory_is_corrected_by_words_that_identify_it(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes green tea", "tea")
     await tools.remember(context(), "Ana has a green hat")
 
     assert await tools.correct(context(), "tea", " Ana likes black tea ") == "Remembered: Ana likes black tea"
     assert await tools.recall(context(), "tea") == "- Ana likes black tea (2026-03-02)"
-    assert await tools.correct(context(), "piano", "x") == (
-        "Nothing that is remembered holds all of these words."
-    )
+    assert await tools.correct(context(), "piano", "x") == ("No memory contains all of these words.")
 
 
-async def test_what_could_mean_several_is_not_corrected(tools: MemoryTools) -> None:
+async def test_ambiguous_correction_is_refused(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes green tea")
     await tools.remember(context(), "Ana has a green hat")
 
-    with pytest.raises(ToolError, match="2 memories hold these words"):
+    with pytest.raises(ToolError, match="2 memories contain these words"):
         await tools.correct(context(), "green", "Ana has a red hat")
-    with pytest.raises(ToolError, match="the text is empty"):
+    with pytest.raises(ToolError, match="The new text is empty"):
         await tools.correct(context(), "hat", " ")
 
 
-async def test_in_a_room_a_correction_tells_nothing_of_what_it_replaced(tools: MemoryTools) -> None:
+async def test_correction_in_a_shared_session_hides_the_old_text(tools: MemoryTools) -> None:
     await tools.remember(context(), "Ana likes green tea")
 
     told = await tools.correct(context(may_recall=False), "tea", "Ana likes coffee")
@@ -130,12 +126,12 @@ async def test_in_a_room_a_correction_tells_nothing_of_what_it_replaced(tools: M
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-async def test_nothing_cannot_be_remembered(tools: MemoryTools, text: str) -> None:
-    with pytest.raises(ToolError, match="the text is empty"):
+async def test_empty_memory_is_refused(tools: MemoryTools, text: str) -> None:
+    with pytest.raises(ToolError, match="The text to remember is empty"):
         await tools.remember(context(), text)
 
 
-async def test_a_full_memory_says_so(
+async def test_full_memory_is_reported(
     database: Database, monkeypatch: pytest.MonkeyPatch, tools: MemoryTools
 ) -> None:
     monkeypatch.setattr(bounds, "COUNT_LIMIT", 3)
@@ -147,7 +143,7 @@ async def test_a_full_memory_says_so(
         await tools.remember(context(), f"note {next(numbers)}")
 
 
-async def test_nothing_is_kept_for_nobody(tools: MemoryTools) -> None:
+async def test_memory_tools_need_a_user(tools: MemoryTools) -> None:
     nobody = context(None)
     calls: list[Awaitable[str]] = [
         tools.remember(nobody, "x"),
@@ -160,7 +156,7 @@ async def test_nothing_is_kept_for_nobody(tools: MemoryTools) -> None:
             await call
 
 
-async def test_in_a_room_it_writes_and_forgets_but_does_not_read(tools: MemoryTools) -> None:
+async def test_shared_session_can_write_and_forget_but_not_read_memories(tools: MemoryTools) -> None:
     room = context(may_recall=False)
     await tools.remember(room, "Ana likes tea")
 
@@ -173,5 +169,5 @@ async def test_in_a_room_it_writes_and_forgets_but_does_not_read(tools: MemoryTo
 async def test_users_do_not_see_each_others_memories(tools: MemoryTools) -> None:
     await tools.remember(context("ana"), "Ana likes tea")
 
-    assert await tools.recall(context("bob"), "tea") == "Nothing is remembered about that."
-    assert await tools.forget(context("bob"), "tea") == "Nothing that is remembered holds all of these words."
+    assert await tools.recall(context("bob"), "tea") == "No memory matches that."
+    assert await tools.forget(context("bob"), "tea") == "No memory contains all of these words."

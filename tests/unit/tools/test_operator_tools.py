@@ -1,4 +1,4 @@
-"""The operator's own tools, and all tools as one set."""
+"""The operator's own tools, and the complete toolset."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torana.errors import ConfigInvalid
 from torana.memory import Memory
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext, promises, tool
+from torana.tools.builtin.conversation import ConversationTools
+from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.memory import MemoryTools
+from torana.tools.builtin.schedules import Planner, ScheduleTools
+from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
-from torana.tools.conversation import ConversationTools
-from torana.tools.files import FileTools
-from torana.tools.memory import MemoryTools
 from torana.tools.operator import load_tools
-from torana.tools.schedules import Planner, ScheduleTools
-from torana.tools.skills import SkillTools
 from torana.tools.toolset import build_toolset
-from torana.tools.web import WebTools
 
 ORDERS = """\
 import functools
@@ -53,7 +53,7 @@ class Orders:
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
-    """A package of the operator's on the path."""
+    """A package of the operator on the path."""
     package = tmp_path / "their_tools"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -73,14 +73,14 @@ def names_of(functions: list[Callable[..., Any]]) -> list[str]:
     return [function.__name__ for function in functions]
 
 
-def test_functions_are_loaded_in_the_order_they_are_named() -> None:
+def test_functions_are_loaded_in_the_configured_order() -> None:
     loaded = load_tools(["their_tools.orders:cancel", "their_tools.orders:status"])
 
     assert names_of(loaded) == ["cancel", "status"]
     assert [promises(function)["idempotent"] for function in loaded] == [False, True]
 
 
-def test_none_named_none_loaded() -> None:
+def test_no_names_load_no_tools() -> None:
     assert load_tools([]) == []
 
 
@@ -101,7 +101,7 @@ def test_none_named_none_loaded() -> None:
         (":status", "its module failed: ValueError"),
     ],
 )
-def test_a_function_that_cannot_be_had_is_named_with_the_reason(name: str, reason: str) -> None:
+def test_unloadable_function_is_reported_with_a_reason(name: str, reason: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"TORANA_TOOLS: {name}.*{reason}"):
         load_tools([name])
 
@@ -114,7 +114,7 @@ def offer(site: Path, entries: str) -> None:
     importlib.invalidate_caches()
 
 
-def test_installed_packages_offer_theirs_behind_those_that_are_named(package: Path) -> None:
+def test_entry_points_are_loaded_after_configured_functions(package: Path) -> None:
     offer(package.parent, "b = their_tools.orders:cancel\na = their_tools.orders:status")
 
     assert names_of(load_tools(["their_tools.orders:cancel"])) == ["cancel", "status", "cancel"]
@@ -127,7 +127,7 @@ def test_installed_packages_offer_theirs_behind_those_that_are_named(package: Pa
         ("their_tools.orders:LIMIT", "is not a function"),
     ],
 )
-def test_an_offer_that_cannot_be_had_is_named(package: Path, target: str, reason: str) -> None:
+def test_unloadable_entry_point_is_reported(package: Path, target: str, reason: str) -> None:
     offer(package.parent, f"bad = {target}")
 
     with pytest.raises(ConfigInvalid, match=f"entry point torana.tools:bad {reason}"):
@@ -155,7 +155,7 @@ def build(
     return make
 
 
-def test_every_tool_that_a_core_skill_names_is_there(
+def test_tools_of_core_skills_exist(
     build: Callable[..., FunctionToolset[ToolContext]],
 ) -> None:
     named = {
@@ -177,7 +177,7 @@ def test_every_tool_describes_itself_and_its_arguments(
             assert schema.get("description"), (name, argument)
 
 
-def test_the_operators_tools_stand_behind_the_core_ones(
+def test_operator_tools_follow_the_core_tools(
     build: Callable[..., FunctionToolset[ToolContext]],
 ) -> None:
     @tool(idempotent=True)
@@ -200,12 +200,12 @@ def test_the_operators_tools_stand_behind_the_core_ones(
 
 
 def calculate(expression: str) -> str:
-    """Take the name of a core tool."""
+    """A function with the name of a core tool."""
     return expression
 
 
 def unknown(thing: NoSuchType) -> str:  # noqa: F821  # pyright: ignore
-    """Take what is defined nowhere."""
+    """A function with an undefined type."""
     return ""
 
 
@@ -213,13 +213,13 @@ def unknown(thing: NoSuchType) -> str:  # noqa: F821  # pyright: ignore
     ("name", "reason"),
     [("calculate", "conflicts with existing tool"), ("unknown", "'NoSuchType' is not defined")],
 )
-def test_a_function_that_cannot_be_a_tool_is_named_with_the_reason(
+def test_function_that_cannot_be_a_tool_is_reported_with_a_reason(
     build: Callable[..., FunctionToolset[ToolContext]], name: str, reason: str
 ) -> None:
     with pytest.raises(ConfigInvalid, match=rf"TORANA_TOOLS: {name} cannot be a tool: .*{reason}"):
         build(globals()[name])
 
 
-def test_an_unmarked_function_promises_nothing() -> None:
+def test_unmarked_function_is_not_idempotent() -> None:
     assert not promises(functools.partial(calculate))["idempotent"]
     assert not promises(tool(idempotent=False)(calculate))["idempotent"]

@@ -1,4 +1,4 @@
-"""Which rule holds for a call, and what holds where none does."""
+"""The permission rule that applies to a call, and the default without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def called(
         (None, "deny", "no rule of [[permissions]], and the tool has no default"),
     ],
 )
-def test_without_a_rule_the_tools_own_word_holds_and_silence_is_a_no(
+def test_tool_default_applies_without_a_rule_and_no_default_denies(
     promised: Permission | None, permission: Permission, why: str
 ) -> None:
     verdict = Rules().verdict(called(promised=promised))
@@ -38,7 +38,7 @@ def test_without_a_rule_the_tools_own_word_holds_and_silence_is_a_no(
     assert (verdict.permission, verdict.why) == (permission, why)
 
 
-def test_the_first_rule_that_fits_holds_whatever_comes_behind_it() -> None:
+def test_first_matching_rule_applies() -> None:
     rules = Rules(
         [
             Rule(tool="web_fetch", user="ana", permission="allow"),
@@ -75,18 +75,18 @@ def test_the_first_rule_that_fits_holds_whatever_comes_behind_it() -> None:
         ),
     ],
 )
-def test_all_that_a_rule_names_has_to_fit(rule: Rule, fitting: Calling, strange: Calling) -> None:
+def test_rule_applies_only_when_all_its_fields_match(rule: Rule, fitting: Calling, strange: Calling) -> None:
     assert Rules([rule]).verdict(fitting).permission == "deny"
     assert Rules([rule]).verdict(strange).why == "the tool's default"
 
 
-def test_a_users_name_is_no_pattern() -> None:
+def test_user_name_of_a_call_is_not_a_pattern() -> None:
     rules = Rules([Rule(tool="web_fetch", user="ana", permission="allow")])
 
     assert rules.verdict(called(user="*")).permission == "ask"
 
 
-def test_a_tool_is_out_of_reach_only_where_no_arguments_would_let_it_run() -> None:
+def test_tool_is_out_of_reach_only_if_denied_for_all_arguments() -> None:
     rules = Rules(
         [
             Rule(tool="*", skill="pdf", permission="allow"),
@@ -96,12 +96,12 @@ def test_a_tool_is_out_of_reach_only_where_no_arguments_would_let_it_run() -> No
 
     assert rules.is_out_of_reach(called())
     assert not rules.is_out_of_reach(called(skills=["pdf"]))
-    assert not rules.is_out_of_reach(called("run_skill_script"))  # it may be that skill's
+    assert not rules.is_out_of_reach(called("run_skill_script"))  # the call may run that skill's script
     assert Rules([Rule(tool="*", permission="deny")]).is_out_of_reach(called("run_skill_script"))
     assert not Rules().is_out_of_reach(called(promised="ask"))
 
 
-def test_names_of_no_tool_are_told_and_patterns_are_not() -> None:
+def test_unknown_tool_names_are_reported_and_patterns_are_not() -> None:
     rules = Rules([Rule(tool=tool, permission="ask") for tool in ("web_fetsch", "mcp_*", "calculate")])
 
     assert rules.strangers(["calculate", "web_fetch"]) == ["web_fetsch"]
@@ -110,5 +110,5 @@ def test_names_of_no_tool_are_told_and_patterns_are_not() -> None:
 @pytest.mark.parametrize(
     "metadata", [None, {}, {"idempotent": True}, {"permission": "maybe"}, {"permission": 1}]
 )
-def test_metadata_without_a_permission_promises_nothing(metadata: dict[str, object] | None) -> None:
+def test_metadata_without_a_permission_has_no_default(metadata: dict[str, object] | None) -> None:
     assert promised_by(metadata) is None

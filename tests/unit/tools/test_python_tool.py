@@ -1,4 +1,4 @@
-"""Snippets of Python: what they may do, and that none of them does more."""
+"""Python snippets: their results and their restrictions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from torana.tools import ToolError
-from torana.tools.python import PythonTools
+from torana.tools.builtin.python import PythonTools
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def workers() -> list[int]:
         ("print('a')\n[x * x for x in range(4)]", "printed: a\nresult: [0, 1, 4, 9]"),
         ("import math, json, re\nround(math.pi, 2), json.dumps({'a': 1}), re.sub('a', 'b', 'aa')",
          "result: (3.14, '{\"a\": 1}', 'bb')"),
-        ("x = 1", "It printed nothing."),
+        ("x = 1", "The code printed nothing."),
         ("import time\ntime.sleep(3600)\n'slept'", "result: 'slept'"),
     ],
 )  # fmt: skip
-async def test_what_a_snippet_prints_and_is_worth(python: PythonTools, code: str, answer: str) -> None:
+async def test_output_and_result_of_a_snippet_are_returned(python: PythonTools, code: str, answer: str) -> None:
     assert await python.run_python(code) == answer
 
 
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
-        ("while True: pass", " and was ended; do less in one snippet."),
+        ("while True: pass", " and was stopped; do less in one snippet."),
         ("9**9**9", "MemoryError: memory limit exceeded"),
         ("x = []\nwhile True: x.append('x' * 1000)", "memory"),
         ("while True: print('x' * 1000)", "MemoryError"),
@@ -62,7 +62,9 @@ async def test_what_a_snippet_prints_and_is_worth(python: PythonTools, code: str
         ("x" * 20_001, "at most 20,000"),
     ],
 )
-async def test_what_a_snippet_may_not(python: PythonTools, code: str, fault: str) -> None:
+async def test_forbidden_snippet_fails_without_affecting_the_next(
+    python: PythonTools, code: str, fault: str
+) -> None:
     with pytest.raises(ToolError) as caught:
         await python.run_python(code)
 
@@ -70,7 +72,7 @@ async def test_what_a_snippet_may_not(python: PythonTools, code: str, fault: str
     assert await python.run_python("'well'") == "result: 'well'"
 
 
-async def test_a_fault_shows_what_was_printed_before(python: PythonTools) -> None:
+async def test_error_includes_the_output_before_it(python: PythonTools) -> None:
     with pytest.raises(ToolError, match="printed: before"):
         await python.run_python("print('before')\nnone")
 
@@ -83,7 +85,7 @@ async def test_long_output_is_cut(python: PythonTools) -> None:
 
 
 @pytest.mark.parametrize("value", ["a", "(a,)", "{1: a}", "[a, {'b': a}]"])
-async def test_a_small_value_that_is_written_without_end_is_cut(python: PythonTools, value: str) -> None:
+async def test_exponentially_nested_value_is_cut(python: PythonTools, value: str) -> None:
     answer = await python.run_python(f"a = [1]\nfor _ in range(60): a = [a, a]\n{value}")
 
     assert answer.startswith("result (its beginning): ")
@@ -93,18 +95,18 @@ async def test_a_small_value_that_is_written_without_end_is_cut(python: PythonTo
 @pytest.mark.parametrize(
     "value", ["[1, 'a', None]", "(1,)", "()", "{}", "{'a': [1.5]}", "{1}", "b'x'", "[[], ()]"]
 )
-async def test_values_are_written_as_python_writes_them(python: PythonTools, value: str) -> None:
+async def test_values_are_formatted_like_repr(python: PythonTools, value: str) -> None:
     assert await python.run_python(value) == f"result: {value}"
 
 
-async def test_snippets_know_nothing_of_each_other(python: PythonTools) -> None:
+async def test_snippets_do_not_share_variables(python: PythonTools) -> None:
     await python.run_python("secret = 1")
 
     with pytest.raises(ToolError, match="name 'secret' is not defined"):
         await python.run_python("secret")
 
 
-async def test_the_gateway_goes_on_beside_a_busy_snippet_and_more_than_there_are_workers(
+async def test_event_loop_runs_while_all_workers_are_busy(
     python: PythonTools,
 ) -> None:
     busy = asyncio.gather(*(python.run_python("while True: pass") for _ in range(3)), return_exceptions=True)
@@ -118,7 +120,7 @@ async def test_the_gateway_goes_on_beside_a_busy_snippet_and_more_than_there_are
     assert await python.run_python("1") == "result: 1"
 
 
-async def test_a_cancelled_snippet_frees_its_worker(python: PythonTools) -> None:
+async def test_cancelled_snippet_frees_its_worker(python: PythonTools) -> None:
     running = asyncio.create_task(python.run_python("while True: pass"))
     await python.run_python("1")
     running.cancel()
@@ -130,7 +132,7 @@ async def test_a_cancelled_snippet_frees_its_worker(python: PythonTools) -> None
     ]
 
 
-async def test_workers_start_with_the_first_snippet_and_end_with_the_tool() -> None:
+async def test_workers_start_with_the_first_snippet_and_end_on_close() -> None:
     tools = PythonTools()
     before = workers()
     await tools.run_python("1")

@@ -1,4 +1,4 @@
-"""The schedule tools, as the model calls them, over the real schedules."""
+"""The schedule tools as the model calls them, over real schedules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic_ai.usage import RunUsage
 
 from torana.messages import EVERYONE, Turn
 from torana.schedules import AgentSchedules, Schedules
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.tools import ToolContext, ToolError
-from torana.tools.schedules import ScheduleTools
+from torana.tools.builtin.schedules import ScheduleTools
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TURN = Turn(
@@ -44,7 +44,7 @@ def context(call: str = "c1", *, may_recall: bool = True, **turn: str | None) ->
 
 @pytest.fixture
 def now() -> list[datetime]:
-    """The time, which a test may change."""
+    """The current time, which a test may change."""
     return [AT]
 
 
@@ -65,12 +65,12 @@ def tools(schedules: Schedules) -> ScheduleTools:
     return ScheduleTools(planner=AgentSchedules(schedules=schedules))
 
 
-async def test_a_reminder_is_told_with_its_next_time_and_zone(
+async def test_new_reminder_is_confirmed_with_its_time_and_zone(
     tools: ScheduleTools, schedules: Schedules
 ) -> None:
     told = await tools.schedule_once(context(), "call Ana", "tomorrow at 9")
     assert told == "Scheduled: reminder “call Ana”, Tuesday, 3 March 2026 at 09:00 (Europe/Berlin)"
-    (made,) = (await schedules.listed(EVERYONE, limit=5)).items
+    (made,) = (await schedules.list_schedules(EVERYONE, limit=5)).items
     assert (made.owner, made.user, made.channel, made.account, made.place) == (
         "gateway",
         "ana",
@@ -80,65 +80,63 @@ async def test_a_reminder_is_told_with_its_next_time_and_zone(
     )
 
 
-async def test_a_rule_is_told_with_what_it_was_read_as(tools: ScheduleTools) -> None:
+async def test_new_rule_is_confirmed_with_its_parsed_form(tools: ScheduleTools) -> None:
     told = await tools.schedule_repeating(context(), "the weather?", "every weekday at 17:00", "task")
     when = "Monday, 2 March 2026 at 17:00 (Europe/Berlin), then by `0 17 * * MON-FRI`"
     assert told == f"Scheduled: task “the weather?”, {when}"
 
 
-async def test_the_same_call_made_again_is_the_same_schedule_however_late(
-    tools: ScheduleTools, now: list[datetime]
-) -> None:
+async def test_repeated_call_returns_the_same_schedule(tools: ScheduleTools, now: list[datetime]) -> None:
     first = await tools.schedule_once(context(), "call Ana", "at 11:00")
-    now[0] = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)  # the process was down, and the journal calls it again
+    now[0] = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)  # the process was down, and the journal repeats the call
     assert await tools.schedule_once(context(), "call Ana", "at 11:00") == first
     assert (await tools.list_schedules(context())).count("\n") == 0
-    # Another call with another wish is another one, also under the same id.
+    # A call with other arguments makes another schedule, even under the same id.
     await tools.schedule_once(context(), "call Ben", "in 2 hours")
     assert (await tools.list_schedules(context())).count("\n") == 1
 
 
-async def test_what_is_listed_can_be_cancelled_by_its_words_or_its_id(tools: ScheduleTools) -> None:
+async def test_schedules_can_be_cancelled_by_text_or_id(tools: ScheduleTools) -> None:
     for number, text in enumerate(("call Ana", "call Ben", "buy milk")):
         await tools.schedule_once(context(str(number)), text, f"in {number + 1} hours")
     listed = (await tools.list_schedules(context())).splitlines()
     assert [line.split("“")[1].split("”")[0] for line in listed] == ["call Ana", "call Ben", "buy milk"]
-    with pytest.raises(ToolError, match="2 are meant by that"):
+    with pytest.raises(ToolError, match="2 schedules match that"):
         await tools.cancel_schedule(context(), "call")
     assert await tools.cancel_schedule(context(), "ANA") == "Cancelled: call Ana"
     ben = listed[1].split("[")[1].removesuffix("]")
     assert await tools.cancel_schedule(context(), ben) == "Cancelled: call Ben"
     for nothing in ("Ana", "sch_1", "?!"):
-        assert await tools.cancel_schedule(context(), nothing) == "Nothing like that is scheduled."
+        assert await tools.cancel_schedule(context(), nothing) == "No schedule matches that."
     assert (await tools.list_schedules(context())).startswith("- reminder “buy milk”")
 
 
-async def test_each_has_their_own_and_nobody_those_of_the_channel(tools: ScheduleTools) -> None:
+async def test_schedules_are_separate_for_each_user_or_anonymous_channel(tools: ScheduleTools) -> None:
     await tools.schedule_once(context(), "ana's", "in 1 hour")
     await tools.schedule_once(context(user=None), "nobody's", "in 1 hour")
     assert "ana's" in await tools.list_schedules(context(channel="elsewhere"))
     for others in (context(user="ben"), context(owner="user:ana"), context(user=None, channel="elsewhere")):
-        assert await tools.list_schedules(others) == "Nothing is scheduled."
-        assert await tools.cancel_schedule(others, "ana's") == "Nothing like that is scheduled."
+        assert await tools.list_schedules(others) == "There are no schedules."
+        assert await tools.cancel_schedule(others, "ana's") == "No schedule matches that."
     assert "nobody's" in await tools.list_schedules(context(user=None))
-    # In a room others read along: what was made elsewhere is not told there.
+    # In a shared session, schedules made elsewhere are not listed.
     assert "ana's" in await tools.list_schedules(context(may_recall=False))
     elsewhere = context(may_recall=False, channel="elsewhere")
-    assert await tools.list_schedules(elsewhere) == "Nothing is scheduled."
+    assert await tools.list_schedules(elsewhere) == "There are no schedules."
 
 
-async def test_what_was_scheduled_schedules_nothing(tools: ScheduleTools) -> None:
+async def test_scheduled_turn_cannot_create_schedules(tools: ScheduleTools) -> None:
     for make in (tools.schedule_once, tools.schedule_repeating):
-        with pytest.raises(ToolError, match="makes no further schedules"):
+        with pytest.raises(ToolError, match="cannot create schedules"):
             await make(context(principal="schedule:sch_1"), "again", "every hour")
 
 
-async def test_what_cannot_be_is_told_to_the_model(tools: ScheduleTools) -> None:
-    with pytest.raises(ToolError, match="has passed"):
+async def test_schedule_errors_reach_the_model(tools: ScheduleTools) -> None:
+    with pytest.raises(ToolError, match="is in the past"):
         await tools.schedule_once(context(), "x", "2026-03-01 09:00")
-    with pytest.raises(ToolError, match="cannot read"):
+    with pytest.raises(ToolError, match="is not a rule"):
         await tools.schedule_repeating(context(), "x", "now and then")
     for number in range(3):
         await tools.schedule_once(context(str(number)), "x", "in 1 hour")
-    with pytest.raises(ToolError, match="remove some first"):
+    with pytest.raises(ToolError, match="Remove a schedule first"):
         await tools.schedule_once(context("4"), "x", "in 1 hour")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.text import TEXT_LIMIT, count_text, sort_lines, unique_lines
+from torana.tools.builtin.text import TEXT_LIMIT, count_text, sort_lines, unique_lines
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from torana.tools.text import TEXT_LIMIT, count_text, sort_lines, unique_lines
         ("x " * 1000, "1 line, 1,000 words, 2,000 characters (1,000 without spaces)."),
     ],
 )
-def test_a_text_is_counted(text: str, answer: str) -> None:
+def test_words_lines_and_characters_are_counted(text: str, answer: str) -> None:
     assert count_text(text) == answer
 
 
@@ -56,12 +56,12 @@ def test_sorting_keeps_every_line_and_unique_lines_sort_alike(lines: list[str]) 
 
 
 @pytest.mark.parametrize("tool", [count_text, sort_lines, unique_lines])
-def test_a_text_too_long_is_refused(tool: Callable[[str], str]) -> None:
+def test_oversized_text_is_refused(tool: Callable[[str], str]) -> None:
     with pytest.raises(ToolError, match="at most 100,000"):
         tool("x" * (TEXT_LIMIT + 1))
 
 
 @pytest.mark.parametrize("tool", [sort_lines, unique_lines])
-def test_no_lines_are_refused(tool: Callable[[str], str]) -> None:
+def test_empty_text_is_refused(tool: Callable[[str], str]) -> None:
     with pytest.raises(ToolError, match="no text"):
         tool(" \n ")

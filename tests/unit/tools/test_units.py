@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.units import convert_units
+from torana.tools.builtin.units import convert_units
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ from torana.tools.units import convert_units
         (6, "′", '"', '6 ′ = 72 "'),
     ],
 )
-def test_a_value_is_converted(value: float, source: str, target: str, answer: str) -> None:
+def test_values_are_converted(value: float, source: str, target: str, answer: str) -> None:
     assert convert_units(value, source, target) == answer
 
 
@@ -70,20 +70,20 @@ def test_a_value_is_converted(value: float, source: str, target: str, answer: st
         (1, "kg", "miles", "do not measure the same"),
         (1, "C/h", "F/h", "do not measure the same"),
         (1, "killometer", "m", "did you mean kilometer"),
-        (5, "USD", "EUR", "do not know the unit “USD”"),
-        (1, "9**9**9 m", "km", "do not know the unit"),
-        (1, "m**9**9**9", "km", "do not know the unit"),
-        (1, "(m)", "km", "do not know the unit"),
-        (1, "__class__", "km", "do not know the unit"),
-        (1, "", "km", "do not know the unit “”"),
-        (1, "km/", "m", "do not know the unit"),
+        (5, "USD", "EUR", "The unit “USD” is unknown"),
+        (1, "9**9**9 m", "km", "is unknown; "),
+        (1, "m**9**9**9", "km", "is unknown; "),
+        (1, "(m)", "km", "is unknown; "),
+        (1, "__class__", "km", "is unknown; "),
+        (1, "", "km", "The unit “” is unknown"),
+        (1, "km/", "m", "is unknown; "),
         (1, "m" * 61, "km", "at most 60 characters"),
         (float("nan"), "m", "km", "finite"),
         (float("inf"), "m", "km", "finite"),
         (1e308, "km", "nm", "too large"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_with_a_reason(
+def test_impossible_conversion_is_refused_with_a_reason(
     value: float, source: str, target: str, why: str
 ) -> None:
     with pytest.raises(ToolError) as refused:
@@ -92,21 +92,21 @@ def test_what_cannot_be_converted_is_refused_with_a_reason(
 
 
 @given(st.floats(-1e6, 1e6), st.sampled_from([("km", "miles"), ("C", "F"), ("kg", "lb"), ("l", "us gallon")]))
-def test_there_and_back_is_the_same_value(value: float, units: tuple[str, str]) -> None:
+def test_conversion_is_reversible(value: float, units: tuple[str, str]) -> None:
     there = float(convert_units(value, *units).split(" = ")[1].split()[0])
     back = float(convert_units(there, *reversed(units)).split(" = ")[1].split()[0])
     assert back == pytest.approx(value, rel=1e-4, abs=1e-3)
 
 
 @given(st.text(max_size=70), st.text("mkft /^*23sqcubi.", max_size=30))
-def test_any_name_is_a_unit_or_refused(source: str, target: str) -> None:
+def test_any_text_is_parsed_as_a_unit_or_refused(source: str, target: str) -> None:
     with suppress(ToolError):
         assert convert_units(1.0, source, target)
 
 
-def test_the_library_is_loaded_by_the_first_conversion_only() -> None:
+def test_unit_library_is_imported_by_the_first_conversion() -> None:
     program = (
-        "import sys, torana.tools.units as units; assert 'pint' not in sys.modules;"
+        "import sys, torana.tools.builtin.units as units; assert 'pint' not in sys.modules;"
         "units.convert_units(1, 'm', 'cm'); assert 'pint' in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

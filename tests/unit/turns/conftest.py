@@ -1,4 +1,4 @@
-"""A gateway that can die and come up again."""
+"""Fixtures for a gateway that a test can crash and start again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.assembling import turns_over
 from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
 from torana.messages import Turn, TurnEvent, Usage
-from torana.store.database import Database
+from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.permission import Rules
@@ -24,7 +24,7 @@ from torana.turns.approvals import Approvals
 
 
 class Obedient:
-    """An agent that does with each turn what it is told, by the turn's content."""
+    """An agent that ends each turn as the test directs, addressed by the turn's content."""
 
     def __init__(self) -> None:
         self.running: dict[str, asyncio.Future[str]] = {}
@@ -54,15 +54,15 @@ class Obedient:
             await self._changed.wait()
 
     def say(self, content: str, text: str) -> None:
-        """A part of a turn's answer."""
+        """Emit a part of the turn's reply."""
         self._emits[content]("message.delta", {"text": text})
 
     async def settle(self, content: str) -> None:
-        """A settled step of a turn."""
+        """Settle a step of the turn."""
         await self.journals[content].settle(Step(number=0, messages=[]))
 
     def end(self, content: str, outcome: str | Exception = "done") -> None:
-        """The end of a turn."""
+        """End the turn with a reply or an error."""
         if isinstance(outcome, str):
             self.running[content].set_result(outcome)
         else:
@@ -75,16 +75,16 @@ class Obedient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """Turns over a model and their database, for one life."""
+    """Turns over a model and a database, from one start to the next crash."""
 
     database: Database
     turns: Turns
     model: ScriptedModel
-    #: The agent, unless it is the real one over the model.
+    #: The agent of the test. It is unused where the real agent runs over the model.
     agent: Obedient
 
     async def crash(self) -> None:
-        """Every task dies where it stands, and nothing is tidied up."""
+        """Cancel every task without cleanup, as a killed process would."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -92,17 +92,17 @@ class Gateway:
         self.database.close()
 
     async def look(self) -> None:
-        """Wait for as long as a look into the store takes."""
+        """Wait for the duration of one database read."""
         await self.database.run(lambda connection: connection.closed)
 
     async def until_asked(self, number: int) -> None:
-        """Wait until the model has got so many requests."""
+        """Wait until the model has received this number of requests."""
         while len(self.model.requests) < number:
             await self.look()
 
     async def watch(self, turn: Turn, after: str | None = None) -> list[TurnEvent]:
-        """The turn's events to its end."""
-        return [event async for event in self.turns.events(turn, after=after)]
+        """Return the turn's events up to its end."""
+        return [event async for event in self.turns.reader.events(turn, after=after)]
 
 
 Boot = Callable[..., Awaitable[Gateway]]
@@ -114,7 +114,7 @@ async def boot(
     open_agent: Callable[..., TurnAgent],
     clock: Callable[[], datetime],
 ) -> AsyncGenerator[Boot]:
-    """``await boot(model, toolset)``: a gateway over the test's database file, as after any restart."""
+    """``await boot(model, toolset)`` starts a gateway on the test's database file, as after a restart."""
     opened: list[Turns] = []
 
     async def begin(

@@ -1,4 +1,4 @@
-"""A call that needs a yes waits for it, across crashes, and never runs without one."""
+"""Tool calls that need an approval wait for it, also across crashes, and never run without it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.errors import AlreadyDecided, ApprovalChanged, InvalidField, NotFound, NotWaiting
 from torana.messages import Inbound, Turn
-from torana.models.builtin.telling import failure_for_people
-from torana.store import approvals as rows
-from torana.store import audit, tables
-from torana.store.approvals import Approval, Verdict
-from torana.store.audit import Act
-from torana.store.database import Connection, Database
-from torana.store.questions import call_digest, question_text
+from torana.models.builtin.rewording import failure_for_people
+from torana.store.engine import tables
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import approvals as rows
+from torana.store.rows import audit
+from torana.store.rows.approval_questions import call_digest, question_text
+from torana.store.rows.approvals import Approval, ApprovalVerdict
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns.approvals import Approvals, Choice
@@ -34,7 +35,7 @@ BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 
 class Watch:
-    """A clock that stands still until it is set."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self) -> None:
         self.now = BEGIN
@@ -45,13 +46,13 @@ class Watch:
 
 @dataclass
 class Desk:
-    """Tools that need a yes, and what was done with them."""
+    """Tools that need an approval, and a record of the calls that ran."""
 
     done: list[str] = field(default_factory=list[str])
     gates: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
     async def pay(self, amount: int, to: str = "ana") -> str:
-        """Pay somebody; twice is twice."""
+        """Pay; a second call pays again."""
         self.done.append(f"{amount} to {to}")
         if gate := self.gates.get(to):
             await gate.wait()
@@ -102,9 +103,9 @@ async def decide(
 
 
 async def asked(gateway: Any, turn: Turn, times: int = 1) -> list[dict[str, Any]]:
-    """Wait until the turn has asked so often in this attempt; what it asked."""
+    """Wait until the turn has asked for this number of approvals in this attempt, and return the requests."""
     found: list[dict[str, Any]] = []
-    async for event in gateway.turns.events(turn):
+    async for event in gateway.turns.reader.events(turn):
         if event.type == "approval.required":
             found.append(dict(event.data))
             gateway.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
@@ -126,7 +127,7 @@ async def states(gateway: Any) -> list[str]:
 
 
 async def to_say(gateway: Any) -> list[tuple[str, str]]:
-    """What is to be said on platforms, in order, and how that stands."""
+    """Return the state and text of each delivery, in order."""
     query = sa.select(tables.deliveries.c.state, tables.deliveries.c.text)
 
     def read(connection: Connection) -> list[tuple[str, str]]:
@@ -136,10 +137,10 @@ async def to_say(gateway: Any) -> list[tuple[str, str]]:
 
 
 async def state_of(gateway: Any, turn: Turn) -> str:
-    return (await gateway.turns.get("gateway", turn.id)).state
+    return (await gateway.turns.reader.get("gateway", turn.id)).state
 
 
-async def test_a_call_waits_for_its_yes_and_then_runs(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_call_waits_for_approval_and_then_runs(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel(["I pay. ", pay()], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
 
@@ -150,30 +151,30 @@ async def test_a_call_waits_for_its_yes_and_then_runs(boot: Boot, desk: Desk, me
     assert datetime.fromisoformat(question["expiresAt"]) > BEGIN
     assert (desk.done, await state_of(gateway, turn)) == ([], "waiting")
     assert [one.call_id for one in await gateway.turns.approvals.open_of("gateway", turn.id)] == ["c1"]
-    assert gateway.turns.counts() == {"running": 0, "waiting": 1, "queued": 0}
+    assert gateway.turns.live.counts() == {"running": 0, "waiting": 1, "queued": 0}
     await decide(gateway, turn, YES)
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
     assert (desk.done, ended.reply, ended.state) == (["5 to ana"], "I pay. \n\nDone.", "completed")
     assert returned(gateway.model.requests[1].messages) == {"c1": "paid 5"}
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == []
 
 
-async def test_a_no_is_told_to_the_model_with_its_reason(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_denial_and_its_reason_reach_the_model(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "I did not."), desk.toolset())
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
 
     await decide(gateway, turn, replace(NO, reason="too much"))
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert desk.done == []
     told = returned(gateway.model.requests[1].messages)["c1"]
-    why = "pay was not run: it was denied by whoever was asked, who said: too much."
+    why = "pay was not run: it was denied, with the reason: too much."
     assert told.startswith(why)
     assert failure_for_people(told) == why
 
 
-async def test_whoever_approves_may_change_the_arguments_and_the_model_is_told(
+async def test_approval_may_change_arguments_and_the_model_sees_them(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay(500)], "Done."), desk.toolset())
@@ -190,18 +191,22 @@ async def test_whoever_approves_may_change_the_arguments_and_the_model_is_told(
         assert [fault.pointer for fault in caught.value.faults] == [pointer]
     assert await state_of(gateway, turn) == "waiting"
     await decide(gateway, turn, replace(YES, arguments={"amount": 50, "to": "bob"}))
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert desk.done == ["50 to bob"]
     told = returned(gateway.model.requests[1].messages)["c1"]
     assert (told["arguments"], told["result"]) == ({"amount": 50, "to": "bob"}, "paid 50")
 
 
-async def test_a_question_outlives_crashes_and_is_asked_once(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_approval_survives_crashes_and_is_requested_once(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
     gateway = await boot(ScriptedModel(["I pay. ", pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
     (first,) = await asked(gateway, turn)
-    for _ in range(7):  # more often than a turn may kill the gateway: it is not to blame
+    for _ in range(
+        7
+    ):  # more often than a turn may crash the gateway: an open approval does not count as a crash
         await gateway.crash()
         gateway = await boot(ScriptedModel("Done."), desk.toolset())
         assert await asked(gateway, turn) == [first]
@@ -209,7 +214,7 @@ async def test_a_question_outlives_crashes_and_is_asked_once(boot: Boot, desk: D
         assert gateway.model.requests == []
 
     await decide(gateway, turn, YES)
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
     assert (desk.done, ended.reply, ended.attempt, ended.crashes) == (["5 to ana"], "I pay. \n\nDone.", 8, 0)
 
@@ -218,26 +223,26 @@ async def test_a_question_outlives_crashes_and_is_asked_once(boot: Boot, desk: D
     ("choice", "done"),
     [(YES, ["5 to ana"]), (NO, []), (replace(YES, arguments={"amount": 7}), ["7 to ana"])],
 )
-async def test_what_was_decided_before_a_crash_holds_after_it(
+async def test_decision_before_a_crash_holds_after_it(
     boot: Boot, desk: Desk, message: Message, choice: Choice, done: list[str]
 ) -> None:
-    """The process dies in the very moment in which the decision is committed."""
+    """The process crashes immediately after the decision is committed."""
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
-    gateway.turns.approvals.decided = id  # nobody who waits hears of it
+    gateway.turns.approvals.decided = id  # the waiting turn is not notified
     await decide(gateway, turn, choice)
     await gateway.crash()
 
     gateway = await boot(ScriptedModel("Done."), desk.toolset())
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert desk.done == done
     types = [event.type for event in await gateway.watch(turn)]
     assert "approval.required" not in types
 
 
-async def test_a_call_that_was_approved_and_cut_off_is_not_started_again(
+async def test_approved_call_cut_off_by_a_crash_is_not_restarted(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     desk.gates["ana"] = asyncio.Event()
@@ -250,13 +255,13 @@ async def test_a_call_that_was_approved_and_cut_off_is_not_started_again(
     await gateway.crash()
 
     gateway = await boot(ScriptedModel("Who knows."), desk.toolset())
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
     assert (desk.done, ended.reply) == (["5 to ana"], "Who knows.")
     assert "outcome is unknown" in returned(gateway.model.requests[0].messages)["c1"]
 
 
-async def test_decided_while_nobody_waits_it_is_found_when_the_turn_comes_past_it(
+async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
     boot: Boot, desk: Desk, message: Message, open_database: Callable[[], Database]
 ) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
@@ -273,11 +278,11 @@ async def test_decided_while_nobody_waits_it_is_found_when_the_turn_comes_past_i
     database.close()
 
     gateway = await boot(ScriptedModel("Done."), desk.toolset())
-    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
     assert desk.done == ["5 to ana"]
 
 
-async def test_a_question_that_was_asked_while_the_clock_was_ahead_expires_after_its_time(
+async def test_approval_requested_while_clock_was_ahead_expires_on_time(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:
     looks: asyncio.Queue[float] = asyncio.Queue()
@@ -300,13 +305,11 @@ async def test_a_question_that_was_asked_while_the_clock_was_ahead_expires_after
     watch.now += timedelta(seconds=30)
     go.release()
 
-    assert (await gateway.turns.ended(turn)).reply == "Nobody was there."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Nobody was there."
     assert (desk.done, await states(gateway)) == ([], ["expired"])
 
 
-async def test_after_its_time_a_question_is_a_no(
-    boot: Boot, desk: Desk, message: Message, watch: Watch
-) -> None:
+async def test_expired_approval_denies_the_call(boot: Boot, desk: Desk, message: Message, watch: Watch) -> None:
     rests: asyncio.Queue[float] = asyncio.Queue()
     go = asyncio.Event()
 
@@ -319,25 +322,25 @@ async def test_after_its_time_a_question_is_a_no(
 
     gateway = await boot(ScriptedModel([pay()], "Nobody was there."), desk.toolset(), approvals=approvals)
     turn = await gateway.turns.accept(message())
-    assert [await rests.get()] == [60.0]  # it looks at the row now and then
+    assert [await rests.get()] == [60.0]  # it reads the row once a minute
     watch.now += timedelta(seconds=60)
     go.set()
     assert await rests.get() == 30.0
     assert await states(gateway) == ["open"]
     watch.now += timedelta(seconds=30)
 
-    assert (await gateway.turns.ended(turn)).reply == "Nobody was there."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Nobody was there."
 
     assert (desk.done, await states(gateway)) == ([], ["expired"])
-    assert "nobody answered in time" in returned(gateway.model.requests[1].messages)["c1"]
+    assert "no answer came in time" in returned(gateway.model.requests[1].messages)["c1"]
     with pytest.raises(AlreadyDecided, match="expired"):
         await decide(gateway, turn, YES)
 
 
-async def test_where_nobody_answers_in_a_chat_the_next_question_is_not_shown(
+async def test_next_question_is_not_sent_after_approvals_expire(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:
-    """It is over as well, though it was asked a little later."""
+    """The second approval expires as well, although it was requested later."""
     go = asyncio.Event()
     asking = iter([BEGIN, BEGIN + timedelta(seconds=1)])
 
@@ -361,13 +364,13 @@ async def test_where_nobody_answers_in_a_chat_the_next_question_is_not_shown(
     await asked(gateway, turn, 2)
     watch.now += timedelta(seconds=60)
     go.set()
-    assert (await gateway.turns.ended(turn)).reply == "Nobody was there."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Nobody was there."
 
     assert await states(gateway) == ["expired", "expired"]
     assert await gateway.database.run(shown) == 1
 
 
-async def test_a_question_expires_also_while_the_gateway_is_down(
+async def test_approval_expires_while_gateway_is_down(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:
     def approvals(database: Database) -> Approvals:
@@ -381,11 +384,11 @@ async def test_a_question_expires_also_while_the_gateway_is_down(
 
     gateway = await boot(ScriptedModel("Too late."), desk.toolset(), approvals=approvals)
 
-    assert (await gateway.turns.ended(turn)).reply == "Too late."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Too late."
     assert (desk.done, await states(gateway)) == ([], ["expired"])
 
 
-async def test_a_yes_that_comes_after_the_time_is_too_late_even_if_nobody_has_looked(
+async def test_approval_after_expiry_is_refused_before_the_next_check(
     boot: Boot, desk: Desk, message: Message, watch: Watch
 ) -> None:
     def approvals(database: Database) -> Approvals:
@@ -400,11 +403,11 @@ async def test_a_yes_that_comes_after_the_time_is_too_late_even_if_nobody_has_lo
     with pytest.raises(AlreadyDecided, match="expired"):
         await decide(gateway, turn, YES)
 
-    assert (await gateway.turns.ended(turn)).reply == "Too late."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Too late."
     assert desk.done == []
 
 
-async def test_of_many_deciders_one_counts(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_first_of_concurrent_decisions_counts(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "Ended."), desk.toolset())
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
@@ -412,29 +415,29 @@ async def test_of_many_deciders_one_counts(boot: Boot, desk: Desk, message: Mess
     outcomes = await asyncio.gather(
         *(decide(gateway, turn, choice) for choice in (NO, YES, NO, YES)), return_exceptions=True
     )
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert [isinstance(outcome, Approval) for outcome in outcomes] == [True, False, True, False]
     assert all(isinstance(outcome, AlreadyDecided) for outcome in outcomes[1::2])
     assert desk.done == []
-    acts = await gateway.database.run(partial(audit.listed, before=None, limit=10))
+    acts = await gateway.database.run(partial(audit.list_entries, before=None, limit=10))
     assert [(entry.action, entry.target, entry.detail["tool"]) for entry in acts] == [
         ("approval.deny", turn.id, "pay")
     ]
 
 
-async def test_the_same_decision_again_changes_nothing_and_another_is_refused(
+async def test_repeated_decision_changes_nothing_and_a_different_one_is_refused(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
     first = await decide(gateway, turn, YES)
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert await decide(gateway, turn, YES, by="somebody else") == first
     for other in (NO, replace(YES, arguments={"amount": 5, "to": "bob"})):
-        with pytest.raises(AlreadyDecided, match="approved already"):
+        with pytest.raises(AlreadyDecided, match="already approved"):
             await decide(gateway, turn, other)
     for turn_id, call_id, owner in (
         (turn.id, "c2", "gateway"),
@@ -445,7 +448,9 @@ async def test_the_same_decision_again_changes_nothing_and_another_is_refused(
             await decide(gateway, replace(turn, id=turn_id), YES, call_id, owner)
 
 
-async def test_cancelling_a_turn_that_waits_ends_it_at_once(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_cancelling_a_waiting_turn_withdraws_its_approval(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
     gateway = await boot(ScriptedModel([pay()], "next"), desk.toolset())
     turn = await gateway.turns.accept(message())
     behind = await gateway.turns.accept(message("next"))
@@ -456,11 +461,11 @@ async def test_cancelling_a_turn_that_waits_ends_it_at_once(boot: Boot, desk: De
     assert (cancelled.state, await states(gateway)) == ("cancelled", ["withdrawn"])
     with pytest.raises(AlreadyDecided, match="withdrawn"):
         await decide(gateway, turn, YES)
-    assert (await gateway.turns.ended(behind)).reply == "next"
+    assert (await gateway.turns.reader.wait_for_end(behind)).reply == "next"
     assert desk.done == []
 
 
-async def test_a_cancellation_and_a_yes_at_once_leave_one_truth(
+async def test_cancellation_concurrent_with_approval_leaves_turn_cancelled(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     for first in ("cancel", "yes"):
@@ -475,12 +480,12 @@ async def test_a_cancellation_and_a_yes_at_once_leave_one_truth(
 
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         assert all(isinstance(fault, AlreadyDecided) for fault in faults)
-        # Also where the yes came first: the call has not begun when the cancellation is there.
+        # The call has not started when the cancellation arrives, also where the approval came first.
         assert (await state_of(gateway, turn), desk.done) == ("cancelled", [])
         await gateway.crash()
 
 
-async def test_parallel_calls_are_asked_about_one_by_one(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_parallel_calls_each_get_their_own_approval(boot: Boot, desk: Desk, message: Message) -> None:
     note = ToolCallPart("note", {"line": "free"}, tool_call_id="c0")
     gateway = await boot(
         ScriptedModel([pay(1, id_="c1"), note, pay(2, id_="c2"), pay(3, id_="c3")], "Done."), desk.toolset()
@@ -489,7 +494,7 @@ async def test_parallel_calls_are_asked_about_one_by_one(boot: Boot, desk: Desk,
 
     questions = await asked(gateway, turn, 3)
     assert [question["callId"] for question in questions] == ["c1", "c2", "c3"]
-    while desk.done != ["free"]:  # what needs no yes waits for nobody
+    while desk.done != ["free"]:  # a call that needs no approval runs at once
         await gateway.look()
     await decide(gateway, turn, YES, "c3")
     while desk.done != ["free", "3 to ana"]:
@@ -503,7 +508,7 @@ async def test_parallel_calls_are_asked_about_one_by_one(boot: Boot, desk: Desk,
     await decide(gateway, turn, NO, "c1")
     assert await state_of(gateway, turn) == "waiting"
     await decide(gateway, turn, YES, "c2")
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert desk.done == ["free", "3 to ana", "2 to ana"]
     told = returned(gateway.model.requests[0].messages)
@@ -511,22 +516,24 @@ async def test_parallel_calls_are_asked_about_one_by_one(boot: Boot, desk: Desk,
     assert "denied" in told["c1"]
 
 
-async def test_who_waits_holds_no_place_and_its_session_only(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_waiting_turn_holds_its_session_but_no_slot(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "elsewhere", "Done.", "behind"), desk.toolset(), concurrency=1)
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
     behind = await gateway.turns.accept(message("behind"))
 
-    elsewhere = await gateway.turns.ended(await gateway.turns.accept(message(channel="elsewhere")))
+    elsewhere = await gateway.turns.reader.wait_for_end(
+        await gateway.turns.accept(message(channel="elsewhere"))
+    )
 
     assert elsewhere.reply == "elsewhere"
     assert await state_of(gateway, behind) == "queued"
     await decide(gateway, turn, YES)
-    assert (await gateway.turns.ended(turn)).reply == "Done."
-    assert (await gateway.turns.ended(behind)).reply == "behind"
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(behind)).reply == "behind"
 
 
-async def test_who_was_approved_waits_for_a_place_again_and_gives_it_back(
+async def test_approved_turn_waits_for_a_free_slot_and_releases_it(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gate = asyncio.Event()
@@ -539,20 +546,22 @@ async def test_who_was_approved_waits_for_a_place_again_and_gives_it_back(
     await asyncio.gather(decide(gateway, turn, YES, "a"), decide(gateway, turn, YES, "b"))
     for _ in range(20):
         await gateway.look()
-    assert len(gateway.model.requests) == 2  # it has its answers, and no place to go on
+    assert len(gateway.model.requests) == 2  # the turn has its decisions but no free slot
 
     gate.set()
 
-    assert (await gateway.turns.ended(busy)).reply == "busy"
-    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(busy)).reply == "busy"
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
     assert sorted(desk.done) == ["1 to ana", "2 to ana"]
-    assert (await gateway.turns.ended(await gateway.turns.accept(message(channel="third")))).reply == "last"
+    assert (
+        await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message(channel="third")))
+    ).reply == "last"
 
 
-async def test_neither_the_turns_time_nor_the_tools_runs_while_it_waits(
+async def test_turn_and_tool_timeouts_pause_while_approval_is_open(
     boot: Boot, desk: Desk, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn may take a minute, and waits for longer by the clock that asyncio keeps."""
+    """The turn timeout is one minute; the wait is longer by the event loop's clock."""
     loop, ahead = asyncio.get_running_loop(), 0.0
     real = loop.time
     monkeypatch.setattr(loop, "time", lambda: real() + ahead)
@@ -569,11 +578,11 @@ async def test_neither_the_turns_time_nor_the_tools_runs_while_it_waits(
         await gateway.look()
     ahead += 100
 
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
     assert desk.done == ["5 to slow"]
     assert ended.failure is not None
-    assert ended.failure.code == "turn_timeout"  # the tool itself took too long, and only that
+    assert ended.failure.code == "turn_timeout"  # the tool itself took too long
 
 
 @pytest.mark.parametrize(
@@ -586,7 +595,7 @@ async def test_neither_the_turns_time_nor_the_tools_runs_while_it_waits(
         ({"principal": "token:tok_1"}, True),
     ],
 )
-async def test_where_nobody_can_be_asked_it_is_a_no_at_once(
+async def test_call_is_denied_at_once_where_no_person_can_be_asked(
     boot: Boot, desk: Desk, message: Message, who: dict[str, str], asks: bool
 ) -> None:
     def approvals(database: Database) -> Approvals:
@@ -598,17 +607,17 @@ async def test_where_nobody_can_be_asked_it_is_a_no_at_once(
     if asks:
         await asked(gateway, turn)
         return
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
     assert (desk.done, await states(gateway)) == ([], [])
-    assert "nobody who can be asked" in returned(gateway.model.requests[1].messages)["c1"]
+    assert "there is no person to ask" in returned(gateway.model.requests[1].messages)["c1"]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "decided"])
 @pytest.mark.parametrize("before", ["", "I pay.", "May I run `pay`?"])
-async def test_what_nobody_can_answer_any_more_is_not_asked_but_what_the_reply_was_before_it_is_said(
+async def test_closed_approval_is_not_sent_but_the_text_before_it_is(
     boot: Boot, desk: Desk, message: Message, watch: Watch, how: str, before: str
 ) -> None:
-    """The chat's platform is away: what is to be said there waits."""
+    """The platform is unreachable, so deliveries wait."""
     hours = asyncio.Queue[None]()
 
     def approvals(database: Database) -> Approvals:
@@ -629,14 +638,14 @@ async def test_what_nobody_can_answer_any_more_is_not_asked_but_what_the_reply_w
     else:
         watch.now += timedelta(hours=2)
         hours.put_nowait(None)
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     (first, *behind) = await to_say(gateway)
     assert first == (("pending", before) if before else ("dropped", text))
     assert behind == ([] if how == "cancelled" else [("pending", "Done.")])
 
 
-async def test_a_stop_does_not_wait_for_who_waits_for_a_yes(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_stop_does_not_wait_for_open_approvals(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
     (first,) = await asked(gateway, turn)
@@ -647,12 +656,10 @@ async def test_a_stop_does_not_wait_for_who_waits_for_a_yes(boot: Boot, desk: De
     gateway.database.close()
     gateway = await boot(ScriptedModel("Done."), desk.toolset())
     assert await asked(gateway, turn) == [first]
-    assert (await gateway.turns.get("gateway", turn.id)).crashes == 0
+    assert (await gateway.turns.reader.get("gateway", turn.id)).crashes == 0
 
 
-async def test_questions_are_listed_page_by_page_the_newest_first(
-    boot: Boot, desk: Desk, message: Message
-) -> None:
+async def test_approvals_are_listed_in_pages_newest_first(boot: Boot, desk: Desk, message: Message) -> None:
     calls = [pay(number, id_=f"c{number}") for number in range(5)]
     gateway = await boot(ScriptedModel(calls), desk.toolset())
     turn = await gateway.turns.accept(message())
@@ -660,18 +667,18 @@ async def test_questions_are_listed_page_by_page_the_newest_first(
     listed: list[str] = []
     after: str | None = None
     while True:
-        page = await gateway.turns.approvals.listed("*", limit=2, after=after)
+        page = await gateway.turns.approvals.list_open("*", limit=2, after=after)
         listed += [one.call_id for one in page.items]
         after = page.next
         if after is None:
             break
 
     assert listed == ["c4", "c3", "c2", "c1", "c0"]
-    assert (await gateway.turns.approvals.listed("user:ana", limit=9)).items == []
+    assert (await gateway.turns.approvals.list_open("user:ana", limit=9)).items == []
 
 
 @pytest.mark.parametrize(("asked_with", "said_with"), [(None, "tok_a"), ("tok_a", None), ("tok_a", "tok_b")])
-async def test_a_yes_of_nobody_by_name_counts_with_the_same_token_alone(
+async def test_yes_without_user_counts_only_with_the_same_token(
     boot: Boot, desk: Desk, message: Message, asked_with: str | None, said_with: str | None
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Paid."), desk.toolset())
@@ -683,10 +690,10 @@ async def test_a_yes_of_nobody_by_name_counts_with_the_same_token_alone(
     assert (other.state, desk.done) == ("queued", [])
     await gateway.turns.cancel("gateway", other.id)
     assert (await gateway.turns.accept(message("yes", token=asked_with))).state == "completed"
-    assert (await gateway.turns.ended(turn)).reply == "Paid."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Paid."
 
 
-async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message: Message) -> None:
+async def test_scheduled_message_does_not_answer_an_approval(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "paid", "hello"), desk.toolset())
     turn = await gateway.turns.accept(message("pay ana"))
     await asked(gateway, turn)
@@ -696,13 +703,13 @@ async def test_what_was_scheduled_is_nobodys_yes(boot: Boot, desk: Desk, message
     fired = await gateway.turns.submit(message("yes"), also=fires)
 
     assert (fired.turn.state, await states(gateway), desk.done) == ("queued", ["open"], [])
-    await gateway.turns.accept(message("yes"))  # of the one who was asked
-    await gateway.turns.ended(fired.turn)
+    await gateway.turns.accept(message("yes"))  # from the same speaker as the request
+    await gateway.turns.reader.wait_for_end(fired.turn)
     assert desk.done == ["5 to ana"]
 
 
 async def until_shown(gateway: Any, turn: Turn, amount: int) -> Approval:
-    """The turn's one open approval, once it is that of the payment of this amount, sent to an event stream."""
+    """Wait until the turn's only open approval is for this amount, mark it as streamed, and return it."""
     while [one.arguments["amount"] for one in await gateway.turns.approvals.open_of("*", turn.id)] != [amount]:
         await gateway.look()
     (approval,) = await gateway.turns.approvals.open_of("*", turn.id)
@@ -711,7 +718,7 @@ async def until_shown(gateway: Any, turn: Turn, amount: int) -> Approval:
 
 
 async def word(gateway: Any, message: Message, content: str = "yes") -> str:
-    """The reply to a word over HTTP."""
+    """Send a message over HTTP and return its reply."""
     return (await gateway.turns.accept(message(content))).reply or ""
 
 
@@ -744,17 +751,17 @@ async def test_approval_is_decided_by_its_id_and_the_digest_of_the_call(
 
     yes = replace(YES, digest=told["digest"])
     first = await approvals.decide_by_id("gateway", told["id"], yes, act)
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
     assert (desk.done, first.state) == (["5 to ana"], "approved")
     assert await approvals.decide_by_id("gateway", told["id"], yes, act) == first
     with pytest.raises(AlreadyDecided):
         await approvals.decide_by_id("gateway", told["id"], NO, act)
 
 
-async def test_provider_that_repeats_call_ids_has_each_call_decided_for_itself(
+async def test_calls_with_repeated_provider_ids_are_decided_separately(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
-    """Also across a crash: the ids of settled calls are not given again."""
+    """Ids stay unique across a crash: the ids of settled calls are not given again."""
     gateway = await boot(ScriptedModel([pay(1), pay(2)], [pay(3)]), desk.toolset())
     turn = await gateway.turns.accept(message())
     first = [one["callId"] for one in await asked(gateway, turn, 2)]
@@ -770,14 +777,14 @@ async def test_provider_that_repeats_call_ids_has_each_call_decided_for_itself(
     await decide(gateway, turn, YES, third)
     fourth = (await until_shown(gateway, turn, 4)).call_id
     await decide(gateway, turn, YES, fourth)
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert first[0] == "c1"
     assert len({*first, third, fourth}) == 4
     assert desk.done == ["1 to ana", "2 to ana", "3 to ana", "4 to ana"]
 
 
-async def test_calls_of_one_id_from_before_ids_were_unique_are_decided_by_approval_id(
+async def test_stored_calls_with_equal_ids_are_decided_by_approval_id(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
@@ -797,7 +804,7 @@ async def test_calls_of_one_id_from_before_ids_were_unique_are_decided_by_approv
     assert await states(gateway) == ["open", "approved"]
 
 
-async def test_question_that_is_open_again_is_not_decided_by_its_former_id(
+async def test_reopened_approval_is_not_decided_by_its_former_id(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
@@ -808,16 +815,14 @@ async def test_question_that_is_open_again_is_not_decided_by_its_former_id(
     def ask_anew(connection: Connection) -> tuple[Approval, bool]:
         rows.withdraw(connection, turn.id, BEGIN)
         rows.ask(connection, replace(former, id="apr_2"))
-        return rows.decide(connection, former, Verdict(state="approved", at=BEGIN, by="operator"))
+        return rows.decide(connection, former, ApprovalVerdict(state="approved", at=BEGIN, by="operator"))
 
     found, decided = await gateway.database.run(ask_anew)
 
     assert (found.id, found.state, decided) == ("apr_2", "open", False)
 
 
-async def test_decision_does_not_hold_for_another_call_in_the_same_place(
-    boot: Boot, desk: Desk, message: Message
-) -> None:
+async def test_decision_does_not_apply_to_different_arguments(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay(1)], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
     await asked(gateway, turn)
@@ -832,7 +837,7 @@ async def test_decision_does_not_hold_for_another_call_in_the_same_place(
     assert (await gateway.database.run(partial(rows.ask, asked=same))).id == "apr_2"
 
 
-async def test_word_over_http_has_a_question_put_that_was_not_shown_and_the_next_word_answers_it(
+async def test_first_http_yes_shows_the_question_and_the_second_answers_it(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
@@ -844,14 +849,14 @@ async def test_word_over_http_has_a_question_put_that_was_not_shown_and_the_next
     assert desk.done == []
     assert await word(gateway, message) == "I run `pay`."
 
-    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
     assert desk.done == ["5 to ana"]
 
 
-async def test_word_over_http_answers_no_question_that_replaced_the_shown_one(
+async def test_http_yes_does_not_answer_a_question_not_yet_shown(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
-    """The first is decided elsewhere, also while the word's reply puts it."""
+    """The first approval is decided elsewhere, also while the reply shows it."""
     gateway = await boot(
         ScriptedModel([pay(1, id_="a")], [pay(2, id_="b")], [pay(3, id_="c")], "Done."), desk.toolset()
     )
@@ -867,13 +872,11 @@ async def test_word_over_http_answers_no_question_that_replaced_the_shown_one(
 
     assert desk.done == ["1 to ana"]
     assert await word(gateway, message, "no") == "I do not run `pay`."
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
     assert desk.done == ["1 to ana"]
 
 
-async def test_word_that_is_sent_twice_over_http_answers_one_question(
-    boot: Boot, desk: Desk, message: Message
-) -> None:
+async def test_repeated_http_yes_answers_one_question(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a")], [pay(2, id_="b")]), desk.toolset())
     turn = await gateway.turns.accept(message())
     await until_shown(gateway, turn, 1)
@@ -885,7 +888,7 @@ async def test_word_that_is_sent_twice_over_http_answers_one_question(
     assert desk.done == ["1 to ana"]
 
 
-async def test_words_over_http_answer_several_questions_one_by_one(
+async def test_http_answers_decide_several_questions_one_by_one(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
@@ -893,7 +896,7 @@ async def test_words_over_http_answer_several_questions_one_by_one(
     await asked(gateway, turn, 2)
 
     replies = [await word(gateway, message, content) for content in ("yes", "yes", "no")]
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     assert replies[0].endswith(question(1))
     assert replies[1] == f"I run `pay`.\n\n{question(2)}"
@@ -901,10 +904,10 @@ async def test_words_over_http_answer_several_questions_one_by_one(
     assert desk.done == ["1 to ana"]
 
 
-async def test_word_over_http_tells_calls_apart_that_differ_where_the_question_is_cut(
+async def test_http_yes_distinguishes_calls_that_differ_after_the_cut(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
-    """The question that the reply put is decided elsewhere; the next one begins like it."""
+    """The approval that the reply showed is decided elsewhere; the next question begins with the same text."""
     long = ["x" * 2_000 + end for end in "ab"]
     gateway = await boot(
         ScriptedModel([pay(1, to=long[0], id_="a")], [pay(1, to=long[1], id_="b")]), desk.toolset()
@@ -916,5 +919,5 @@ async def test_word_over_http_tells_calls_apart_that_differ_where_the_question_i
     await decide(gateway, turn, NO, "a")
     await until_shown(gateway, turn, 1)
 
-    assert (await word(gateway, message)).startswith("I do not count that")
+    assert (await word(gateway, message)).startswith("That does not count as an answer")
     assert desk.done == []

@@ -1,4 +1,4 @@
-"""Halves of characters, which some models and some tools give: no turn ends for them."""
+"""Lone surrogates in the output of models and tools do not fail a turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Say = Callable[..., Awaitable[Turn]]
 HALF, OTHER_HALF = "\ud83d", "\ude00"
 
 
-async def test_a_model_may_cut_a_character_while_it_thinks(open_turns: Make, say: Say) -> None:
+async def test_model_thinking_with_lone_surrogate_is_accepted(open_turns: Make, say: Say) -> None:
     async def think(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaThinkingCalls]:
         yield {0: DeltaThinkingPart(content=f"hm {HALF}")}
         yield "Done."
@@ -37,7 +37,9 @@ async def test_a_model_may_cut_a_character_while_it_thinks(open_turns: Make, say
     assert [(await say(turns)).reply for _ in range(2)] == ["Done.", "Done."]
 
 
-async def test_a_model_may_cut_a_character_of_an_argument(open_agent: Make, open_turns: Make, say: Say) -> None:
+async def test_lone_surrogate_in_tool_argument_is_replaced(
+    open_agent: Make, open_turns: Make, say: Say
+) -> None:
     heard: list[str] = []
     toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})
 
@@ -75,7 +77,7 @@ async def test_a_model_may_cut_a_character_of_an_argument(open_agent: Make, open
     ],
     ids=["text", "list", "mapping", "text and more", "more", "error", "long"],
 )
-async def test_a_tool_may_give_names_of_files_that_are_no_text(
+async def test_lone_surrogate_in_tool_result_is_replaced(
     open_agent: Make, open_turns: Make, say: Say, result: Any, told: object
 ) -> None:
     toolset = FunctionToolset[ToolContext](metadata={"permission": "allow"})

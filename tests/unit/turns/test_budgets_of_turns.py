@@ -1,4 +1,4 @@
-"""Turns under budgets: refused on their way, run again, and ended in every way."""
+"""Turns under budgets: refused on acceptance, stopped while running, retried, and charged however they end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from torana.errors import BudgetSpent, ModelResponseTooLarge
 from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
-from torana.limits.spending import Report, Subject, report
+from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.memory import Memory
 from torana.messages import Inbound, Turn, TurnState, Usage
 from torana.sessions import history
-from torana.store import transcript
-from torana.store import turns as rows
-from torana.store.database import Connection, Database
-from torana.store.turns import Ending
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import transcript
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 
@@ -40,13 +40,13 @@ DAY = "1000 tokens/day"
 
 @pytest.fixture
 def clock() -> Callable[[], datetime]:
-    """A time that stands still."""
+    """A clock that stands still."""
     return lambda: datetime.fromisoformat("2026-03-02T09:30:00+00:00")
 
 
 @pytest.fixture
 def budgets(clock: Callable[[], datetime]) -> Callable[..., Budgets]:
-    """``budgets("1000 tokens/day")``: ana's; a call holds back 205 tokens for a short message."""
+    """``budgets("1000 tokens/day")`` limits ana; a call reserves 205 tokens for a short message."""
 
     def make(*limits: str) -> Budgets:
         return Budgets(
@@ -60,8 +60,8 @@ def budgets(clock: Callable[[], datetime]) -> Callable[..., Budgets]:
 
 
 @pytest.fixture
-def level(clock: Callable[[], datetime]) -> Callable[[Database], Awaitable[Report]]:
-    """``await level(database)``: what ana spent of ``DAY``."""
+def level(clock: Callable[[], datetime]) -> Callable[[Database], Awaitable[UsageReport]]:
+    """``await level(database)`` returns ana's usage of ``DAY``."""
     limits = Limits(per_user=[parse_limit(DAY)])
     return lambda database: database.run(
         partial(report, subject=Subject(user="ana"), limits=limits, days=1, at=clock())
@@ -69,7 +69,7 @@ def level(clock: Callable[[], datetime]) -> Callable[[Database], Awaitable[Repor
 
 
 class Reader:
-    """A tool with a result of so many bytes, and how often it ran."""
+    """A tool with a result of the given size, and the number of its calls."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -78,7 +78,7 @@ class Reader:
         self.toolset.add_function(self.read)
 
     def read(self) -> str:
-        """Read it."""
+        """Return the result."""
         self.runs += 1
         return "x" * self.size
 
@@ -87,7 +87,7 @@ def reading(call: str = "c", *, tool: str = "read") -> list[ToolCallPart]:
     return [ToolCallPart(tool, {}, tool_call_id=call)]
 
 
-async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on_later(
+async def test_turn_over_budget_fails_keeps_its_steps_and_can_be_retried(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, level: Make
 ) -> None:
     reader = Reader(4_000)
@@ -95,7 +95,7 @@ async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on
     agent = open_agent(model, reader.toolset)
     turns = open_turns(agent=agent, budgets=budgets(DAY))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.failure is not None
     assert (failed.state, failed.failure.code) == ("failed", "budget_spent")
@@ -114,10 +114,10 @@ async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on
     )
     assert failed.usage.input_tokens > 0
 
-    with pytest.raises(BudgetSpent):  # it is what it has settled that does not fit any more
+    with pytest.raises(BudgetSpent):  # the settled messages alone exceed the budget
         await turns.retry(failed.owner, failed.id)
     richer = open_turns(agent=agent, budgets=budgets("5000 tokens/day"))
-    ended = await richer.ended(await richer.retry(failed.owner, failed.id))
+    ended = await richer.reader.wait_for_end(await richer.retry(failed.owner, failed.id))
 
     assert (ended.reply, reader.runs) == ("Let me see.\n\nDone.", 1)
     spent = await level(database)
@@ -125,14 +125,14 @@ async def test_a_turn_that_may_not_ask_again_fails_keeps_what_it_did_and_goes_on
     assert (spent.today.messages, spent.limits[0].reserved) == (1, 0)
 
 
-async def test_tools_of_one_step_all_run_before_a_turn_is_stopped(
+async def test_all_tools_of_a_step_run_before_the_budget_stops_the_turn(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message
 ) -> None:
     reader = Reader(2_000)
     calls = [ToolCallPart("read", {}, tool_call_id=str(n)) for n in range(3)]
     turns = open_turns(agent=open_agent(ScriptedModel(calls, "never"), reader.toolset), budgets=budgets(DAY))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.failure is not None
     assert (failed.failure.code, reader.runs) == ("budget_spent", 3)
@@ -140,11 +140,11 @@ async def test_tools_of_one_step_all_run_before_a_turn_is_stopped(
 
 @pytest.fixture
 def measured() -> FixedTokens:
-    """What measures requests, and knows of no tool when a message is accepted."""
+    """A request measure that knows no tools when a message is accepted."""
     return FixedTokens(instruction_bytes=lambda: 0, tool_bytes=lambda: 0)
 
 
-async def test_request_that_is_larger_than_reckoned_is_not_made(
+async def test_request_larger_than_estimated_is_not_sent(
     open_agent: Make,
     open_turns: Make,
     budgets: Make,
@@ -158,7 +158,7 @@ async def test_request_that_is_larger_than_reckoned_is_not_made(
     model = ScriptedModel("never")
     turns = open_turns(agent=open_agent(model, toolset, fixed_tokens=measured), budgets=budgets(DAY))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.failure is not None
     assert (failed.failure.code, model.requests) == ("budget_spent", [])
@@ -166,7 +166,7 @@ async def test_request_that_is_larger_than_reckoned_is_not_made(
     assert (spent.limits[0].used, spent.limits[0].reserved) == (0, 0)
 
 
-async def test_what_a_model_is_told_of_wrong_calls_is_held_back_too(
+async def test_budget_counts_error_messages_about_invalid_calls(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, measured: FixedTokens
 ) -> None:
     wrong = ToolCallPart("read", {"size": "x" * 20_000})
@@ -174,19 +174,19 @@ async def test_what_a_model_is_told_of_wrong_calls_is_held_back_too(
     agent = open_agent(model, Reader(1).toolset, fixed_tokens=measured)
     turns = open_turns(agent=agent, budgets=budgets("6000 tokens/day"))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.failure is not None
     assert (failed.failure.code, len(model.requests)) == ("budget_spent", 1)
 
 
-async def test_cut_off_response_is_paid_for(
+async def test_cut_off_response_is_charged(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, measured: FixedTokens
 ) -> None:
     model = ScriptedModel([LONG, ModelResponseTooLarge()])
     turns = open_turns(agent=open_agent(model, fixed_tokens=measured), budgets=budgets("100000 tokens/day"))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.failure is not None
     assert failed.failure.code == "model_response_too_large"
@@ -194,21 +194,21 @@ async def test_cut_off_response_is_paid_for(
     assert 1_000 < failed.usage.input_tokens < 20_000
 
 
-async def test_a_refused_retry_leaves_the_turn_failed(
+async def test_refused_retry_leaves_the_turn_failed(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database
 ) -> None:
     model = ScriptedModel([RuntimeError("broken")], [RuntimeError("again")], "yes")
     agent = open_agent(model)
     turns = open_turns(agent=agent, budgets=budgets("1 turns"))
-    failed = await turns.ended(await turns.accept(message(user="ana", key="k")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana", key="k")))
     assert failed.state == "failed"
 
     strict = open_turns(agent=agent, budgets=budgets("5 tokens/day"))
     with pytest.raises(BudgetSpent):
         await strict.retry(failed.owner, failed.id)
 
-    assert await strict.get(failed.owner, failed.id) == failed
-    again = await turns.ended(await turns.retry(failed.owner, failed.id))
+    assert await strict.reader.get(failed.owner, failed.id) == failed
+    again = await turns.reader.wait_for_end(await turns.retry(failed.owner, failed.id))
     assert again.state == "failed"
 
 
@@ -226,7 +226,7 @@ LONG = "hello there, " * 30
         (Bounds(), [[LONG, *reading(tool="unknown")], [RuntimeError("broken")]], 1),
     ],
 )
-async def test_a_turn_that_fails_pays_for_every_answer(
+async def test_failed_turn_is_charged_for_every_response(
     open_agent: Make,
     open_turns: Make,
     budgets: Make,
@@ -242,7 +242,7 @@ async def test_a_turn_that_fails_pays_for_every_answer(
         agent=open_agent(model, Reader(1).toolset, bounds=bounds), budgets=budgets("100000 tokens/day")
     )
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert failed.state == "failed"
     assert failed.usage.output_tokens > answers * len(LONG.split())
@@ -253,7 +253,7 @@ async def test_a_turn_that_fails_pays_for_every_answer(
     assert spent.limits[0].reserved == 0
 
 
-async def test_turns_that_all_fail_at_their_bounds_come_to_the_end_of_a_budget(
+async def test_repeatedly_failing_turns_exhaust_the_budget(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message
 ) -> None:
     model = ScriptedModel(*[LONG] * 20)
@@ -262,12 +262,12 @@ async def test_turns_that_all_fail_at_their_bounds_come_to_the_end_of_a_budget(
 
     with suppress(BudgetSpent):
         for _ in range(20):
-            await turns.ended(await turns.accept(message(user="ana")))
+            await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert 0 < len(model.requests) < 20
 
 
-async def test_an_answer_that_cannot_be_written_down_is_paid_for(
+async def test_reply_that_cannot_be_stored_is_charged(
     open_turns: Make, budgets: Make, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = rows.finish
@@ -280,12 +280,12 @@ async def test_an_answer_that_cannot_be_written_down_is_paid_for(
     monkeypatch.setattr(rows, "finish", only_failures)
     turns = open_turns(ScriptedModel(LONG), budgets=budgets(DAY))
 
-    failed = await turns.ended(await turns.accept(message(user="ana")))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
 
     assert (failed.state, failed.usage.output_tokens > len(LONG.split())) == ("failed", True)
 
 
-async def test_a_turn_that_is_cancelled_before_it_asks_pays_nothing(
+async def test_turn_cancelled_before_its_first_request_is_not_charged(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recalling = asyncio.Event()
@@ -305,7 +305,7 @@ async def test_a_turn_that_is_cancelled_before_it_asks_pays_nothing(
     assert (cancelled.state, cancelled.usage, model.requests) == ("cancelled", Usage(), [])
 
 
-async def test_a_turn_that_died_again_and_again_keeps_its_bounds(
+async def test_turn_limits_hold_across_crashes(
     open_agent: Make, open_turns: Make, message: Message, boot: Make
 ) -> None:
     bounds = Bounds(model_calls=3, tool_calls=100)
@@ -323,13 +323,13 @@ async def test_a_turn_that_died_again_and_again_keeps_its_bounds(
     gateway = await boot(lives[2], Reader(1).toolset, bounds=bounds)
 
     assert turn is not None
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
     assert (ended.failure and ended.failure.code, len(lives[2].requests)) == ("turn_limit", 1)
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
-async def test_whatever_its_end_a_turn_holds_nothing_afterwards(
+async def test_ended_turn_leaves_no_reservation(
     open_agent: Make,
     open_turns: Make,
     budgets: Make,
@@ -355,17 +355,21 @@ async def test_whatever_its_end_a_turn_holds_nothing_afterwards(
     if state == "cancelled":
         await turns.cancel(turn.owner, turn.id)
 
-    ended = await turns.ended(turn) if state != "cancelled" else await turns.get(turn.owner, turn.id)
+    ended = (
+        await turns.reader.wait_for_end(turn)
+        if state != "cancelled"
+        else await turns.reader.get(turn.owner, turn.id)
+    )
 
     assert ended.state == state
     spent = await level(database)
     assert spent.limits[0].reserved == 0
     assert spent.today.input_tokens == ended.usage.input_tokens
-    # What was settled before the end is paid for; a cancelled turn may not have come that far.
+    # Steps settled before the end are charged; a cancelled turn may not have settled one.
     assert ended.usage.input_tokens > 0 or state == "cancelled"
 
 
-async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
+async def test_steering_message_releases_its_reservation_at_the_end(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, level: Make
 ) -> None:
     gate = asyncio.Event()
@@ -374,15 +378,15 @@ async def test_a_steering_message_frees_what_it_held_when_its_turn_ends(
     second = await turns.accept(message(user="ana", on_busy="steer"))
     assert (await level(database)).limits[0].reserved == 2 * 205
     gate.set()
-    await turns.ended(first)
-    await turns.ended(second)
+    await turns.reader.wait_for_end(first)
+    await turns.reader.wait_for_end(second)
 
     assert (await level(database)).limits[0].reserved == 0
     assert (await level(database)).today.messages == 2
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-async def test_a_turn_that_runs_again_after_its_time_was_over_pays_for_both_calls(
+async def test_retry_after_timeout_is_charged_for_both_calls(
     open_agent: Make,
     open_turns: Make,
     budgets: Make,
@@ -394,12 +398,12 @@ async def test_a_turn_that_runs_again_after_its_time_was_over_pays_for_both_call
     model = ScriptedModel(*[reading()] * steps, ["Let me", asyncio.Event()], "Done.")
     agent = open_agent(model, Reader(10).toolset)
     hasty = open_turns(agent=agent, budgets=budgets(DAY), turn_timeout=0.5)
-    stopped = await hasty.ended(await hasty.accept(message(user="ana")))
+    stopped = await hasty.reader.wait_for_end(await hasty.accept(message(user="ana")))
     assert stopped.failure is not None
     assert stopped.failure.code == "turn_timeout"
 
     turns = open_turns(agent=agent, budgets=budgets(DAY))
-    ended = await turns.ended(await turns.retry(stopped.owner, stopped.id))
+    ended = await turns.reader.wait_for_end(await turns.retry(stopped.owner, stopped.id))
 
     *settled, last = await database.run(partial(responses, turn=ended))
     assert len(settled) == steps
@@ -412,7 +416,7 @@ async def test_a_turn_that_runs_again_after_its_time_was_over_pays_for_both_call
 
 
 def responses(connection: Connection, turn: Turn) -> list[ModelResponse]:
-    """What the model said in a turn, as its history has it."""
+    """Return the model's responses in a turn, from the stored history."""
     newest = transcript.newest(connection, turn.owner, turn.session_id, turns_limit=1)
     [(body, _)] = newest.history
     return responses_of(history.load(body))

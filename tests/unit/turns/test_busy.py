@@ -1,4 +1,4 @@
-"""What a message does to a busy session: wait, steer, interrupt, or be rejected."""
+"""A message to a busy session waits, steers, interrupts or is rejected, as `on_busy` says."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import ModelFailed, SessionBusy
 from torana.messages import Inbound, OnBusy, Usage
-from torana.store import turns as rows
-from torana.store.turns import NewTurn
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import NewTurn
 from torana.testing import ScriptedModel
 
 Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
 
 
-async def test_who_asked_to_be_rejected_is(boot: Boot, message: Message) -> None:
+async def test_reject_mode_refuses_messages_to_a_busy_session(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     first = await gateway.turns.accept(message("1", on_busy="reject"))
     await gateway.agent.until("1")
@@ -28,14 +28,14 @@ async def test_who_asked_to_be_rejected_is(boot: Boot, message: Message) -> None
         await gateway.turns.accept(message("2", on_busy="reject"))
     elsewhere = await gateway.turns.accept(message("3", channel="elsewhere", on_busy="reject"))
     gateway.agent.end("1")
-    await gateway.turns.ended(first)
+    await gateway.turns.reader.wait_for_end(first)
 
     after = await gateway.turns.accept(message("4", on_busy="reject"))
 
     assert (first.state, elsewhere.state, after.state, after.seq) == ("running", "running", "running", 2)
 
 
-async def test_an_interrupt_ends_what_runs_and_goes_before_what_waits(boot: Boot, message: Message) -> None:
+async def test_interrupt_cancels_running_turn_and_precedes_queued_ones(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     running = await gateway.turns.accept(message("1", user="ana"))
     waiting = await gateway.turns.accept(message("2", user="ana"))
@@ -48,19 +48,21 @@ async def test_an_interrupt_ends_what_runs_and_goes_before_what_waits(boot: Boot
     await gateway.agent.until("2")
     gateway.agent.end("2")
 
-    ended = await gateway.turns.ended(running)
+    ended = await gateway.turns.reader.wait_for_end(running)
     assert (ended.state, ended.reply) == ("cancelled", "half a")
-    assert [(await gateway.turns.ended(turn)).state for turn in (urgent, waiting)] == ["completed"] * 2
+    assert [(await gateway.turns.reader.wait_for_end(turn)).state for turn in (urgent, waiting)] == [
+        "completed"
+    ] * 2
 
 
-async def test_an_interrupt_that_the_process_did_not_live_to_see_is_for_what_ran(
+async def test_interrupt_accepted_before_a_crash_cancels_the_turn_that_ran(
     boot: Boot, message: Message
 ) -> None:
     gateway = await boot(obedient=True)
     failed = await gateway.turns.accept(message("failed"))
     await gateway.agent.until("failed")
     gateway.agent.end("failed", ModelFailed())
-    await gateway.turns.ended(failed)
+    await gateway.turns.reader.wait_for_end(failed)
     running = await gateway.turns.accept(message("running"))
     await gateway.agent.until("running")
     retried = await gateway.turns.retry("gateway", failed.id)
@@ -74,7 +76,7 @@ async def test_an_interrupt_that_the_process_did_not_live_to_see_is_for_what_ran
         await gateway.agent.until(content)
         gateway.agent.end(content)
 
-    ended = [await gateway.turns.ended(turn) for turn in (running, retried)]
+    ended = [await gateway.turns.reader.wait_for_end(turn) for turn in (running, retried)]
     assert [turn.state for turn in ended] == ["cancelled", "completed"]
     assert [event.type for event in await gateway.watch(running)] == ["turn.accepted", "turn.failed"]
 
@@ -89,7 +91,7 @@ async def test_an_interrupt_that_the_process_did_not_live_to_see_is_for_what_ran
         (None, {"user": None, "token": "tok_1"}),
     ],
 )
-async def test_the_turn_of_another_speaker_or_credential_is_left_alone(
+async def test_other_users_and_tokens_cannot_steer_or_interrupt(
     boot: Boot, message: Message, on_busy: OnBusy, user: str | None, other: dict[str, str | None]
 ) -> None:
     gateway = await boot(obedient=True)
@@ -103,21 +105,23 @@ async def test_the_turn_of_another_speaker_or_credential_is_left_alone(
     for content in ("1", "2", "3"):
         await gateway.agent.until(content)
         gateway.agent.end(content)
-    ended = [await gateway.turns.ended(turn) for turn in (running, second, third)]
+    ended = [await gateway.turns.reader.wait_for_end(turn) for turn in (running, second, third)]
     assert [(turn.state, turn.merged_into) for turn in ended] == [("completed", None)] * 3
 
 
 @pytest.mark.parametrize("on_busy", ["steer", "interrupt", "queue", "reject"])
-async def test_in_an_idle_session_all_are_the_same(boot: Boot, message: Message, on_busy: OnBusy) -> None:
+async def test_every_mode_runs_at_once_in_an_idle_session(
+    boot: Boot, message: Message, on_busy: OnBusy
+) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("1", on_busy=on_busy))
     await gateway.agent.until("1")
     gateway.agent.end("1")
 
-    assert ((await gateway.turns.ended(turn)).state, turn.on_busy) == ("completed", "queue")
+    assert ((await gateway.turns.reader.wait_for_end(turn)).state, turn.on_busy) == ("completed", "queue")
 
 
-async def test_what_steers_a_turn_ends_with_it_and_has_its_reply(boot: Boot, message: Message) -> None:
+async def test_steering_messages_end_with_their_turn_and_share_its_reply(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     ana = {"user": "ana", "token": "tok_1"}
     running = await gateway.turns.accept(message("1", **ana))
@@ -129,7 +133,7 @@ async def test_what_steers_a_turn_ends_with_it_and_has_its_reply(boot: Boot, mes
     await gateway.agent.until("4")
     gateway.agent.end("4")
 
-    ended = [await gateway.turns.ended(turn) for turn in (running, *steers, waiting)]
+    ended = [await gateway.turns.reader.wait_for_end(turn) for turn in (running, *steers, waiting)]
 
     assert gateway.agent.heard["1"] == ["2", "3"]
     assert [turn.reply for turn in ended] == ["for all", "for all", "for all", "done"]
@@ -142,18 +146,18 @@ async def test_what_steers_a_turn_ends_with_it_and_has_its_reply(boot: Boot, mes
     ]
 
 
-async def test_what_was_not_taken_is_queued_and_steers_nothing_else(boot: Boot, message: Message) -> None:
+async def test_unread_steering_message_is_queued_as_its_own_turn(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     running = await gateway.turns.accept(message("1"))
     waiting = await gateway.turns.accept(message("2"))
     await gateway.agent.until("1")
     steer = await gateway.turns.accept(message("3", on_busy="steer"))
     gateway.agent.end("1", ModelFailed())
-    assert (await gateway.turns.ended(running)).state == "failed"
+    assert (await gateway.turns.reader.wait_for_end(running)).state == "failed"
     await gateway.agent.until("2")
     await gateway.crash()
 
-    # Resumed, a turn looks for what steers it.
+    # A resumed turn looks for steering messages.
     gateway = await boot(obedient=True)
     await gateway.agent.until("2")
     gateway.agent.end("2")
@@ -161,13 +165,13 @@ async def test_what_was_not_taken_is_queued_and_steers_nothing_else(boot: Boot, 
     gateway.agent.end("3", "by itself")
 
     assert gateway.agent.heard["2"] == []
-    assert (await gateway.turns.ended(waiting)).reply == "done"
-    ended = await gateway.turns.ended(steer)
+    assert (await gateway.turns.reader.wait_for_end(waiting)).reply == "done"
+    ended = await gateway.turns.reader.wait_for_end(steer)
     assert (ended.reply, ended.merged_into) == ("by itself", None)
 
 
 @pytest.mark.parametrize("end", ["cancel", "cancel the message", "give up"])
-async def test_what_was_taken_ends_with_its_turn_however_that_ends(
+async def test_steering_message_ends_with_its_cancelled_or_failed_turn(
     boot: Boot, message: Message, end: str
 ) -> None:
     gateway = await boot(obedient=True)
@@ -190,14 +194,12 @@ async def test_what_was_taken_ends_with_its_turn_however_that_ends(
     await gateway.agent.until("3")
     gateway.agent.end("3")
 
-    ended = [await gateway.turns.ended(turn) for turn in (running, steer, after)]
+    ended = [await gateway.turns.reader.wait_for_end(turn) for turn in (running, steer, after)]
     state = "failed" if end == "give up" else "cancelled"
     assert [turn.state for turn in ended] == [state, state, "completed"]
 
 
-async def test_a_message_is_cancelled_before_it_is_taken_or_with_the_turn_that_took_it(
-    boot: Boot, message: Message
-) -> None:
+async def test_cancelling_a_merged_steering_message_cancels_its_turn(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     for moments in range(6):
         content, channel = f"1 {moments}", str(moments)
@@ -213,12 +215,12 @@ async def test_a_message_is_cancelled_before_it_is_taken_or_with_the_turn_that_t
         assert (await cancelling).state == "cancelled"
         if content in gateway.agent.running:
             gateway.agent.end(content)
-        ended = await gateway.turns.ended(running)
+        ended = await gateway.turns.reader.wait_for_end(running)
         assert ended.state == ("cancelled" if taken else "completed")
 
 
-async def test_a_taken_message_whose_turn_waits_is_cancelled_with_it(boot: Boot, message: Message) -> None:
-    """After two deaths a turn waits for its trial."""
+async def test_steering_message_of_a_waiting_turn_is_cancelled_with_it(boot: Boot, message: Message) -> None:
+    """After two crashes a turn waits until it can run alone."""
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("0", channel="a"))
     running = await gateway.turns.accept(message("1", channel="b"))
@@ -236,10 +238,10 @@ async def test_a_taken_message_whose_turn_waits_is_cancelled_with_it(boot: Boot,
     ended = await gateway.turns.cancel("gateway", steer.id)
 
     assert ended.state == "cancelled"
-    assert (await gateway.turns.ended(running)).state == "cancelled"
+    assert (await gateway.turns.reader.wait_for_end(running)).state == "cancelled"
 
 
-async def test_a_steered_message_is_shown_with_its_speakers_name_in_a_room(
+async def test_steering_message_carries_its_speaker_name_in_a_shared_session(
     boot: Boot, message: Message
 ) -> None:
     gate = asyncio.Event()
@@ -248,8 +250,8 @@ async def test_a_steered_message_is_shown_with_its_speakers_name_in_a_room(
     first = await gateway.turns.accept(message("go", user="ana"))
     await gateway.turns.accept(message("hurry", user="ana", on_busy="steer"))
     gate.set()
-    await gateway.turns.ended(first)
-    await gateway.turns.ended(await gateway.turns.accept(message("hello", user="bob")))
+    await gateway.turns.reader.wait_for_end(first)
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("hello", user="bob")))
 
     parts = [part for said in gateway.model.requests[2].messages for part in said.parts]
     assert [p.content for p in parts if p.part_kind == "user-prompt"][:2] == ["ana: go", "ana: hurry"]

@@ -1,4 +1,4 @@
-"""Cancelling stops a turn wherever it is, keeps what it said, and lets its session go on."""
+"""A cancellation stops a turn at any point, stores its partial reply, and lets its session continue."""
 
 from __future__ import annotations
 
@@ -19,31 +19,29 @@ Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
 
 
-async def test_a_turn_that_waits_is_cancelled_at_once(boot: Boot, message: Message) -> None:
+async def test_queued_turn_is_cancelled_at_once(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     first, second, third = [await gateway.turns.accept(message(text)) for text in ("1", "2", "3")]
-    waiting = asyncio.ensure_future(gateway.turns.ended(second))
+    waiting = asyncio.ensure_future(gateway.turns.reader.wait_for_end(second))
     watching = asyncio.ensure_future(gateway.watch(second))
     await asyncio.sleep(0)
 
     ended = await gateway.turns.cancel("gateway", second.id)
 
     assert (ended.state, ended.failure.code, ended.reply) == ("cancelled", "turn_cancelled", None)
-    assert await waiting == ended == await gateway.turns.get("gateway", second.id)
+    assert await waiting == ended == await gateway.turns.reader.get("gateway", second.id)
     assert [event.type for event in await watching] == ["turn.accepted", "turn.failed"]
     for turn in (first, third):
         await gateway.agent.until(turn.content)
         gateway.agent.end(turn.content)
-        assert (await gateway.turns.ended(turn)).state == "completed"
+        assert (await gateway.turns.reader.wait_for_end(turn)).state == "completed"
 
 
-async def test_a_turn_is_cancelled_while_the_model_speaks_and_its_words_are_kept(
-    boot: Boot, message: Message
-) -> None:
+async def test_turn_cancelled_while_streaming_keeps_its_partial_reply(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel(["As I was", " saying", asyncio.Event()], "next"))
     turn = await gateway.turns.accept(message("speak"))
     queued = await gateway.turns.accept(message("go on"))
-    async for event in gateway.turns.events(turn):
+    async for event in gateway.turns.reader.events(turn):
         if event.data.get("text") == " saying":
             break
 
@@ -51,12 +49,12 @@ async def test_a_turn_is_cancelled_while_the_model_speaks_and_its_words_are_kept
 
     assert (ended.state, ended.reply, ended.failure.code) == ("cancelled", "As I was saying", "turn_cancelled")
     assert (await gateway.watch(turn))[-1].type == "turn.failed"
-    assert (await gateway.turns.ended(queued)).reply == "next"
+    assert (await gateway.turns.reader.wait_for_end(queued)).reply == "next"
     shown = [part.content for message in gateway.model.requests[1].messages for part in message.parts]
-    assert shown == ["speak", "As I was saying\n\n(Cancelled here.)", "go on"]
+    assert shown == ["speak", "As I was saying\n\n(Cancelled at this point.)", "go on"]
 
 
-async def test_a_turn_is_cancelled_while_a_tool_runs(boot: Boot, message: Message) -> None:
+async def test_turn_is_cancelled_while_a_tool_runs(boot: Boot, message: Message) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def dig() -> str:
@@ -79,12 +77,10 @@ async def test_a_turn_is_cancelled_while_a_tool_runs(boot: Boot, message: Messag
     assert stopped.is_set()
     assert (ended.state, ended.reply) == ("cancelled", "I dig. ")
     following = await gateway.turns.accept(message())
-    assert (await gateway.turns.ended(following)).reply == "next"
+    assert (await gateway.turns.reader.wait_for_end(following)).reply == "next"
 
 
-async def test_of_a_resumed_turn_that_is_cancelled_the_settled_words_are_kept_too(
-    boot: Boot, message: Message
-) -> None:
+async def test_resumed_turn_that_is_cancelled_keeps_its_settled_text(boot: Boot, message: Message) -> None:
     before = await boot(
         ScriptedModel(["One.", ToolCallPart("calculate", {"expression": "1"})], [asyncio.Event()])
     )
@@ -92,7 +88,7 @@ async def test_of_a_resumed_turn_that_is_cancelled_the_settled_words_are_kept_to
     await before.until_asked(2)
     await before.crash()
     after = await boot(ScriptedModel(["Two", asyncio.Event()]))
-    async for event in after.turns.events(turn):
+    async for event in after.turns.reader.events(turn):
         if event.type == "message.delta":
             break
 
@@ -100,14 +96,14 @@ async def test_of_a_resumed_turn_that_is_cancelled_the_settled_words_are_kept_to
 
 
 @pytest.mark.parametrize("channel", ["home", "garage"])
-async def test_of_a_turn_that_waits_to_go_on_the_settled_words_are_kept_too(
+async def test_retried_turn_cancelled_while_waiting_keeps_its_settled_text(
     boot: Boot, message: Message, channel: str
 ) -> None:
-    """It waits behind a turn of its session, and else for room."""
+    """It waits behind a turn of its session, or for a free slot."""
     calls = ["One.", ToolCallPart("calculate", {"expression": "1"})]
     gateway = await boot(ScriptedModel(calls, [LookupError()], [asyncio.Event()], "next"), concurrency=1)
     turn = await gateway.turns.accept(message("count"))
-    assert (await gateway.turns.ended(turn)).state == "failed"
+    assert (await gateway.turns.reader.wait_for_end(turn)).state == "failed"
     running = await gateway.turns.accept(message("speak", channel=channel))
     await gateway.model.asked(3)
     await gateway.turns.retry("gateway", turn.id)
@@ -115,12 +111,12 @@ async def test_of_a_turn_that_waits_to_go_on_the_settled_words_are_kept_too(
     assert (await gateway.turns.cancel("gateway", turn.id)).reply == "One."
 
     await gateway.turns.cancel("gateway", running.id)
-    await gateway.turns.ended(await gateway.turns.accept(message("and now?")))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("and now?")))
     shown = [part.content for message in gateway.model.requests[3].messages for part in message.parts]
-    assert shown[:2] == ["count", "One.\n\n(Cancelled here.)"]
+    assert shown[:2] == ["count", "One.\n\n(Cancelled at this point.)"]
 
 
-async def test_cancelling_twice_at_once_is_cancelling(boot: Boot, message: Message) -> None:
+async def test_concurrent_cancellations_both_return_the_cancelled_turn(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("a"))
     await gateway.agent.until("a")
@@ -130,25 +126,27 @@ async def test_cancelling_twice_at_once_is_cancelling(boot: Boot, message: Messa
     assert [ended.state for ended in both] == ["cancelled", "cancelled"]
 
 
-async def test_a_turn_that_ended_is_left_as_it_is(boot: Boot, message: Message) -> None:
+async def test_cancelling_an_ended_turn_changes_nothing(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel("done"))
-    ended = await gateway.turns.ended(await gateway.turns.accept(message()))
+    ended = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
 
     assert await gateway.turns.cancel("gateway", ended.id) == ended
 
 
-async def test_an_unknown_turn_and_another_owners_cannot_be_cancelled(boot: Boot, message: Message) -> None:
+async def test_unknown_turns_and_turns_of_other_owners_cannot_be_cancelled(
+    boot: Boot, message: Message
+) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("a", owner="ana"))
 
     for owner, turn_id in [("gateway", turn.id), ("ana", "turn_x")]:
         with pytest.raises(NotFound):
             await gateway.turns.cancel(owner, turn_id)
-    assert (await gateway.turns.get("ana", turn.id)).state == "running"
+    assert (await gateway.turns.reader.get("ana", turn.id)).state == "running"
 
 
-async def test_an_end_that_is_being_written_is_not_lost_to_a_cancel(boot: Boot, message: Message) -> None:
-    """At every moment around its end a turn ends once, and its session goes on."""
+async def test_turn_ends_once_when_cancelled_around_its_end(boot: Boot, message: Message) -> None:
+    """Wherever a cancellation falls around its end, the turn ends once and its session continues."""
     gateway = await boot(obedient=True)
     for moments in range(12):
         first, second = f"{moments} first", f"{moments} second"
@@ -162,13 +160,13 @@ async def test_an_end_that_is_being_written_is_not_lost_to_a_cancel(boot: Boot, 
         await gateway.agent.until(second)
         gateway.agent.end(second)
 
-        assert ended.ended
-        assert ended == await gateway.turns.get("gateway", turn.id)
-        assert (await gateway.turns.ended(queued)).state == "completed"
+        assert ended.has_ended
+        assert ended == await gateway.turns.reader.get("gateway", turn.id)
+        assert (await gateway.turns.reader.wait_for_end(queued)).state == "completed"
 
 
-async def test_a_turn_is_cancelled_before_it_took_its_first_step(boot: Boot, message: Message) -> None:
-    """An interrupt may come together with the end of the turn before."""
+async def test_interrupt_at_the_end_of_a_turn_cancels_the_next_one(boot: Boot, message: Message) -> None:
+    """An interrupt may coincide with the end of the previous turn."""
     gateway = await boot(obedient=True)
     for moments in range(12):
         first, second, third = (f"{moments} {name}" for name in ("first", "second", "third"))
@@ -181,16 +179,16 @@ async def test_a_turn_is_cancelled_before_it_took_its_first_step(boot: Boot, mes
         urgent = await gateway.turns.accept(message(third, on_busy="interrupt"))
         for name, turn in ((second, queued), (third, urgent)):
             while name not in gateway.agent.running:
-                if (await gateway.turns.get("gateway", turn.id)).ended:
+                if (await gateway.turns.reader.get("gateway", turn.id)).has_ended:
                     break
             if name in gateway.agent.running:
                 gateway.agent.end(name)
 
-        assert (await gateway.turns.ended(urgent)).state == "completed"
-        assert (await gateway.turns.ended(queued)).ended
+        assert (await gateway.turns.reader.wait_for_end(urgent)).state == "completed"
+        assert (await gateway.turns.reader.wait_for_end(queued)).has_ended
 
 
-async def test_a_turn_is_cancelled_while_it_waits_for_room(boot: Boot, message: Message) -> None:
+async def test_turn_is_cancelled_while_it_waits_for_a_slot(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True, concurrency=1)
     await gateway.turns.accept(message("1", channel="a"))
     second = await gateway.turns.accept(message("2", channel="b"))
@@ -203,10 +201,10 @@ async def test_a_turn_is_cancelled_while_it_waits_for_room(boot: Boot, message: 
     gateway.agent.end("1")
     await gateway.agent.until("3")
     gateway.agent.end("3")
-    assert (await gateway.turns.ended(third)).state == "completed"
+    assert (await gateway.turns.reader.wait_for_end(third)).state == "completed"
 
 
-async def test_a_cancel_whose_caller_goes_away_is_carried_out(boot: Boot, message: Message) -> None:
+async def test_cancellation_completes_after_its_caller_disconnects(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a"))
     queued = await gateway.turns.accept(message("b"))
@@ -216,12 +214,12 @@ async def test_a_cancel_whose_caller_goes_away_is_carried_out(boot: Boot, messag
             await asyncio.sleep(0)
         caller.cancel()
 
-    assert (await gateway.turns.ended(queued)).state == "cancelled"
+    assert (await gateway.turns.reader.wait_for_end(queued)).state == "cancelled"
 
 
-async def test_only_a_failed_turn_is_run_again(boot: Boot, message: Message) -> None:
+async def test_only_failed_turns_can_be_retried(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel("done", [asyncio.Event()]))
-    done = await gateway.turns.ended(await gateway.turns.accept(message()))
+    done = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
     running = await gateway.turns.accept(message())
     queued = await gateway.turns.accept(message())
     cancelled = await gateway.turns.cancel("gateway", queued.id)
@@ -234,12 +232,12 @@ async def test_only_a_failed_turn_is_run_again(boot: Boot, message: Message) -> 
             await gateway.turns.retry(owner, turn_id)
 
 
-async def test_a_retried_turn_comes_behind_what_waits(boot: Boot, message: Message) -> None:
+async def test_retried_turn_runs_after_queued_turns(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     failing = await gateway.turns.accept(message("failing"))
     await gateway.agent.until("failing")
     gateway.agent.end("failing", LookupError("a bug"))
-    await gateway.turns.ended(failing)
+    await gateway.turns.reader.wait_for_end(failing)
     await gateway.turns.accept(message("running"))
     await gateway.turns.accept(message("waiting"))
 
@@ -249,16 +247,16 @@ async def test_a_retried_turn_comes_behind_what_waits(boot: Boot, message: Messa
     for content in ("running", "waiting", "failing"):
         await gateway.agent.until(content)
         gateway.agent.end(content)
-    assert (await gateway.turns.ended(again)).state == "completed"
+    assert (await gateway.turns.reader.wait_for_end(again)).state == "completed"
     assert (await gateway.watch(again))[0].id == "2-1"
 
 
-async def test_a_retry_whose_caller_goes_away_is_carried_out(boot: Boot, message: Message) -> None:
+async def test_retry_completes_after_its_caller_disconnects(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("a"))
     await gateway.agent.until("a")
     gateway.agent.end("a", LookupError("a bug"))
-    await gateway.turns.ended(turn)
+    await gateway.turns.reader.wait_for_end(turn)
 
     caller = asyncio.ensure_future(gateway.turns.retry("gateway", turn.id))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a turn costs in writing: bounded, whatever came before it."""
+"""The number of write transactions of a turn is bounded, however long its history is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sqlalchemy.engine import Connection
 
 from torana.agent import TurnAgent
 from torana.messages import Inbound
-from torana.store.database import Database, T
+from torana.store.engine.database import Database, T
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.turns import Turns
 
 
 class Counting(Database):
-    """Counts the transactions that write, also where several commit together."""
+    """A database that counts write transactions, also where several commit together."""
 
     def __init__(self, *, path: Path) -> None:
         super().__init__(path=path)
@@ -52,7 +52,7 @@ def calculations(number: int) -> list[Piece]:
     ],
     ids=["no tool", "a call", "three at once", "two steps", "a call of no tool"],
 )
-async def test_a_turn_writes_twice_and_twice_for_each_call(
+async def test_turn_writes_twice_plus_twice_for_each_call(
     path: Path,
     open_agent: Callable[..., TurnAgent],
     open_turns: Callable[..., Turns],
@@ -63,10 +63,10 @@ async def test_a_turn_writes_twice_and_twice_for_each_call(
     database = Counting(path=path)
     model = ScriptedModel("first", *script)
     turns = open_turns(agent=open_agent(model, database=database), database=database)
-    await turns.ended(await turns.accept(message(user="ana")))
+    await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
     before = database.writes
 
-    ended = await turns.ended(await turns.accept(message(user="ana", key="k")))
+    ended = await turns.reader.wait_for_end(await turns.accept(message(user="ana", key="k")))
 
     assert ended.reply == "done"
     assert database.writes - before <= most

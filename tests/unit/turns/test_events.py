@@ -1,4 +1,4 @@
-"""Watching a turn: replay, then follow."""
+"""An event stream replays the past events of a turn and then follows it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ Message = Callable[..., Inbound]
 
 
 async def watch(turns: Turns, turn: Turn, after: str | None = None) -> list[TurnEvent]:
-    return [event async for event in turns.events(turn, after=after)]
+    return [event async for event in turns.reader.events(turn, after=after)]
 
 
-async def test_a_watcher_sees_a_turn_from_its_acceptance_to_its_end(
-    open_turns: OpenTurns, message: Message
-) -> None:
+async def test_stream_covers_a_turn_from_acceptance_to_end(open_turns: OpenTurns, message: Message) -> None:
     call = ToolCallPart("calculate", {"expression": "1+1"}, tool_call_id="c1")
     turns = open_turns(ScriptedModel([call], ["It ", "is 2."]))
     turn = await turns.accept(message(channel="home"))
@@ -40,11 +38,11 @@ async def test_a_watcher_sees_a_turn_from_its_acceptance_to_its_end(
     ]
 
 
-async def test_what_is_shown_is_shown_at_once(open_turns: OpenTurns, message: Message) -> None:
+async def test_events_are_streamed_as_they_happen(open_turns: OpenTurns, message: Message) -> None:
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel(["It ", gate, "is 2."]))
     turn = await turns.accept(message())
-    events = turns.events(turn)
+    events = turns.reader.events(turn)
     seen = [await anext(events), await anext(events)]
 
     assert [event.type for event in seen] == ["turn.accepted", "message.delta"]
@@ -52,7 +50,7 @@ async def test_what_is_shown_is_shown_at_once(open_turns: OpenTurns, message: Me
     assert [event.type async for event in events] == ["message.delta", "turn.completed"]
 
 
-async def test_a_watcher_goes_on_where_it_was_cut_off(open_turns: OpenTurns, say: Say) -> None:
+async def test_stream_resumes_after_the_last_event(open_turns: OpenTurns, say: Say) -> None:
     turns = open_turns(ScriptedModel(["a", "b", "c"]))
     ended = await say(turns)
     whole = await watch(turns, ended)
@@ -61,28 +59,28 @@ async def test_a_watcher_goes_on_where_it_was_cut_off(open_turns: OpenTurns, say
         assert await watch(turns, ended, after=event.id) == whole[position + 1 :]
 
 
-async def test_when_the_end_is_seen_the_turn_has_ended(open_turns: OpenTurns, message: Message) -> None:
+async def test_turn_has_ended_when_its_last_event_is_streamed(open_turns: OpenTurns, message: Message) -> None:
     turns = open_turns(ScriptedModel([LookupError("a bug")]))
     turn = await turns.accept(message())
-    async for event in turns.events(turn):
+    async for event in turns.reader.events(turn):
         if event.terminal:
             assert event.type == "turn.failed"
-            assert (await turns.get("gateway", turn.id)).state == "failed"
+            assert (await turns.reader.get("gateway", turn.id)).state == "failed"
 
 
-async def test_a_queued_turn_can_be_watched_before_it_runs(open_turns: OpenTurns, message: Message) -> None:
+async def test_queued_turn_can_be_streamed_before_it_runs(open_turns: OpenTurns, message: Message) -> None:
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel([gate, "one"], "two"))
     await turns.accept(message())
     queued = await turns.accept(message())
-    events = turns.events(queued)
+    events = turns.reader.events(queued)
 
     assert (await anext(events)).id == "1-1"
     gate.set()
     assert [event.id async for event in events] == ["1-2", "1-3"]
 
 
-async def test_another_owners_turn_cannot_be_watched(open_turns: OpenTurns) -> None:
+async def test_turn_of_another_owner_cannot_be_streamed(open_turns: OpenTurns) -> None:
     turns = open_turns()
     stranger = Turn(
         id="turn_x",

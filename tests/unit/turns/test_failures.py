@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a turn, it ends, it says why, and the next one runs."""
+"""A turn always ends with a stated reason, and the next one runs, whatever fails."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import Draining, GatewayError, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Turn, TurnEvent, Usage
-from torana.store import journal as journal_rows
-from torana.store.database import Database, T
+from torana.store.engine.database import Database, T
+from torana.store.rows import journal as journal_rows
 from torana.testing import ScriptedModel
 from torana.turns import Turns, runner
 
@@ -29,7 +29,7 @@ Message = Callable[..., Inbound]
 
 
 class Raises:
-    """An agent that raises what it is given, and answers once there is nothing left."""
+    """An agent that raises the given errors in order, and then answers."""
 
     def __init__(self, *errors: BaseException) -> None:
         self._errors = list(errors)
@@ -51,7 +51,7 @@ def failure_of(turn: Turn) -> tuple[str, str]:
     return turn.failure.code, turn.failure.detail
 
 
-async def test_a_model_that_fails_is_told_with_its_reason(open_turns: OpenTurns, say: Say) -> None:
+async def test_model_failure_has_a_code_and_a_reason(open_turns: OpenTurns, say: Say) -> None:
     turns = open_turns(ScriptedModel([UnexpectedModelBehavior("it spoke Latin")]))
 
     code, detail = failure_of(await say(turns))
@@ -65,7 +65,7 @@ async def test_a_model_that_fails_is_told_with_its_reason(open_turns: OpenTurns,
     [RuntimeError("secret-5309"), asyncio.CancelledError("secret-5309"), TimeoutError("secret-5309")],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_bug_is_a_failed_turn_whose_words_only_the_log_has(
+async def test_internal_error_text_appears_only_in_the_log(
     open_turns: OpenTurns, say: Say, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     turns = open_turns(agent=Raises(error))
@@ -79,7 +79,7 @@ async def test_a_bug_is_a_failed_turn_whose_words_only_the_log_has(
     assert (await say(turns)).reply == "fine"
 
 
-async def test_a_turn_that_takes_too_long_is_stopped(open_turns: OpenTurns, say: Say) -> None:
+async def test_turn_is_stopped_after_its_timeout(open_turns: OpenTurns, say: Say) -> None:
     turns = open_turns(ScriptedModel([asyncio.Event()], "two"), turn_timeout=0.01)
 
     code, detail = failure_of(await say(turns))
@@ -88,7 +88,7 @@ async def test_a_turn_that_takes_too_long_is_stopped(open_turns: OpenTurns, say:
     assert "TORANA_TURN_TIMEOUT" in detail
 
 
-async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTurns, say: Say) -> None:
+async def test_reply_that_the_database_rejects_fails_the_turn(open_turns: OpenTurns, say: Say) -> None:
     class HalfACharacter:
         async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
             return answer("\ud83d" if turn.content == "break" else "fine")
@@ -99,7 +99,7 @@ async def test_an_answer_that_no_database_takes_is_a_failure(open_turns: OpenTur
     assert (await say(turns)).reply == "fine"
 
 
-async def test_nobody_waits_for_an_end_that_cannot_be_written(
+async def test_callers_get_an_error_when_an_end_cannot_be_stored(
     open_turns: OpenTurns, say: Say, message: Message, database: Database
 ) -> None:
     gate = asyncio.Event()
@@ -109,36 +109,36 @@ async def test_nobody_waits_for_an_end_that_cannot_be_written(
     await database.run(refuse_ends)
     gate.set()
 
-    with pytest.raises(StoreUnavailable, match="the end of a turn could not be written"):
-        await turns.ended(turn)
+    with pytest.raises(StoreUnavailable, match="could not store the end of a turn"):
+        await turns.reader.wait_for_end(turn)
     async with asyncio.timeout(10):
         assert [event.type for event in await watcher if event.terminal] == ["turn.failed"]
-    assert turns.live == []
+    assert list(turns.live) == []
 
 
-async def test_nor_for_what_waits_behind_an_end_that_cannot_be_written(
+async def test_callers_of_queued_turns_get_an_error_when_an_end_is_not_stored(
     open_turns: OpenTurns, open_database: Callable[[], Database], message: Message, database: Database
 ) -> None:
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel([RuntimeError("broken")], ["It is ", gate, "lost."], [asyncio.Event()]))
-    broken = await turns.ended(await turns.accept(message()))
+    broken = await turns.reader.wait_for_end(await turns.accept(message()))
     accepted = [await turns.accept(message()), await turns.accept(message(on_busy="steer"))]
     accepted.append(await turns.accept(message(user="bob")))
     watchers = [asyncio.create_task(seen(turns, turn)) for turn in accepted]
-    waiting = [asyncio.ensure_future(turns.ended(turn)) for turn in accepted]
+    waiting = [asyncio.ensure_future(turns.reader.wait_for_end(turn)) for turn in accepted]
     await database.run(refuse_ends)
     gate.set()
 
     for one in waiting:
-        with pytest.raises(StoreUnavailable, match="the end of a turn could not be written"):
+        with pytest.raises(StoreUnavailable, match="could not store the end of a turn"):
             await one
     assert [events[-1].type for events in await asyncio.gather(*watchers)] == ["turn.failed"] * 3
-    assert turns.live == []
-    with pytest.raises(StoreUnavailable, match="The gateway tries again by itself"):
-        await turns.ended(accepted[0])
-    with pytest.raises(QueueFull, match="The gateway tries again by itself"):
+    assert list(turns.live) == []
+    with pytest.raises(StoreUnavailable, match="it tries again automatically"):
+        await turns.reader.wait_for_end(accepted[0])
+    with pytest.raises(QueueFull, match="it tries again automatically"):
         await turns.accept(message())
-    with pytest.raises(QueueFull, match="The gateway tries again by itself"):
+    with pytest.raises(QueueFull, match="it tries again automatically"):
         await turns.retry(broken.owner, broken.id)
     assert (await turns.accept(message(channel="elsewhere"))).state == "running"
     await turns.stop(grace=0)
@@ -146,16 +146,16 @@ async def test_nor_for_what_waits_behind_an_end_that_cannot_be_written(
 
     turns = open_turns(ScriptedModel(*["at last"] * 4), database=open_database())
     await turns.start()
-    assert [(await turns.ended(turn)).reply for turn in accepted] == ["at last"] * 3
+    assert [(await turns.reader.wait_for_end(turn)).reply for turn in accepted] == ["at last"] * 3
 
 
 async def seen(turns: Turns, turn: Turn) -> list[TurnEvent]:
-    """What who follows a turn sees of it."""
-    return [event async for event in turns.events(turn)]
+    """Return the events that a subscriber of the turn receives."""
+    return [event async for event in turns.reader.events(turn)]
 
 
 def refuse_ends(connection: Connection) -> None:
-    """Have the database take no end of a turn any more."""
+    """Make the database reject every end of a turn."""
     connection.exec_driver_sql(
         "CREATE TRIGGER no_end BEFORE UPDATE ON turns WHEN NEW.state IN ('completed', 'failed') "
         "BEGIN SELECT RAISE(ABORT, 'no end'); END"
@@ -163,7 +163,7 @@ def refuse_ends(connection: Connection) -> None:
 
 
 def take_ends(connection: Connection) -> None:
-    """Have it take them again."""
+    """Make the database accept ends again."""
     connection.exec_driver_sql("DROP TRIGGER no_end")
 
 
@@ -187,7 +187,7 @@ class Pauses:
         self._over.set()
 
 
-async def test_session_goes_on_without_a_restart_once_the_end_can_be_written(
+async def test_session_continues_once_the_end_can_be_stored(
     open_turns: OpenTurns, say: Say, message: Message, database: Database
 ) -> None:
     gate, pauses, ended = asyncio.Event(), Pauses(), asyncio.Queue[Turn]()
@@ -198,9 +198,9 @@ async def test_session_goes_on_without_a_restart_once_the_end_can_be_written(
     gate.set()
     await pauses.begun()
 
-    assert turns.stuck == 1
+    assert turns.live.blocked == 1
     with pytest.raises(StoreUnavailable):
-        await turns.ended(second)
+        await turns.reader.wait_for_end(second)
     with pytest.raises(QueueFull):
         await turns.accept(message())
     await database.run(take_ends)
@@ -210,11 +210,11 @@ async def test_session_goes_on_without_a_restart_once_the_end_can_be_written(
         (first.id, "It is kept."),
         (second.id, "two"),
     ]
-    assert turns.stuck == 0
+    assert turns.live.blocked == 0
     assert (await say(turns)).reply == "three"
 
 
-async def test_end_is_tried_again_after_pauses_that_grow(
+async def test_storing_an_end_is_retried_with_growing_pauses(
     open_turns: OpenTurns, message: Message, database: Database
 ) -> None:
     seconds: list[float] = []
@@ -244,7 +244,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("refused", REFUSED)
-async def test_part_of_an_end_that_the_database_refuses_holds_up_no_session(
+async def test_rejected_part_of_an_end_does_not_block_the_session(
     open_turns: OpenTurns, message: Message, database: Database, refused: str
 ) -> None:
     gate, pauses = asyncio.Event(), Pauses()
@@ -254,17 +254,17 @@ async def test_part_of_an_end_that_the_database_refuses_holds_up_no_session(
     await database.run(partial(plant, trigger=REFUSED[refused]))
     gate.set()
 
-    ended = await turns.ended(first)
+    ended = await turns.reader.wait_for_end(first)
     await database.run(partial(dig_out))
     pauses.end()
 
     assert (ended.state, ended.failure and ended.failure.code) == ("failed", "internal_error")
-    assert (await turns.ended(second)).reply == "two"
-    assert turns.stuck == 0
+    assert (await turns.reader.wait_for_end(second)).reply == "two"
+    assert turns.live.blocked == 0
 
 
 def plant(connection: Connection, trigger: str) -> None:
-    """Have the database refuse a part of what an end writes."""
+    """Make the database reject one part of the end of a turn."""
     connection.exec_driver_sql(f"CREATE TRIGGER planted {trigger} BEGIN SELECT RAISE(ABORT, 'planted'); END")
 
 
@@ -272,7 +272,7 @@ def dig_out(connection: Connection) -> None:
     connection.exec_driver_sql("DROP TRIGGER planted")
 
 
-async def test_session_goes_on_whatever_a_listener_does(open_turns: OpenTurns, message: Message) -> None:
+async def test_failing_listener_does_not_stop_the_session(open_turns: OpenTurns, message: Message) -> None:
     def fail(_: Turn) -> None:
         raise LookupError
 
@@ -281,10 +281,10 @@ async def test_session_goes_on_whatever_a_listener_does(open_turns: OpenTurns, m
     first, second = await turns.accept(message()), await turns.accept(message())
     gate.set()
 
-    assert [(await turns.ended(turn)).reply for turn in (first, second)] == ["one", "two"]
+    assert [(await turns.reader.wait_for_end(turn)).reply for turn in (first, second)] == ["one", "two"]
 
 
-async def test_turn_whose_end_cannot_be_made_fails(
+async def test_error_while_building_the_end_fails_the_turn(
     open_turns: OpenTurns, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -294,7 +294,7 @@ async def test_turn_whose_end_cannot_be_made_fails(
     begun = asyncio.Event()
     turns = open_turns(ScriptedModel(["It ", asyncio.Event()], "two"))
     first, second = await turns.accept(message()), await turns.accept(message())
-    async for event in turns.events(first):
+    async for event in turns.reader.events(first):
         if event.type == "message.delta":
             begun.set()
             break
@@ -302,10 +302,10 @@ async def test_turn_whose_end_cannot_be_made_fails(
     cancelled = await turns.cancel(first.owner, first.id)
 
     assert (cancelled.state, cancelled.failure and cancelled.failure.code) == ("failed", "internal_error")
-    assert (await turns.ended(second)).reply == "two"
+    assert (await turns.reader.wait_for_end(second)).reply == "two"
 
 
-async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while(
+async def test_reply_is_stored_after_a_temporary_write_failure(
     open_turns: OpenTurns, message: Message, database: Database, path: Path
 ) -> None:
     gate = asyncio.Event()
@@ -320,12 +320,12 @@ async def test_an_answer_is_kept_although_the_database_is_unwritable_for_a_while
 
     turns = open_turns(ScriptedModel(["It is ", gate, "kept."], "next"), pause=pause)
     accepted = [await turns.accept(message()) for _ in range(2)]
-    async for event in turns.events(accepted[0]):
+    async for event in turns.reader.events(accepted[0]):
         if event.type == "message.delta" and not gate.is_set():
             locker.execute("BEGIN IMMEDIATE")
             gate.set()
 
-    assert [(await turns.ended(turn)).reply for turn in accepted] == ["It is kept.", "next"]
+    assert [(await turns.reader.wait_for_end(turn)).reply for turn in accepted] == ["It is kept.", "next"]
     assert pauses == [0.1, 0.5, 2.0, 5.0, 5.0, 5.0]
 
 
@@ -349,7 +349,7 @@ async def test_nothing_is_accepted_while_the_database_is_unwritable(
     assert (ended.seq, ended.reply) == (1, "hi")
 
 
-async def test_a_message_is_answered_although_its_caller_went_away_while_it_was_written(
+async def test_message_is_answered_after_its_caller_disconnects(
     open_turns: OpenTurns, say: Say, message: Message, database: Database
 ) -> None:
     model = ScriptedModel("one", "two")
@@ -367,7 +367,7 @@ async def test_a_message_is_answered_although_its_caller_went_away_while_it_was_
 
 
 class Unreadable(Database):
-    """Does not give what a turn has settled."""
+    """A database that cannot read the journal."""
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         if getattr(work, "func", None) is journal_rows.load:
@@ -375,7 +375,7 @@ class Unreadable(Database):
         return await super().run(work)
 
 
-async def test_a_stop_waits_for_no_turn_that_was_cancelled_before_its_journal_could_be_read(
+async def test_stop_does_not_wait_for_a_cancelled_turn_with_unreadable_journal(
     open_turns: OpenTurns, message: Message, path: Path
 ) -> None:
     waits = asyncio.Event()
@@ -386,11 +386,11 @@ async def test_a_stop_waits_for_no_turn_that_was_cancelled_before_its_journal_co
 
     database = Unreadable(path=path)
     turns = open_turns(agent=Raises(LookupError()), database=database, pause=pause)
-    turn = await turns.ended(await turns.accept(message()))
+    turn = await turns.reader.wait_for_end(await turns.accept(message()))
     await turns.retry(turn.owner, turn.id)
     await waits.wait()
     cancelling = asyncio.ensure_future(turns.cancel(turn.owner, turn.id))
-    await asyncio.sleep(0)  # it is on its way into the store, where a stop waits for it
+    await asyncio.sleep(0)  # the cancellation has reached the store, where the stop waits for it
 
     async with asyncio.timeout(20):
         await turns.stop(grace=0)

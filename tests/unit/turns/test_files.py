@@ -1,4 +1,4 @@
-"""Files that come with messages: what the model sees of them, and where they are kept for how long."""
+"""Attachments: how the model sees them, and where and for how long they are stored."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import FILE_TEXT_LIMIT, File, FileKind, Inbound, Turn, utc_now
 from torana.people.erasure import Erasure
-from torana.store import tables
-from torana.store.audit import Act
+from torana.store.engine import tables
+from torana.store.rows.audit import Act
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -40,7 +40,7 @@ Message = Callable[..., Inbound]
 Boot = Callable[..., Awaitable[Gateway]]
 Say = Callable[..., Awaitable[Turn]]
 
-#: Bytes that stand nowhere else, as they are and in base64.
+#: Bytes that occur nowhere else, plain and in base64.
 MARK = b"zanzibarisch-" * 3
 PNG = b"\x89PNG\r\n\x1a\n" + MARK
 CAT = File(name="cat.png", media_type="image/png", body=PNG)
@@ -52,7 +52,7 @@ ACT = Act(principal="operator", source="test", at=utc_now())
 
 
 def prompts(messages: Sequence[ModelMessage]) -> list[list[str | bytes]]:
-    """What each prompt of the user's showed."""
+    """Return the content of each user prompt."""
     parts = [part for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
     return [
         [part.content] if isinstance(part.content, str) else [_plain(item) for item in part.content]
@@ -71,8 +71,8 @@ def _plain(item: UserContent) -> str | bytes:
 
 
 def shown(content: str, *files: str | bytes) -> list[str | bytes]:
-    """A message with its files, as the model is shown them."""
-    return [content, "What came with this message:", *files]
+    """Return a message with its files as the model receives it."""
+    return [content, "Attachments of this message:", *files]
 
 
 async def bodies(where: Gateway, table: sa.Table) -> list[bytes]:
@@ -80,14 +80,14 @@ async def bodies(where: Gateway, table: sa.Table) -> list[bytes]:
 
 
 def holds(haystack: bytes) -> bool:
-    """Whether the files are in it, in any form: of base64 what it is at each of its three offsets."""
+    """Return whether the data contains the files, plain or in base64 at any of its three offsets."""
     forms = [base64.b64encode(MARK[skip : skip + 30]) for skip in range(3)]
     return any(form in haystack for form in (MARK, *forms))
 
 
 @pytest.fixture
 def stop() -> asyncio.Event:
-    """Set when the tool ``wait`` is called; it never returns."""
+    """Set when the tool ``wait`` is called; the tool never returns."""
     return asyncio.Event()
 
 
@@ -114,13 +114,13 @@ def call(tool: str) -> ToolCallPart:
     return ToolCallPart(tool, {}, tool_call_id=tool)
 
 
-async def test_the_model_sees_the_files_behind_the_message_and_later_their_names(
-    boot: Boot, message: Message
-) -> None:
+async def test_model_sees_files_in_their_turn_and_only_names_later(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel("A cat.", "I no longer see it."))
     content = "what is it?\n[image: cat.png]"
-    turn = await gateway.turns.ended(await gateway.turns.accept(message(content, files=FILES, user="ana")))
-    await gateway.turns.ended(await gateway.turns.accept(message("and now?", user="ana")))
+    turn = await gateway.turns.reader.wait_for_end(
+        await gateway.turns.accept(message(content, files=FILES, user="ana"))
+    )
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("and now?", user="ana")))
 
     first, second = (prompts(asked.messages) for asked in gateway.model.requests)
     text = f"notes.txt:\n{NOTES.body.decode()}\n[end of notes.txt]"
@@ -139,7 +139,7 @@ async def test_the_model_sees_the_files_behind_the_message_and_later_their_names
         (["image"], ["cat.png:", PNG]),
     ],
 )
-async def test_a_kind_that_the_model_does_not_take_is_not_shown(
+async def test_unsupported_file_kinds_are_not_sent_to_the_model(
     open_turns: Callable[..., Turns],
     open_agent: Callable[..., TurnAgent],
     say: Say,
@@ -149,16 +149,18 @@ async def test_a_kind_that_the_model_does_not_take_is_not_shown(
 ) -> None:
     model = ScriptedModel("ok")
     turns = open_turns(agent=open_agent(model, takes=takes))
-    await turns.ended(await turns.accept(message("look", files=FILES)))
+    await turns.reader.wait_for_end(await turns.accept(message("look", files=FILES)))
     assert prompts(model.requests[0].messages) == [["look"] if seen is None else shown("look", *seen)]
 
 
-async def test_of_long_texts_the_model_is_shown_so_many_characters_in_all(boot: Boot, message: Message) -> None:
+async def test_long_text_files_are_cut_to_a_total_limit(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel("ok"))
     long = File(name="long", media_type="text/plain", body=("é" * (FILE_TEXT_LIMIT - 5)).encode())
     other = File(name="", media_type="text/plain", body=b"0123456789" * 100_000)
     none = File(name="none", media_type="text/plain", body=b"left out")
-    await gateway.turns.ended(await gateway.turns.accept(message("read", files=[long, other, none])))
+    await gateway.turns.reader.wait_for_end(
+        await gateway.turns.accept(message("read", files=[long, other, none]))
+    )
 
     ((_, _, first, second, third),) = prompts(gateway.model.requests[0].messages)
     assert first == f"long:\n{long.body.decode()}\n[end of long]"
@@ -167,7 +169,7 @@ async def test_of_long_texts_the_model_is_shown_so_many_characters_in_all(boot: 
     assert third == "none (its first 0 of 8 characters):\n\n[end of none]"
 
 
-async def test_after_a_crash_the_model_sees_them_again_and_the_journal_never_held_them(
+async def test_files_are_sent_again_after_a_crash_and_never_journaled(
     boot: Boot, toolset: FunctionToolset[ToolContext], stop: asyncio.Event, message: Message
 ) -> None:
     before = await boot(ScriptedModel([call("look")], [call("wait")]), toolset)
@@ -180,7 +182,7 @@ async def test_after_a_crash_the_model_sees_them_again_and_the_journal_never_hel
     stop.clear()
 
     after = await boot(ScriptedModel([call("look")], "A cat."), FunctionToolset[ToolContext]())
-    ended = await after.turns.ended(turn)
+    ended = await after.turns.reader.wait_for_end(turn)
 
     assert (ended.state, ended.reply) == ("completed", "A cat.")
     undisturbed = prompts(before.model.requests[-1].messages)
@@ -191,7 +193,7 @@ async def test_after_a_crash_the_model_sees_them_again_and_the_journal_never_hel
     assert await bodies(after, tables.attachments) == []
 
 
-async def test_a_crash_before_the_first_step_shows_them_again(boot: Boot, message: Message) -> None:
+async def test_files_are_sent_again_after_a_crash_before_the_first_step(boot: Boot, message: Message) -> None:
     before = await boot(ScriptedModel([asyncio.Event()]))
     turn = await before.turns.accept(message("look", files=[CAT]))
     await before.until_asked(1)
@@ -199,11 +201,11 @@ async def test_a_crash_before_the_first_step_shows_them_again(boot: Boot, messag
 
     after = await boot(ScriptedModel("A cat."))
 
-    assert (await after.turns.ended(turn)).reply == "A cat."
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "A cat."
     assert prompts(after.model.requests[0].messages) == [shown("look", "cat.png:", PNG)]
 
 
-async def test_a_steered_message_brings_its_files_along_over_a_crash(
+async def test_files_of_a_steering_message_survive_a_crash(
     boot: Boot, toolset: FunctionToolset[ToolContext], stop: asyncio.Event, message: Message
 ) -> None:
     gate = asyncio.Event()
@@ -218,21 +220,21 @@ async def test_a_steered_message_brings_its_files_along_over_a_crash(
     await before.crash()
 
     after = await boot(ScriptedModel("done"), FunctionToolset[ToolContext]())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert prompts(after.model.requests[0].messages) == seen
-    assert (await after.turns.get("gateway", steer.id)).merged_into == turn.id
+    assert (await after.turns.reader.get("gateway", steer.id)).merged_into == turn.id
     assert await bodies(after, tables.attachments) == []
     assert not any(map(holds, await bodies(after, tables.history)))
 
 
-async def test_a_failed_turn_keeps_them_for_another_try(boot: Boot, message: Message) -> None:
+async def test_failed_turn_keeps_its_files_for_a_retry(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel([ModelFailed("no")], "A cat."))
-    turn = await gateway.turns.ended(await gateway.turns.accept(message("look", files=[CAT])))
+    turn = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("look", files=[CAT])))
     assert turn.state == "failed"
     assert await bodies(gateway, tables.attachments) == [PNG]
 
-    again = await gateway.turns.ended(await gateway.turns.retry("gateway", turn.id))
+    again = await gateway.turns.reader.wait_for_end(await gateway.turns.retry("gateway", turn.id))
 
     assert again.reply == "A cat."
     assert prompts(gateway.model.requests[1].messages) == [shown("look", "cat.png:", PNG)]
@@ -240,7 +242,7 @@ async def test_a_failed_turn_keeps_them_for_another_try(boot: Boot, message: Mes
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_cancelled_turn_keeps_none(boot: Boot, message: Message, waits: bool) -> None:
+async def test_cancelled_turn_keeps_no_files(boot: Boot, message: Message, waits: bool) -> None:
     gateway = await boot(ScriptedModel([asyncio.Event()]))
     if waits:
         await gateway.turns.accept(message("first"))
@@ -253,7 +255,9 @@ async def test_a_cancelled_turn_keeps_none(boot: Boot, message: Message, waits: 
     assert await bodies(gateway, tables.attachments) == []
 
 
-async def test_what_a_picture_costs_is_held_back(open_turns: Callable[..., Turns], message: Message) -> None:
+async def test_files_count_towards_the_budget_reservation(
+    open_turns: Callable[..., Turns], message: Message
+) -> None:
     limits = Limits(per_user=[parse_limit("3000 tokens/day")])
     budgets = Budgets(limits=limits, prices=Prices(), estimate=Estimate(output=100, overhead=100))
     turns = open_turns(ScriptedModel("one", "two"), budgets=budgets)
@@ -267,7 +271,7 @@ async def test_what_a_picture_costs_is_held_back(open_turns: Callable[..., Turns
     await turns.accept(message("look", user="ben", files=[DOC]))
 
 
-async def test_a_message_without_files_costs_no_statement(boot: Boot, message: Message) -> None:
+async def test_message_without_files_runs_no_attachment_statement(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel("ok"))
     statements: list[str] = []
 
@@ -278,19 +282,19 @@ async def test_a_message_without_files_costs_no_statement(boot: Boot, message: M
         event.listen(connection.engine, "before_cursor_execute", note)
 
     await gateway.database.run(listen)
-    await gateway.turns.ended(await gateway.turns.accept(message("hello")))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("hello")))
 
     assert statements
     assert [statement for statement in statements if "attachments" in statement] == []
 
 
-async def test_an_erasure_leaves_no_byte_of_them(
+async def test_erasure_removes_every_byte_of_the_files(
     boot: Boot, message: Message, path: Path, workspaces: Workspaces
 ) -> None:
     gateway = await boot(ScriptedModel([ModelFailed("no")], "ok", [asyncio.Event()]))
     for content in ("failed", "completed"):
         said = message(content, user="ana", files=FILES)
-        await gateway.turns.ended(await gateway.turns.accept(said))
+        await gateway.turns.reader.wait_for_end(await gateway.turns.accept(said))
     bens = File(name="bens", media_type="text/plain", body=b"ben's own")
     await gateway.turns.accept(message("stays", user="ben", channel="elsewhere", files=[bens]))
     assert sorted(await bodies(gateway, tables.attachments)) == sorted([*(f.body for f in FILES), bens.body])

@@ -1,4 +1,4 @@
-"""A page that gives orders to a model that obeys: what is not allowed is not done all the same."""
+"""Permissions hold when a web page gives orders and the model obeys them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.standins.web import SITE, Internet, internet
 from torana.agent import TurnAgent
 from torana.messages import Turn
 from torana.store.workspaces import Workspaces
+from torana.tools.builtin.web import WebTools
 from torana.tools.permission import Rule, Rules
-from torana.tools.web import WebTools
 from torana.turns import Turns
 from torana.web.readable import Reader
 
@@ -33,7 +33,7 @@ def web_tools(web: Internet) -> WebTools:
 
 
 class Obedient(FunctionModel):
-    """Fetches the page, does whatever it orders, and repeats what came of it."""
+    """A model that fetches the page, obeys its order, and repeats the tool's result."""
 
     def __init__(self) -> None:
         super().__init__(stream_function=self._obey, model_name="obedient")
@@ -54,7 +54,7 @@ class Obedient(FunctionModel):
         yield {0: DeltaToolCall(call.tool_name, call.args_as_json_str(), tool_call_id=call.tool_call_id)}
 
 
-async def test_an_order_on_a_page_reaches_no_tool_that_is_denied(
+async def test_order_on_a_page_does_not_run_a_denied_tool(
     open_agent: Callable[..., TurnAgent],
     open_turns: Callable[..., Turns],
     say: Callable[..., Awaitable[Turn]],
@@ -73,7 +73,7 @@ async def test_an_order_on_a_page_reaches_no_tool_that_is_denied(
     assert workspaces.read("ana", "diary.txt", limit=100) == b"dear diary"
 
 
-async def test_unless_somebody_allows_it_no_page_is_fetched(
+async def test_page_is_not_fetched_when_web_tools_are_denied(
     open_agent: Callable[..., TurnAgent],
     open_turns: Callable[..., Turns],
     say: Callable[..., Awaitable[Turn]],

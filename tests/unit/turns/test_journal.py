@@ -1,4 +1,4 @@
-"""After a crash a turn goes on behind what it settled: nothing is asked or done twice."""
+"""A resumed turn continues after its settled steps; no request or call is repeated."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from torana.agent.journaled import UNKNOWN_OUTCOME
+from torana.agent.journal_hooks import UNKNOWN_OUTCOME
 from torana.messages import Inbound, Turn
 from torana.sessions import history
-from torana.store import tables
-from torana.store.transcript import newest
+from torana.store.engine import tables
+from torana.store.rows.transcript import newest
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.tools import ToolContext, ToolError
@@ -36,18 +36,18 @@ Boot = Callable[..., Awaitable[Any]]
 
 @dataclass
 class Workshop:
-    """Tools that can be made to hang, and what was done with them."""
+    """Tools that can hang, and a record of the calls that ran."""
 
     done: list[str] = field(default_factory=list[str])
     hangs: set[str] = field(default_factory=set[str])
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write(self, line: str) -> str:
-        """Write a line; twice is two lines."""
+        """Write a line; two calls write two lines."""
         return await self._do(line)
 
     async def put(self, line: str) -> str:
-        """Put a line where it belongs; twice is once."""
+        """Put a line; a second call changes nothing."""
         return await self._do(line)
 
     async def fail(self) -> str:
@@ -61,12 +61,12 @@ class Workshop:
         raise ModelRetry("say it in other words")
 
     async def count(self) -> dict[str, Any]:
-        """Give a result of many kinds."""
+        """Return a result of many types."""
         self.done.append("count")
         return {"lines": [1, 2.5, None, True], "name": "é"}
 
     async def wrapped(self) -> ToolReturn[str]:
-        """Give a result with something beside it."""
+        """Return a result with additional content."""
         self.done.append("wrapped")
         return ToolReturn("the result", content="beside it", metadata={"a": 1})
 
@@ -104,13 +104,13 @@ def call(tool: str, line: str | None = None, id_: str | None = None) -> ToolCall
 
 
 def returned(messages: Sequence[ModelMessage]) -> dict[str, object]:
-    """What the tools gave the model, by call."""
+    """Return the tool results that the model received, by call."""
     parts = [part for message in messages for part in message.parts]
     return {part.tool_call_id: part.content for part in parts if isinstance(part, ToolReturnPart)}
 
 
 def plain(messages: Sequence[ModelMessage]) -> list[list[tuple[str, object]]]:
-    """Messages without what differs from run to run."""
+    """Return messages without the parts that differ between runs."""
     return [[_plain(part) for part in message.parts] for message in messages]
 
 
@@ -121,7 +121,7 @@ def _plain(part: Any) -> tuple[str, object]:
 
 
 async def kept(gateway: Any, turn: Turn) -> list[ModelMessage]:
-    """The history that the turn left."""
+    """Return the history that the turn stored."""
     work = partial(newest, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
     ((body, _),) = (await gateway.database.run(work)).history
     return history.load(body)
@@ -139,7 +139,7 @@ async def journal_rows(gateway: Any) -> tuple[int, int]:
 
 
 async def crash_at(shop: Workshop, gateway: Any, inbound: Inbound, line: str) -> Turn:
-    """Let a turn run until a tool hangs on ``line``, and kill the gateway there."""
+    """Run a turn until a tool hangs on ``line``, and crash the gateway there."""
     shop.hangs.add(line)
     shop.reached.clear()
     turn = await gateway.turns.accept(inbound)
@@ -148,14 +148,14 @@ async def crash_at(shop: Workshop, gateway: Any, inbound: Inbound, line: str) ->
     return turn
 
 
-async def test_a_call_that_was_cut_off_is_not_started_again_and_the_model_is_told(
+async def test_cut_off_call_is_not_repeated_and_reports_unknown_outcome(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
     before = await boot(ScriptedModel(["I begin. ", call("write", "a")]), shop.toolset())
     turn = await crash_at(shop, before, message(), "a")
 
     after = await boot(ScriptedModel("It may be there."), shop.toolset())
-    ended = await after.turns.ended(turn)
+    ended = await after.turns.reader.wait_for_end(turn)
 
     assert shop.done == ["a"]
     assert ended.reply == "I begin. \n\nIt may be there."
@@ -164,22 +164,18 @@ async def test_a_call_that_was_cut_off_is_not_started_again_and_the_model_is_tol
     assert await journal_rows(after) == (0, 0)
 
 
-async def test_an_idempotent_call_that_was_cut_off_runs_again(
-    boot: Boot, shop: Workshop, message: Message
-) -> None:
+async def test_cut_off_idempotent_call_runs_again(boot: Boot, shop: Workshop, message: Message) -> None:
     before = await boot(ScriptedModel([call("put", "a")]), shop.toolset())
     turn = await crash_at(shop, before, message(), "a")
 
     after = await boot(ScriptedModel("done"), shop.toolset())
 
-    assert (await after.turns.ended(turn)).reply == "done"
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "done"
     assert shop.done == ["a", "a"]
     assert returned(after.model.requests[0].messages) == {"put-a": "a is written"}
 
 
-async def test_a_finished_call_gives_its_recorded_result_and_no_answer_is_asked_for_twice(
-    boot: Boot, shop: Workshop, message: Message
-) -> None:
+async def test_settled_calls_and_responses_are_replayed(boot: Boot, shop: Workshop, message: Message) -> None:
     before = await boot(
         ScriptedModel([call("write", "a")], [call("count")], [call("write", "b")]), shop.toolset()
     )
@@ -187,7 +183,7 @@ async def test_a_finished_call_gives_its_recorded_result_and_no_answer_is_asked_
 
     after = await boot(ScriptedModel([call("write", "c")], "done"), shop.toolset())
 
-    assert (await after.turns.ended(turn)).reply == "done"
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "done"
     assert shop.done == ["a", "count", "b", "c"]
     assert returned(after.model.requests[0].messages) == {
         "write-a": "a is written",
@@ -196,13 +192,15 @@ async def test_a_finished_call_gives_its_recorded_result_and_no_answer_is_asked_
     }
 
 
-async def test_of_parallel_calls_each_is_taken_as_it_was(boot: Boot, shop: Workshop, message: Message) -> None:
+async def test_parallel_calls_are_resumed_by_their_own_state(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
     at_once: list[Piece] = [call("put", "a"), call("write", "b"), call("write", "c"), call("fail")]
     before = await boot(ScriptedModel(at_once), shop.toolset())
     shop.hangs |= {"a", "c"}
     turn = await before.turns.accept(message())
     ended = 0
-    async for event in before.turns.events(turn):
+    async for event in before.turns.reader.events(turn):
         ended += event.type == "tool.finished"
         if ended == 2:
             break
@@ -210,7 +208,7 @@ async def test_of_parallel_calls_each_is_taken_as_it_was(boot: Boot, shop: Works
     await before.crash()
 
     after = await boot(ScriptedModel("done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert sorted(shop.done) == ["a", "a", "b", "c", "fail"]
     assert returned(after.model.requests[0].messages) == {
@@ -221,7 +219,7 @@ async def test_of_parallel_calls_each_is_taken_as_it_was(boot: Boot, shop: Works
     }
 
 
-async def test_calls_that_failed_or_asked_for_another_stay_as_they_were(
+async def test_failed_and_retry_results_are_replayed_unchanged(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
     first: list[Piece] = [call("fail"), call("again"), call("wrapped")]
@@ -230,16 +228,16 @@ async def test_calls_that_failed_or_asked_for_another_stay_as_they_were(
     seen = plain(before.model.requests[1].messages)
 
     after = await boot(ScriptedModel("done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert sorted(shop.done) == ["a", "again", "fail", "wrapped"]
     assert plain(after.model.requests[0].messages)[: len(seen)] == seen
 
 
-async def test_what_the_last_step_gave_is_given_again_as_it_was(
+async def test_results_of_the_last_step_are_replayed_unchanged(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
-    """Here the crash comes after all calls of a step ended, and before the model was asked again."""
+    """The crash comes after all calls of a step have ended and before the next model request."""
     gate = asyncio.Event()
     calls: list[Piece] = [call("fail"), call("again"), call("wrapped"), call("count"), call("nonsense")]
     before = await boot(ScriptedModel(calls, [gate]), shop.toolset())
@@ -249,13 +247,13 @@ async def test_what_the_last_step_gave_is_given_again_as_it_was(
     await before.crash()
 
     after = await boot(ScriptedModel("done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert sorted(shop.done) == ["again", "count", "fail", "wrapped"]
     assert plain(after.model.requests[0].messages) == seen
 
 
-async def test_several_crashes_in_a_row_do_nothing_twice(boot: Boot, shop: Workshop, message: Message) -> None:
+async def test_repeated_crashes_repeat_no_call(boot: Boot, shop: Workshop, message: Message) -> None:
     gateway = await boot(ScriptedModel(["One. ", call("write", "0")]), shop.toolset())
     turn = await crash_at(shop, gateway, message(), "0")
     for number in range(1, 6):
@@ -267,18 +265,18 @@ async def test_several_crashes_in_a_row_do_nothing_twice(boot: Boot, shop: Works
         await gateway.crash()
 
     last = await boot(ScriptedModel("Two."), shop.toolset(), max_crashes=99)
-    ended = await last.turns.ended(turn)
+    ended = await last.turns.reader.wait_for_end(turn)
 
     assert shop.done == ["0", "1", "2", "3", "4", "5"]
-    # A tool that was cut off may be what killed the process: its step is not settled.
+    # A tool that was cut off may have caused the crash: its step is not settled.
     assert (ended.reply, ended.attempt, ended.crashes) == ("One. \n\nTwo.", 7, 6)
     assert returned(last.model.requests[0].messages) == {f"write-{n}": UNKNOWN_OUTCOME for n in range(6)}
 
 
-async def test_a_crash_before_the_first_step_begins_the_turn_again(boot: Boot, message: Message) -> None:
+async def test_crash_before_the_first_step_restarts_the_turn(boot: Boot, message: Message) -> None:
     before = await boot(ScriptedModel(["I was about to", asyncio.Event()]))
     turn = await before.turns.accept(message("hello"))
-    async for event in before.turns.events(turn):
+    async for event in before.turns.reader.events(turn):
         if event.type == "message.delta":
             break
     await before.crash()
@@ -292,12 +290,10 @@ async def test_a_crash_before_the_first_step_begins_the_turn_again(boot: Boot, m
         ("2-3", "turn.completed"),
     ]
     assert events[0].data == {"attempt": 2, "text": ""}
-    assert (await after.turns.ended(turn)).reply == "say this"
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "say this"
 
 
-async def test_settled_text_and_what_follows_are_the_reply(
-    boot: Boot, shop: Workshop, message: Message
-) -> None:
+async def test_reply_joins_settled_text_and_later_text(boot: Boot, shop: Workshop, message: Message) -> None:
     before = await boot(
         ScriptedModel(["Let ", "me see.", call("write", "a")], [call("count")], ["Now.", call("write", "b")]),
         shop.toolset(),
@@ -306,7 +302,7 @@ async def test_settled_text_and_what_follows_are_the_reply(
 
     after = await boot(ScriptedModel(["It ", "is so."]), shop.toolset())
     events = await after.watch(turn, after="1-3")
-    ended = await after.turns.ended(turn)
+    ended = await after.turns.reader.wait_for_end(turn)
 
     assert (events[0].id, events[0].type) == ("2-1", "turn.resumed")
     assert events[0].data == {"attempt": 2, "text": "Let me see.\n\nNow."}
@@ -324,16 +320,18 @@ SCRIPT: list[list[Piece]] = [
 ]
 
 
-async def test_the_history_of_a_resumed_turn_is_the_same_as_without_a_crash(
+async def test_resumed_turn_stores_the_same_history_as_an_uninterrupted_one(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
     whole = await boot(ScriptedModel(*SCRIPT), shop.toolset())
-    undisturbed = await whole.turns.ended(await whole.turns.accept(message(channel="a", user="ana")))
+    undisturbed = await whole.turns.reader.wait_for_end(
+        await whole.turns.accept(message(channel="a", user="ana"))
+    )
     model = ScriptedModel(*SCRIPT[:3])
     before = await boot(model, shop.toolset())
     turn = await crash_at(shop, before, message(channel="b", user="ana"), "b")
     after = await boot(ScriptedModel(*SCRIPT[3:]), shop.toolset())
-    resumed = await after.turns.ended(turn)
+    resumed = await after.turns.reader.wait_for_end(turn)
 
     assert (resumed.reply, resumed.usage, resumed.model) == (
         undisturbed.reply,
@@ -345,18 +343,16 @@ async def test_the_history_of_a_resumed_turn_is_the_same_as_without_a_crash(
     assert [message.metadata for message in first] == [message.metadata for message in second]
 
 
-async def test_the_model_sees_the_same_after_a_crash_as_before(
-    boot: Boot, shop: Workshop, message: Message
-) -> None:
+async def test_model_sees_the_same_messages_after_a_crash(boot: Boot, shop: Workshop, message: Message) -> None:
     first = await boot(ScriptedModel("I am Torana."), shop.toolset())
-    await first.turns.ended(await first.turns.accept(message("who are you?")))
+    await first.turns.reader.wait_for_end(await first.turns.accept(message("who are you?")))
     gate = asyncio.Event()
     before = await boot(ScriptedModel([call("write", "a")], [gate]), shop.toolset())
     turn = await before.turns.accept(message("write a"))
     await before.until_asked(2)
     await before.crash()
     after = await boot(ScriptedModel("done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert plain(after.model.requests[0].messages) == plain(before.model.requests[1].messages)
     assert plain(after.model.requests[0].messages[:2]) == [
@@ -365,41 +361,39 @@ async def test_the_model_sees_the_same_after_a_crash_as_before(
     ]
 
 
-async def test_a_response_without_anything_in_it_takes_no_place_of_another(
-    boot: Boot, shop: Workshop, message: Message
-) -> None:
+async def test_empty_response_does_not_shift_the_journal(boot: Boot, shop: Workshop, message: Message) -> None:
     before = await boot(ScriptedModel([call("write", "a")], [""], [call("write", "b")]), shop.toolset())
     turn = await crash_at(shop, before, message(), "b")
 
     after = await boot(ScriptedModel([call("write", "c")], "done"), shop.toolset())
 
-    assert (await after.turns.ended(turn)).reply == "done"
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "done"
     assert shop.done == ["a", "b", "c"]
     assert returned(after.model.requests[0].messages) == {"write-a": "a is written", "write-b": UNKNOWN_OUTCOME}
 
 
-async def test_the_same_call_id_in_two_steps_is_two_calls(boot: Boot, shop: Workshop, message: Message) -> None:
+async def test_equal_call_ids_in_two_steps_are_two_calls(boot: Boot, shop: Workshop, message: Message) -> None:
     before = await boot(
         ScriptedModel([call("write", "a", "same")], [call("write", "b", "same")]), shop.toolset()
     )
     turn = await crash_at(shop, before, message(), "b")
 
     after = await boot(ScriptedModel([call("write", "c", "same")], "done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert shop.done == ["a", "b", "c"]
 
 
-async def test_a_retried_turn_goes_on_behind_its_journal(boot: Boot, shop: Workshop, message: Message) -> None:
+async def test_retried_turn_continues_after_its_journal(boot: Boot, shop: Workshop, message: Message) -> None:
     gateway = await boot(
         ScriptedModel(["Begun. ", call("write", "a")], [LookupError("a bug")], "Done."), shop.toolset()
     )
-    failed = await gateway.turns.ended(await gateway.turns.accept(message()))
+    failed = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
     assert failed.state == "failed"
 
     again = await gateway.turns.retry("gateway", failed.id)
     events = await gateway.watch(again, after="1-3")
-    ended = await gateway.turns.ended(again)
+    ended = await gateway.turns.reader.wait_for_end(again)
 
     assert (ended.state, ended.reply, ended.failure, ended.attempt) == (
         "completed",
@@ -413,26 +407,26 @@ async def test_a_retried_turn_goes_on_behind_its_journal(boot: Boot, shop: Works
     assert await journal_rows(gateway) == (0, 0)
 
 
-async def test_a_tool_that_was_cut_off_by_a_failure_is_not_run_again_by_a_retry(
+async def test_retry_does_not_repeat_a_call_cut_off_by_a_timeout(
     boot: Boot, shop: Workshop, message: Message, open_turns: Any, open_agent: Any
 ) -> None:
     shop.hangs.add("a")
     model = ScriptedModel([call("write", "a")], "done")
     agent = open_agent(model, shop.toolset())
     hasty = open_turns(agent=agent, turn_timeout=0.5)
-    failed = await hasty.ended(await hasty.accept(message()))
+    failed = await hasty.reader.wait_for_end(await hasty.accept(message()))
     assert failed.failure is not None
     assert failed.failure.code == "turn_timeout"
 
     turns = open_turns(agent=agent)
-    ended = await turns.ended(await turns.retry("gateway", failed.id))
+    ended = await turns.reader.wait_for_end(await turns.retry("gateway", failed.id))
 
     assert (ended.reply, shop.done) == ("done", ["a"])
     assert returned(model.requests[1].messages) == {"write-a": UNKNOWN_OUTCOME}
 
 
 def said(messages: Sequence[ModelMessage]) -> list[object]:
-    """What users said, and the model."""
+    """Return the texts of users and of the model."""
     return [
         part.content
         for message in messages
@@ -441,7 +435,7 @@ def said(messages: Sequence[ModelMessage]) -> list[object]:
     ]
 
 
-async def test_a_steered_message_survives_crashes_before_and_after_it_was_taken(
+async def test_steering_message_survives_crashes_before_and_after_it_is_read(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
     before = await boot(ScriptedModel([call("write", "a")]), shop.toolset())
@@ -459,17 +453,17 @@ async def test_a_steered_message_survives_crashes_before_and_after_it_was_taken(
     await middle.crash()
 
     last = await boot(ScriptedModel("done"), shop.toolset())
-    ended, merged = [await last.turns.ended(one) for one in (turn, steer)]
+    ended, merged = [await last.turns.reader.wait_for_end(one) for one in (turn, steer)]
 
     assert said(last.model.requests[0].messages) == ["go", "and hurry"]
     assert (ended.reply, merged.reply, merged.merged_into) == ("done", "done", turn.id)
     assert said(await kept(last, turn)) == ["go", "and hurry", "done"]
 
 
-async def test_a_steered_message_that_was_taken_for_an_unsettled_step_is_given_again(
+async def test_steering_message_of_an_unsettled_step_is_sent_again(
     boot: Boot, shop: Workshop, message: Message
 ) -> None:
-    """Here the model dies while it answers: the step that took the message never settled."""
+    """The crash comes while the model answers: the step that took the message is not settled."""
     gate = asyncio.Event()
     before = await boot(ScriptedModel([gate, call("count")], [asyncio.Event()]), shop.toolset())
     turn = await before.turns.accept(message("go"))
@@ -480,6 +474,6 @@ async def test_a_steered_message_that_was_taken_for_an_unsettled_step_is_given_a
     await before.crash()
 
     after = await boot(ScriptedModel("done"), shop.toolset())
-    await after.turns.ended(turn)
+    await after.turns.reader.wait_for_end(turn)
 
     assert said(after.model.requests[0].messages) == ["go", "and hurry"]

@@ -1,4 +1,4 @@
-"""A message sent again under its key is the same turn."""
+"""A message sent again with its idempotency key returns the same turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import Draining, KeyReused, SessionBusy
 from torana.messages import Inbound, Turn
-from torana.store.database import Connection
+from torana.store.engine.database import Connection
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
@@ -26,35 +26,33 @@ Message = Callable[..., Inbound]
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
-async def test_the_same_message_under_its_key_is_the_same_turn_also_after_its_end_and_a_crash(
-    boot: Boot, message: Message
-) -> None:
+async def test_key_returns_the_same_turn_after_its_end_and_a_crash(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     once = message("a", channel=None, key="k")
-    assert await gateway.turns.known(once) is None
+    assert await gateway.turns.reader.find_by_key(once) is None
     turn = await gateway.turns.accept(once)
-    assert (await gateway.turns.known(once)).id == (await gateway.turns.accept(once)).id == turn.id
+    assert (await gateway.turns.reader.find_by_key(once)).id == (await gateway.turns.accept(once)).id == turn.id
     await gateway.agent.until("a")
     await gateway.crash()
 
     gateway = await boot(obedient=True)
-    assert (await gateway.turns.known(once)).id == turn.id
+    assert (await gateway.turns.reader.find_by_key(once)).id == turn.id
     await gateway.agent.until("a")
     gateway.agent.end("a")
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
-    assert await gateway.turns.known(once) == ended
+    assert await gateway.turns.reader.find_by_key(once) == ended
     assert await gateway.turns.accept(once) == ended
     assert gateway.agent.running == {}
 
 
-async def test_identical_requests_at_the_same_instant_are_one_turn(boot: Boot, message: Message) -> None:
+async def test_concurrent_identical_requests_create_one_turn(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
 
     turns = await asyncio.gather(*(gateway.turns.accept(message("a", key="k")) for _ in range(5)))
     await gateway.agent.until("a")
     gateway.agent.end("a")
-    ended = await asyncio.gather(*(gateway.turns.ended(turn) for turn in turns))
+    ended = await asyncio.gather(*(gateway.turns.reader.wait_for_end(turn) for turn in turns))
 
     assert len({turn.id for turn in turns}) == 1
     assert [turn.reply for turn in ended] == ["done"] * 5
@@ -66,20 +64,20 @@ async def test_identical_requests_at_the_same_instant_are_one_turn(boot: Boot, m
     [{"content": "b"}, {"channel": "b"}, {"user": "b"}, {"on_busy": "steer"}],
     ids=lambda other: next(iter(other)),
 )
-async def test_a_key_with_another_message_is_refused(
+async def test_key_with_a_different_message_is_refused(
     boot: Boot, message: Message, other: dict[str, Any]
 ) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a", key="k"))
     second = message(**{"content": "a", "key": "k", **other})
 
-    for ask in (gateway.turns.known, gateway.turns.accept):
+    for ask in (gateway.turns.reader.find_by_key, gateway.turns.accept):
         with pytest.raises(KeyReused):
             await ask(second)
     assert (await gateway.turns.accept(message("c"))).seq == 2
 
 
-async def test_a_key_stands_for_a_day(boot: Boot, message: Message) -> None:
+async def test_key_is_valid_for_a_day(boot: Boot, message: Message) -> None:
     now = NOON
     gateway = await boot(obedient=True, clock=lambda: now)
     first = await gateway.turns.accept(message("a", key="k"))
@@ -87,54 +85,54 @@ async def test_a_key_stands_for_a_day(boot: Boot, message: Message) -> None:
     assert (await gateway.turns.accept(message("a", key="k"))).id == first.id
     now = NOON + timedelta(days=1)
 
-    assert await gateway.turns.known(message("other", key="k")) is None
+    assert await gateway.turns.reader.find_by_key(message("other", key="k")) is None
     second = await gateway.turns.accept(message("other", key="k"))
-    now = NOON - timedelta(hours=2)  # the clock was put back
+    now = NOON - timedelta(hours=2)  # the clock was set back
 
-    assert (await gateway.turns.known(message("other", key="k"))).id == second.id != first.id
+    assert (await gateway.turns.reader.find_by_key(message("other", key="k"))).id == second.id != first.id
 
 
-async def test_owners_have_keys_of_their_own(boot: Boot, message: Message) -> None:
+async def test_keys_are_separate_for_each_owner(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     hers = await gateway.turns.accept(message("a", key="k", owner="ana"))
     his = await gateway.turns.accept(message("b", key="k", owner="bob"))
 
     assert hers.id != his.id
-    assert (await gateway.turns.known(message("a", key="k", owner="ana"))).id == hers.id
+    assert (await gateway.turns.reader.find_by_key(message("a", key="k", owner="ana"))).id == hers.id
 
 
-async def test_a_turn_that_failed_for_good_is_told_again(boot: Boot, message: Message) -> None:
+async def test_key_returns_a_failed_turn_without_running_it(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     once = message("a", key="k")
     turn = await gateway.turns.accept(once)
     await gateway.agent.until("a")
     gateway.agent.end("a", LookupError("a bug"))
-    ended = await gateway.turns.ended(turn)
+    ended = await gateway.turns.reader.wait_for_end(turn)
 
-    assert await gateway.turns.known(once) == ended
+    assert await gateway.turns.reader.find_by_key(once) == ended
     assert gateway.agent.running == {}
 
 
-async def test_a_refused_message_binds_no_key(boot: Boot, message: Message) -> None:
+async def test_refused_message_does_not_bind_its_key(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a"))
     with pytest.raises(SessionBusy):
         await gateway.turns.accept(message("b", key="k", on_busy="reject"))
 
-    assert await gateway.turns.known(message("anything", key="k")) is None
+    assert await gateway.turns.reader.find_by_key(message("anything", key="k")) is None
 
 
-async def test_a_message_without_a_key_is_known_to_nobody(boot: Boot, message: Message) -> None:
+async def test_message_without_key_is_not_found(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a"))
 
-    assert await gateway.turns.known(message("a")) is None
+    assert await gateway.turns.reader.find_by_key(message("a")) is None
 
 
 @pytest.mark.parametrize(
     "name", [{"key": "k"}, {"account": "chat", "message": "7"}], ids=["a key", "a platform's message"]
 )
-async def test_a_control_word_is_obeyed_once(boot: Boot, message: Message, name: dict[str, str]) -> None:
+async def test_control_word_with_a_key_runs_once(boot: Boot, message: Message, name: dict[str, str]) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a"))
     await gateway.agent.until("a")
@@ -149,7 +147,7 @@ async def test_a_control_word_is_obeyed_once(boot: Boot, message: Message, name:
     assert set(gateway.agent.running) == {"b"}
 
 
-async def test_the_end_of_a_control_word_is_told_once(
+async def test_end_of_a_control_word_is_reported_once(
     open_turns: Callable[..., Turns], message: Message
 ) -> None:
     told: list[Turn] = []
@@ -162,7 +160,7 @@ async def test_the_end_of_a_control_word_is_told_once(
     assert told == [turn]
 
 
-async def test_a_control_word_under_another_messages_key_is_not_obeyed(boot: Boot, message: Message) -> None:
+async def test_control_word_with_a_used_key_is_refused(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     await gateway.turns.accept(message("a", key="k"))
     await gateway.agent.until("a")
@@ -173,7 +171,7 @@ async def test_a_control_word_under_another_messages_key_is_not_obeyed(boot: Boo
     assert set(gateway.agent.running) == {"a"}
 
 
-async def test_a_control_word_is_carried_out_although_its_caller_goes_and_the_gateway_stops(
+async def test_control_word_completes_after_caller_disconnects_and_gateway_stops(
     boot: Boot, message: Message
 ) -> None:
     begun, stopped, tidy = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -203,13 +201,11 @@ async def test_a_control_word_is_carried_out_although_its_caller_goes_and_the_ga
 
     gateway = await boot(obedient=True)
 
-    assert (await gateway.turns.get("gateway", turn.id)).state == "cancelled"
-    assert (await gateway.turns.known(message("/stop", key="k"))).reply == "Stopped."
+    assert (await gateway.turns.reader.get("gateway", turn.id)).state == "cancelled"
+    assert (await gateway.turns.reader.find_by_key(message("/stop", key="k"))).reply == "Stopped."
 
 
-async def test_a_stop_of_the_gateway_does_not_wait_for_whom_a_control_word_waits_for(
-    boot: Boot, message: Message
-) -> None:
+async def test_gateway_stop_does_not_wait_for_a_control_word(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     turn = await gateway.turns.accept(message("a"))
     await gateway.agent.until("a")
@@ -220,7 +216,7 @@ async def test_a_stop_of_the_gateway_does_not_wait_for_whom_a_control_word_waits
 
     reading = asyncio.ensure_future(gateway.database.run(read))
     caller = asyncio.ensure_future(gateway.turns.submit(message("/stop", key="k")))
-    await asyncio.sleep(0)  # it looks whether it is known
+    await asyncio.sleep(0)  # the message is being looked up
     stopping = asyncio.ensure_future(gateway.turns.stop(grace=0))
     await asyncio.sleep(0)
     go_on.set()
@@ -228,4 +224,4 @@ async def test_a_stop_of_the_gateway_does_not_wait_for_whom_a_control_word_waits
 
     with pytest.raises(Draining):
         await caller
-    assert (await gateway.turns.get("gateway", turn.id)).state == "queued"
+    assert (await gateway.turns.reader.get("gateway", turn.id)).state == "queued"

@@ -1,4 +1,4 @@
-"""A new conversation shows the model nothing of before, also where that has not ended yet."""
+"""A new conversation hides earlier messages from the model, also those of turns that have not ended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ Message = Callable[..., Inbound]
 
 
 def shown(gateway: Any) -> list[list[str]]:
-    """What was said in each request to the model."""
+    """Return the message texts of each model request."""
     return [
         [part.content for said in asked.messages for part in said.parts] for asked in gateway.model.requests
     ]
 
 
 @pytest.mark.parametrize("how", ["/new", "reset"])
-async def test_what_runs_and_what_waits_then_belongs_to_the_old_one(
-    boot: Boot, message: Message, how: str
-) -> None:
+async def test_unfinished_turns_stay_in_the_old_conversation(boot: Boot, message: Message, how: str) -> None:
     gate = asyncio.Event()
     gateway = await boot(ScriptedModel([gate, "A"], "B", "C", "D"))
     running = await gateway.turns.accept(message("a"))
@@ -44,8 +42,8 @@ async def test_what_runs_and_what_waits_then_belongs_to_the_old_one(
         await changes.reset("gateway", running.session_id)
     new = await gateway.turns.accept(message("c"))
     gate.set()
-    await gateway.turns.ended(new)
-    last = await gateway.turns.ended(await gateway.turns.accept(message("d")))
+    await gateway.turns.reader.wait_for_end(new)
+    last = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("d")))
 
     assert shown(gateway) == [["a"], ["b"], ["c"], ["c", "C", "d"]]
     overdue = await Summaries(database=gateway.database, history_messages=2).overdue(last)
@@ -53,26 +51,22 @@ async def test_what_runs_and_what_waits_then_belongs_to_the_old_one(
     assert overdue.transcript == "User: c\nAssistant: C"
 
 
-async def test_a_turn_that_waits_for_room_is_shown_what_is_there_when_it_has_it(
-    boot: Boot, message: Message
-) -> None:
+async def test_turn_waiting_for_a_slot_gets_the_history_at_its_start(boot: Boot, message: Message) -> None:
     gate = asyncio.Event()
     gateway = await boot(ScriptedModel("A", [gate, "other"], "B"), concurrency=1)
-    await gateway.turns.ended(await gateway.turns.accept(message("a")))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("a")))
     await gateway.turns.accept(message("other", channel="other"))
     await gateway.until_asked(2)
     waits = await gateway.turns.accept(message("b"))
 
     await gateway.turns.accept(message("/new"))
     gate.set()
-    await gateway.turns.ended(waits)
+    await gateway.turns.reader.wait_for_end(waits)
 
     assert shown(gateway) == [["a"], ["other"], ["b"]]
 
 
-async def test_what_waited_hides_nothing_of_the_new_one_that_came_before_it(
-    boot: Boot, message: Message
-) -> None:
+async def test_earlier_queued_turn_does_not_hide_the_new_conversation(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel([asyncio.Event()], "C", "B", "D"))
     await gateway.turns.accept(message("a"))
     old = await gateway.turns.accept(message("b"))
@@ -80,18 +74,18 @@ async def test_what_waited_hides_nothing_of_the_new_one_that_came_before_it(
 
     await gateway.turns.accept(message("/new"))
     await gateway.turns.accept(message("c", on_busy="interrupt"))
-    await gateway.turns.ended(old)
-    await gateway.turns.ended(await gateway.turns.accept(message("d")))
+    await gateway.turns.reader.wait_for_end(old)
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("d")))
 
     assert shown(gateway) == [["a"], ["c"], ["c", "C", "b"], ["c", "C", "d"]]
 
 
-async def test_what_is_retried_belongs_to_the_new_one(boot: Boot, message: Message) -> None:
+async def test_retried_turn_joins_the_new_conversation(boot: Boot, message: Message) -> None:
     gateway = await boot(ScriptedModel([ModelFailed()], "A", "B"))
-    failed = await gateway.turns.ended(await gateway.turns.accept(message("a")))
+    failed = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("a")))
 
     await gateway.turns.accept(message("/new"))
-    await gateway.turns.ended(await gateway.turns.retry("gateway", failed.id))
-    await gateway.turns.ended(await gateway.turns.accept(message("b")))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.retry("gateway", failed.id))
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("b")))
 
     assert shown(gateway) == [["a"], ["a"], ["a", "A", "b"]]

@@ -1,4 +1,4 @@
-"""Past its bounds the queue refuses at once, and takes again when there is room."""
+"""A full queue refuses messages at once, and accepts them again when there is room."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Message = Callable[..., Inbound]
         (Queue(overall=2), {}, {"owner": "ana", "channel": "x"}, None, Overloaded),
     ],
 )
-async def test_past_a_bound_messages_are_refused_also_when_they_come_at_once(
+async def test_messages_beyond_a_bound_are_refused_also_concurrently(
     boot: Boot,
     message: Message,
     queue: Queue,
@@ -40,7 +40,7 @@ async def test_past_a_bound_messages_are_refused_also_when_they_come_at_once(
     gateway = await boot(obedient=True, queue=queue)
     taken_in = [asyncio.ensure_future(gateway.turns.accept(message(text, **there))) for text in ("1", "2")]
     await asyncio.sleep(0)
-    for _ in range(2):  # while they are written, and after
+    for _ in range(2):  # while they are stored, and after
         with pytest.raises(error) as failure:
             await gateway.turns.accept(message("late", **refused))
         assert failure.value.headers == {"Retry-After": "5"}
@@ -53,7 +53,7 @@ async def test_past_a_bound_messages_are_refused_also_when_they_come_at_once(
     await gateway.turns.accept(message("now", **refused))
 
 
-async def test_after_a_restart_what_is_unfinished_counts(boot: Boot, message: Message) -> None:
+async def test_unfinished_turns_count_towards_bounds_after_a_restart(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     for text in ("1", "2"):
         await gateway.turns.accept(message(text))

@@ -1,4 +1,4 @@
-"""A stop, a kill and a start again: nothing is lost, nothing is recorded twice."""
+"""Stops, crashes and restarts lose no message and record none twice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from torana.errors import Draining
 from torana.messages import GATEWAY_OWNER, Inbound, Turn
-from torana.store import turns as rows
-from torana.store.database import Database
+from torana.store.engine.database import Database
+from torana.store.rows import turns as rows
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -22,7 +22,7 @@ Say = Callable[..., Awaitable[Turn]]
 Message = Callable[..., Inbound]
 
 
-async def test_a_start_answers_everything_unfinished_in_order(
+async def test_start_answers_unfinished_turns_in_order(
     open_turns: OpenTurns, open_database: OpenDatabase, message: Message
 ) -> None:
     before = open_turns(ScriptedModel([asyncio.Event()], [asyncio.Event()]))
@@ -35,17 +35,17 @@ async def test_a_start_answers_everything_unfinished_in_order(
     model = ScriptedModel(*("again",) * 5)
     after = open_turns(model, database=open_database())
     await after.start()
-    ended = [await after.ended(turn) for turn in accepted]
+    ended = [await after.reader.wait_for_end(turn) for turn in accepted]
 
     assert [(turn.content, turn.reply) for turn in ended] == [
         (text, "again") for text in ("a1", "a2", "b1", "a3", "b2")
     ]
-    # The first of each session had begun before.
+    # The first of each session had started before the stop.
     assert [turn.attempt for turn in ended] == [2, 1, 2, 1, 1]
     assert len(model.requests) == 5
 
 
-async def test_a_turn_that_comes_next_during_the_stop_runs_after_the_next_start(
+async def test_turn_that_is_due_during_the_stop_runs_after_the_next_start(
     open_turns: OpenTurns, open_database: OpenDatabase, message: Message
 ) -> None:
     gate = asyncio.Event()
@@ -59,11 +59,11 @@ async def test_a_turn_that_comes_next_during_the_stop_runs_after_the_next_start(
     after = open_turns(ScriptedModel("two"), database=open_database())
     await after.start()
 
-    assert (await after.ended(first)).reply == "one"
-    assert (await after.ended(second)).reply == "two"
+    assert (await after.reader.wait_for_end(first)).reply == "one"
+    assert (await after.reader.wait_for_end(second)).reply == "two"
 
 
-async def test_the_events_of_one_who_waits_in_the_queue_go_to_its_end_after_a_restart(
+async def test_events_of_queued_turns_continue_after_a_restart(
     open_turns: OpenTurns, open_database: OpenDatabase, message: Message
 ) -> None:
     before = open_turns(ScriptedModel([asyncio.Event()]))
@@ -72,7 +72,7 @@ async def test_the_events_of_one_who_waits_in_the_queue_go_to_its_end_after_a_re
 
     after = open_turns(ScriptedModel("one", "two"), database=open_database())
     await after.start()
-    running, queued = [[event async for event in after.events(turn)] for turn in accepted]
+    running, queued = [[event async for event in after.reader.events(turn)] for turn in accepted]
 
     assert [(event.id, event.type) for event in running] == [
         ("2-1", "turn.resumed"),
@@ -87,7 +87,7 @@ async def test_the_events_of_one_who_waits_in_the_queue_go_to_its_end_after_a_re
     ]
 
 
-async def test_a_restart_after_everything_ended_does_nothing(
+async def test_restart_without_unfinished_turns_calls_no_model(
     open_turns: OpenTurns, open_database: OpenDatabase, say: Say
 ) -> None:
     before = open_turns(ScriptedModel("one"))
@@ -98,8 +98,8 @@ async def test_a_restart_after_everything_ended_does_nothing(
     after = open_turns(model, database=open_database())
     await after.start()
 
-    assert await after.ended(ended) == ended
-    assert [event.type async for event in after.events(ended)] == [
+    assert await after.reader.wait_for_end(ended) == ended
+    assert [event.type async for event in after.reader.events(ended)] == [
         "turn.accepted",
         "message.snapshot",
         "turn.completed",
@@ -108,7 +108,7 @@ async def test_a_restart_after_everything_ended_does_nothing(
     assert (await say(after)).seq == 2
 
 
-async def test_a_failed_turn_is_told_from_its_row_after_a_restart(
+async def test_events_of_a_failed_turn_are_rebuilt_after_a_restart(
     open_turns: OpenTurns, open_database: OpenDatabase, say: Say
 ) -> None:
     before = open_turns(ScriptedModel([LookupError("a bug")]))
@@ -116,13 +116,13 @@ async def test_a_failed_turn_is_told_from_its_row_after_a_restart(
 
     after = open_turns(database=open_database())
 
-    assert [(event.id, event.type) async for event in after.events(ended)] == [
+    assert [(event.id, event.type) async for event in after.reader.events(ended)] == [
         ("1-1", "turn.accepted"),
         ("1-2", "turn.failed"),
     ]
 
 
-async def test_a_turn_that_nobody_runs_is_told_as_far_as_it_is_known(
+async def test_events_of_a_turn_that_does_not_run_end_at_the_known_state(
     open_turns: OpenTurns, open_database: OpenDatabase, message: Message
 ) -> None:
     before = open_turns(ScriptedModel([asyncio.Event()]))
@@ -134,11 +134,11 @@ async def test_a_turn_that_nobody_runs_is_told_as_far_as_it_is_known(
     assert await collect(not_started, turn) == ["turn.accepted"]
 
 
-async def test_stopping_lets_running_turns_end(open_turns: OpenTurns, message: Message) -> None:
+async def test_stop_lets_running_turns_end(open_turns: OpenTurns, message: Message) -> None:
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel([gate, "done"]))
     turn = await turns.accept(message())
-    waiting = asyncio.ensure_future(turns.ended(turn))
+    waiting = asyncio.ensure_future(turns.reader.wait_for_end(turn))
     stopping = asyncio.ensure_future(turns.stop(grace=60))
     await asyncio.sleep(0)
 
@@ -152,7 +152,7 @@ async def test_stopping_lets_running_turns_end(open_turns: OpenTurns, message: M
     assert (await waiting).reply == "done"
 
 
-async def test_stopping_begins_no_queued_turn(open_turns: OpenTurns, message: Message) -> None:
+async def test_stop_starts_no_queued_turn(open_turns: OpenTurns, message: Message) -> None:
     gates = [asyncio.Event(), asyncio.Event()]
     model = ScriptedModel([gates[0], "one"], [gates[1], "two"])
     turns = open_turns(model)
@@ -161,38 +161,44 @@ async def test_stopping_begins_no_queued_turn(open_turns: OpenTurns, message: Me
     await asyncio.sleep(0)
     gates[0].set()
 
-    assert (await turns.ended(first)).state == "completed"
-    for _ in range(20):  # as many looks into the store as the queued turn would need to reach the model
-        found = await turns.get("gateway", queued.id)
-        assert (found.state, found.attempt) == ("queued", 0)  # killed now, it is not to blame
+    assert (await turns.reader.wait_for_end(first)).state == "completed"
+    for _ in range(20):  # as many database reads as the queued turn would need to reach the model
+        found = await turns.reader.get("gateway", queued.id)
+        assert (found.state, found.attempt) == (
+            "queued",
+            0,
+        )  # if the gateway crashed now, the turn would not be counted
     gates[1].set()
-    assert (await turns.ended(other)).state == "completed"
+    assert (await turns.reader.wait_for_end(other)).state == "completed"
     await stopping
 
     assert len(model.requests) == 2
     with pytest.raises(Draining):
-        await turns.ended(queued)
+        await turns.reader.wait_for_end(queued)
 
 
-async def test_who_waits_at_the_stop_is_told_that_the_answer_comes_later(
+async def test_callers_waiting_at_the_stop_learn_that_the_reply_comes_later(
     open_turns: OpenTurns, message: Message
 ) -> None:
     turns = open_turns(ScriptedModel([asyncio.Event()]))
     running, queued = [await turns.accept(message()) for _ in range(2)]
-    waiting = [asyncio.ensure_future(turns.ended(turn)) for turn in (running, queued, queued)]
+    waiting = [asyncio.ensure_future(turns.reader.wait_for_end(turn)) for turn in (running, queued, queued)]
     watching = asyncio.ensure_future(collect(turns, queued))
     await asyncio.sleep(0)
 
     await turns.stop(grace=0)
 
     for one in waiting:
-        with pytest.raises(Draining, match="answered after its next start"):
+        with pytest.raises(Draining, match="answers the message after its next start"):
             await one
     assert await watching == ["turn.accepted"]
-    assert [(await turns.get("gateway", turn.id)).state for turn in (running, queued)] == ["queued", "queued"]
+    assert [(await turns.reader.get("gateway", turn.id)).state for turn in (running, queued)] == [
+        "queued",
+        "queued",
+    ]
 
 
-async def test_who_asks_after_the_stop_is_told_the_same(
+async def test_callers_after_the_stop_learn_that_the_reply_comes_later(
     open_turns: OpenTurns, message: Message, say: Say
 ) -> None:
     turns = open_turns(ScriptedModel("done", [asyncio.Event()]))
@@ -201,12 +207,12 @@ async def test_who_asks_after_the_stop_is_told_the_same(
     await turns.stop(grace=0)
     await turns.stop(grace=0)
 
-    assert await turns.ended(ended) == ended
+    assert await turns.reader.wait_for_end(ended) == ended
     with pytest.raises(Draining):
-        await turns.ended(running)
+        await turns.reader.wait_for_end(running)
 
 
-async def test_a_message_that_is_being_written_at_the_stop_runs_after_the_next_start(
+async def test_message_being_stored_at_the_stop_runs_after_the_next_start(
     open_turns: OpenTurns, open_database: OpenDatabase, message: Message
 ) -> None:
     model = ScriptedModel()
@@ -216,23 +222,23 @@ async def test_a_message_that_is_being_written_at_the_stop_runs_after_the_next_s
     await before.stop(grace=0)
     accepted = await accepting
     with pytest.raises(Draining):
-        await before.ended(accepted)
+        await before.reader.wait_for_end(accepted)
     assert model.requests == []
 
     after = open_turns(ScriptedModel("done"), database=open_database())
     await after.start()
 
-    assert (await after.ended(accepted)).reply == "done"
+    assert (await after.reader.wait_for_end(accepted)).reply == "done"
 
 
-async def test_a_yes_to_nothing_that_is_looked_up_at_the_stop_is_not_accepted(
+async def test_yes_without_open_approval_is_refused_during_the_stop(
     open_turns: OpenTurns, message: Message, database: Database
 ) -> None:
     turns = open_turns(ScriptedModel("never"))
     gate = threading.Event()
     held = asyncio.ensure_future(database.run(lambda _: gate.wait(30)))
     said = asyncio.ensure_future(turns.submit(message("yes")))
-    await asyncio.sleep(0)  # it asks whether there is a question
+    await asyncio.sleep(0)  # it checks for an open approval
     await asyncio.sleep(0)
     stopping = asyncio.ensure_future(turns.stop(grace=0))
     await asyncio.sleep(0)
@@ -245,4 +251,4 @@ async def test_a_yes_to_nothing_that_is_looked_up_at_the_stop_is_not_accepted(
 
 
 async def collect(turns: Turns, turn: Turn) -> list[str]:
-    return [event.type async for event in turns.events(turn)]
+    return [event.type async for event in turns.reader.events(turn)]

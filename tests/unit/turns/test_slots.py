@@ -1,4 +1,4 @@
-"""Of the turns that run at once only those give their place away that do nothing but wait for somebody."""
+"""A turn gives its slot away only while all of its unfinished calls wait for an approval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 
 from torana.messages import Inbound, Turn
-from torana.store.audit import Act
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns.approvals import Choice
@@ -24,7 +24,7 @@ Message = Callable[..., Inbound]
 
 @dataclass
 class Works:
-    """A tool that may run and one that needs a yes; both run until they are let go."""
+    """A tool that may run and a tool that needs approval; both run until the test releases them."""
 
     begun: list[str] = field(default_factory=list[str])
     gates: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
@@ -36,7 +36,7 @@ class Works:
         return "ran"
 
     async def ask(self, name: str) -> str:
-        """Run, if somebody says so."""
+        """Run after an approval."""
         return await self.run(name)
 
     def toolset(self) -> FunctionToolset[ToolContext]:
@@ -60,7 +60,7 @@ async def until_asked(gateway: Any, turn: Turn, times: int) -> None:
         await gateway.look()
 
 
-async def test_a_turns_time_begins_when_there_is_room(
+async def test_turn_timeout_starts_when_the_turn_gets_a_slot(
     boot: Boot, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await boot(obedient=True, concurrency=1, turn_timeout=60)
@@ -71,11 +71,11 @@ async def test_a_turns_time_begins_when_there_is_room(
     time = loop.time
     monkeypatch.setattr(loop, "time", lambda: time() + 61)
 
-    assert (await gateway.turns.ended(first)).failure.code == "turn_timeout"
+    assert (await gateway.turns.reader.wait_for_end(first)).failure.code == "turn_timeout"
 
     await gateway.agent.until("2")
     gateway.agent.end("2")
-    assert (await gateway.turns.ended(second)).state == "completed"
+    assert (await gateway.turns.reader.wait_for_end(second)).state == "completed"
 
 
 async def approve(gateway: Any, turn: Turn, name: str) -> None:
@@ -85,12 +85,12 @@ async def approve(gateway: Any, turn: Turn, name: str) -> None:
 
 
 async def nothing_new(gateway: Any) -> None:
-    """Give everything that could go on the time to do so."""
+    """Give every task that could continue the time to do so."""
     for _ in range(20):
         await gateway.look()
 
 
-async def test_a_turn_stays_in_its_place_while_another_of_its_calls_runs(
+async def test_turn_keeps_its_slot_while_one_of_its_calls_runs(
     boot: Boot, works: Works, message: Message
 ) -> None:
     model = ScriptedModel([call("ask", "a"), call("run", "b")], "elsewhere", "Done.")
@@ -103,13 +103,13 @@ async def test_a_turn_stays_in_its_place_while_another_of_its_calls_runs(
 
     works.gates["b"].set()
 
-    assert (await gateway.turns.ended(other)).reply == "elsewhere"
+    assert (await gateway.turns.reader.wait_for_end(other)).reply == "elsewhere"
     works.gates["a"].set()
     await approve(gateway, turn, "a")
-    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
 
 
-async def test_what_is_approved_runs_in_a_place_although_another_question_is_open(
+async def test_approved_calls_need_a_slot_while_another_approval_is_open(
     boot: Boot, works: Works, message: Message
 ) -> None:
     gate = asyncio.Event()
@@ -124,10 +124,10 @@ async def test_what_is_approved_runs_in_a_place_although_another_question_is_ope
     await approve(gateway, turn, "a")
     await approve(gateway, turn, "b")
     await nothing_new(gateway)
-    assert works.begun == []  # there is no room
+    assert works.begun == []  # there is no free slot
 
     gate.set()
-    await gateway.turns.ended(other)
+    await gateway.turns.reader.wait_for_end(other)
     while len(works.begun) < 2:
         await gateway.look()
     third = await gateway.turns.accept(message(channel="third"))
@@ -136,13 +136,13 @@ async def test_what_is_approved_runs_in_a_place_although_another_question_is_ope
     assert len(model.requests) == 2
 
     works.gates["b"].set()
-    assert (await gateway.turns.ended(third)).reply == "third"
+    assert (await gateway.turns.reader.wait_for_end(third)).reply == "third"
     works.gates["c"].set()
     await approve(gateway, turn, "c")
-    assert (await gateway.turns.ended(turn)).reply == "Done."
+    assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Done."
 
 
-async def test_a_turns_time_runs_while_one_of_its_calls_runs(
+async def test_turn_timeout_counts_while_one_of_its_calls_runs(
     boot: Boot, works: Works, message: Message
 ) -> None:
     model = ScriptedModel([call("ask", "a"), call("run", "b")])
@@ -150,7 +150,7 @@ async def test_a_turns_time_runs_while_one_of_its_calls_runs(
     turn = await gateway.turns.accept(message())
 
     async with asyncio.timeout(30):
-        ended = await gateway.turns.ended(turn)
+        ended = await gateway.turns.reader.wait_for_end(turn)
 
     assert ended.failure is not None
     assert (ended.failure.code, works.begun) == ("turn_timeout", ["b"])

@@ -1,4 +1,4 @@
-"""Turns on a real store against a simple model: sessions are queues, and no stop or death loses anything."""
+"""Turns on a real store are compared with a simple model: sessions are queues, and restarts lose nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import ModelFailed, SessionBusy
 from torana.messages import Inbound, OnBusy, Turn
-from torana.store.database import Database
-from torana.store.migrate import migrate
+from torana.store.engine.database import Database
+from torana.store.engine.migrate import migrate
 
 CHANNELS = ("a", "b", "c")
 SPEAKERS = (("ana", None), ("ana", "tok_1"), ("bob", None))
@@ -31,7 +31,7 @@ def speaker_of(said: Turn | Inbound) -> tuple[str | None, str | None]:
 
 
 class OnCommand:
-    """An agent that answers a turn when it is told to."""
+    """An agent that answers a turn on command."""
 
     def __init__(self) -> None:
         self.asked: dict[str, asyncio.Future[str]] = {}
@@ -50,7 +50,7 @@ class OnCommand:
 
 @dataclass(eq=False)
 class Entry:
-    """A turn as the model knows it."""
+    """A turn in the model."""
 
     turn: Turn
     seq: int
@@ -60,7 +60,7 @@ class Entry:
     attempt: int = 0
     crashes: int = 0
     merged_into: Entry | None = None
-    #: What steers it and was taken, and what of that in this attempt.
+    #: Steering messages that the turn has taken, and those of them sent in this attempt.
     taken: list[Entry] = field(default_factory=list["Entry"])
     shown: set[str] = field(default_factory=set[str])
     steps: int = 0
@@ -71,11 +71,11 @@ class Entry:
 
 
 class Model:
-    """What turns promise, in the plainest way."""
+    """The promised behaviour of turns in its simplest form."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        #: The channels whose first turn is to run alone yet, and the one that does.
+        #: The channels whose first turn is still to run alone, and the turn that runs alone.
         self.suspected: list[str] = []
         self.alone: Entry | None = None
 
@@ -99,7 +99,7 @@ class Model:
         self.advance()
 
     def advance(self) -> None:
-        """Start what is to run."""
+        """Start the turns that are due."""
         if self.alone is not None and self.alone.state == "running":
             return
         self.alone = None
@@ -142,12 +142,12 @@ class TurnsMachine(RuleBasedStateMachine):
         await self.settle()
 
     async def settle(self) -> None:
-        """Until every turn that is to run has reached the agent, and no other has."""
+        """Wait until exactly the running turns have reached the agent."""
         expected = {entry.turn.id for entry in self.model.all_running()}
-        for _ in range(500):  # looks into the store; three would do
+        for _ in range(500):  # database reads; three would be enough
             if set(self.agent.asked) == expected:
                 return
-            await self.turns.known(NOTHING)
+            await self.turns.reader.find_by_key(NOTHING)
         assert set(self.agent.asked) == expected
 
     @rule(
@@ -184,7 +184,7 @@ class TurnsMachine(RuleBasedStateMachine):
         self.model.entries.append(entry)
         assert turn.state == ("queued" if others or self.model.alone else "running")
         if own and on_busy == "interrupt":
-            await self.turns.ended(own.turn)
+            await self.turns.reader.wait_for_end(own.turn)
             self.model.end(own, "cancelled", "turn_cancelled")
         elif not others and self.model.alone is None:
             self.model.advance()
@@ -202,8 +202,8 @@ class TurnsMachine(RuleBasedStateMachine):
             answered.set_exception(ModelFailed())
         else:
             answered.set_result(text)
-        ended = await self.turns.ended(entry.turn)
-        assert [event.id async for event in self.turns.events(ended)][-1].startswith(f"{ended.attempt}-")
+        ended = await self.turns.reader.wait_for_end(entry.turn)
+        assert [event.id async for event in self.turns.reader.events(ended)][-1].startswith(f"{ended.attempt}-")
         self.model.end(entry, *(("failed", "model_failed") if fails else ("completed", text)))
         await self.settle()
 
@@ -232,6 +232,8 @@ class TurnsMachine(RuleBasedStateMachine):
         await self.turns.retry("gateway", entry.turn.id)
         entry.state, entry.on_busy, entry.crashes, entry.merged_into = "queued", "queue", 0, None
         entry.taken = []
+        # A turn that failed before its first attempt, merged into another, counts as attempted.
+        entry.attempt = max(entry.attempt, 1)
         entry.seq = next(self.seqs[entry.turn.channel])
         if idle and self.model.alone is None:
             self.model.advance()
@@ -292,11 +294,11 @@ class TurnsMachine(RuleBasedStateMachine):
 
     async def compare(self) -> None:
         for entry in self.model.entries:
-            found = await self.turns.get("gateway", entry.turn.id)
+            found = await self.turns.reader.get("gateway", entry.turn.id)
             outcome = found.failure.code if found.failure else found.reply or ""
-            assert (found.state, outcome if found.ended else "") == (
+            assert (found.state, outcome if found.has_ended else "") == (
                 entry.state,
-                entry.outcome if found.ended else "",
+                entry.outcome if found.has_ended else "",
             )
             assert (found.attempt, found.seq, found.crashes) == (entry.attempt, entry.seq, entry.crashes)
             assert found.merged_into == (entry.merged_into and entry.merged_into.turn.id)

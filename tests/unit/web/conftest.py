@@ -1,4 +1,4 @@
-"""The small internet."""
+"""A fake internet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.standins.web import Internet, internet
 
 @pytest.fixture
 async def web() -> AsyncGenerator[Internet]:
-    """One without encryption."""
+    """A fake internet without encryption."""
     async with internet() as play:
         yield play

@@ -1,4 +1,4 @@
-"""Which addresses are public: a table of the networks, and properties of the addresses within addresses."""
+"""Public addresses: a table of networks, and properties of addresses embedded in other addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PUBLIC = [
     "1.1.1.1",
     "8.8.8.8",
     "93.184.215.14",
-    "172.15.255.255",  # a step before the private network
+    "172.15.255.255",  # just below the private network
     "172.32.0.0",
     "100.63.255.255",
     "100.128.0.0",
@@ -82,17 +82,17 @@ _NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("text", _PUBLIC)
-def test_public(text: str) -> None:
+def test_public_addresses_are_public(text: str) -> None:
     assert is_public(ip_address(text))
 
 
 @pytest.mark.parametrize("text", _NOT_PUBLIC)
-def test_not_public(text: str) -> None:
+def test_special_addresses_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
 @given(st.ip_addresses(v=4))
-def test_an_address_within_another_is_never_more_public(inner: IPv4Address) -> None:
+def test_embedded_address_is_never_more_public(inner: IPv4Address) -> None:
     number = int(inner)
     carriers = [
         IPv6Address(number),  # IPv4-compatible
@@ -106,13 +106,13 @@ def test_an_address_within_another_is_never_more_public(inner: IPv4Address) -> N
 
 
 @given(st.ip_addresses(v=6))
-def test_public_addresses_are_of_the_part_that_is_given_out(address: IPv6Address) -> None:
+def test_public_ipv6_addresses_are_in_the_allocated_range(address: IPv6Address) -> None:
     if is_public(address) and address.packed[:12] != bytes.fromhex("0064ff9b0000000000000000"):
         assert address.packed[0] >> 5 == 1
 
 
 @pytest.mark.parametrize("text", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fe80::1"])
-def test_where_credentials_are_handed_out(text: str) -> None:
+def test_metadata_addresses_are_recognized(text: str) -> None:
     assert is_metadata(ip_address(text))
 
 
@@ -144,7 +144,7 @@ def test_where_credentials_are_handed_out(text: str) -> None:
         ("3ffe:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff::/20", "3fff:1000::"),
     ],
 )
-def test_the_addresses_around_a_refused_network_are_public(
+def test_addresses_next_to_a_refused_network_are_public(
     before: str | None, network: str, after: str | None
 ) -> None:
     refused = ip_network(network)
@@ -156,7 +156,7 @@ def test_the_addresses_around_a_refused_network_are_public(
             assert is_public(ip_address(text))
 
 
-def test_all_of_ipv6_that_is_not_given_out_is_refused() -> None:
+def test_unallocated_ipv6_addresses_are_refused() -> None:
     assert not is_public(IPv6Address("1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
     assert is_public(IPv6Address("2000::"))
     assert is_public(IPv6Address("3ffe::"))

@@ -1,4 +1,4 @@
-"""Hosts that are refused, allowed and denied, however they are written."""
+"""Hosts that are refused, allowed and denied, in every notation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _guard(*answer: str, allow: Sequence[str] = (), deny: Sequence[str] = ()) ->
 @pytest.mark.parametrize(
     "host", ["www.example.org", "WWW.Example.ORG", "www.example.org.", "xn--bcher-kva.example"]
 )
-async def test_a_public_name(host: str) -> None:
+async def test_public_name_is_resolved(host: str) -> None:
     assert await _guard("1.1.1.1", "2606:4700::1111", "1.1.1.1").resolve(host, 443) == [
         "1.1.1.1",
         "2606:4700::1111",
@@ -38,7 +38,7 @@ async def test_a_public_name(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["8.8.8.8", "[2606:4700:4700::1111]", "2606:4700:4700:0:0::1111"])
-async def test_a_public_address_is_not_looked_up(host: str) -> None:
+async def test_public_address_is_not_resolved(host: str) -> None:
     (address,) = await _guard().resolve(host, 80)
     assert address in {"8.8.8.8", "2606:4700:4700::1111"}
 
@@ -83,7 +83,7 @@ async def test_a_public_address_is_not_looked_up(host: str) -> None:
         "a." * 130 + "org",
     ],
 )
-async def test_refused_whatever_a_resolver_would_say(host: str) -> None:
+async def test_forbidden_hosts_are_refused_without_resolving(host: str) -> None:
     with pytest.raises(NotAllowed):
         await _guard("8.8.8.8").resolve(host, 80)
 
@@ -91,13 +91,13 @@ async def test_refused_whatever_a_resolver_would_say(host: str) -> None:
 @pytest.mark.parametrize(
     "private", ["10.0.0.1", "127.0.0.1", "::1", "169.254.169.254", "::ffff:10.0.0.1", "0.0.0.0"]
 )
-async def test_one_private_address_of_an_answer_refuses_all(private: str) -> None:
+async def test_one_private_address_refuses_the_name(private: str) -> None:
     for answer in (("1.1.1.1", private), (private, "1.1.1.1")):
         with pytest.raises(NotAllowed, match="not on the public internet"):
             await _guard(*answer).resolve("mixed.example", 80)
 
 
-async def test_an_allowed_host_may_be_private() -> None:
+async def test_allowed_host_may_be_private() -> None:
     mine = _guard("10.0.0.7", allow=["wiki.corp", "127.0.0.1", "nas"])
     assert await mine.resolve("wiki.corp", 80) == ["10.0.0.7"]
     assert await mine.resolve("NAS.", 80) == ["10.0.0.7"]
@@ -107,37 +107,37 @@ async def test_an_allowed_host_may_be_private() -> None:
             await mine.resolve(other, 80)
 
 
-async def test_an_allowed_name_leads_to_no_credentials() -> None:
+async def test_allowed_name_with_a_metadata_address_is_refused() -> None:
     with pytest.raises(NotAllowed):
         await _guard("169.254.169.254", allow=["wiki.corp"]).resolve("wiki.corp", 80)
 
 
-async def test_nobody_is_led_to_allow_what_hands_out_credentials() -> None:
+async def test_error_about_a_metadata_address_does_not_suggest_web_allow() -> None:
     with pytest.raises(NotAllowed, match="allow this host with web_allow"):
         await _guard().resolve("10.0.0.7", 80)
-    with pytest.raises(NotAllowed, match="credentials there") as refused:
+    with pytest.raises(NotAllowed, match="credentials at this address") as refused:
         await _guard().resolve("169.254.169.254", 80)
     assert "web_allow" not in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["bad.example", "www.bad.example", "BAD.example.", "1.2.3.4"])
-async def test_a_denied_host(host: str) -> None:
+async def test_denied_host_is_refused(host: str) -> None:
     guarded = _guard("1.1.1.1", allow=["www.bad.example"], deny=["bad.example", "1.2.3.4"])
     with pytest.raises(NotAllowed, match="web_deny"):
         await guarded.resolve(host, 80)
     assert await guarded.resolve("notbad.example", 80)
 
 
-async def test_a_denied_address_is_not_reached_by_a_name() -> None:
+async def test_name_with_a_denied_address_is_refused() -> None:
     with pytest.raises(NotAllowed, match="web_deny"):
         await _guard("1.1.1.1", "1.2.3.4", deny=["1.2.3.4"]).resolve("www.example.org", 443)
 
 
-async def test_a_name_that_nobody_has() -> None:
+async def test_unknown_host_is_refused() -> None:
     async def unknown(name: str, port: int) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    with pytest.raises(Unreachable, match=r"no host nowhere\.example"):
+    with pytest.raises(Unreachable, match=r"The host nowhere\.example cannot be resolved"):
         await Guard(resolver=unknown).resolve("nowhere.example", 80)
     with pytest.raises(Unreachable):
         await _guard().resolve("empty.example", 80)
@@ -145,7 +145,7 @@ async def test_a_name_that_nobody_has() -> None:
         await _guard("no address").resolve("strange.example", 80)
 
 
-async def test_a_lookup_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_lookup_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(name: str, port: int) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
@@ -155,7 +155,7 @@ async def test_a_lookup_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None
         await Guard(resolver=hangs).resolve("slow.example", 80)
 
 
-async def test_the_system_is_asked() -> None:
+async def test_system_resolver_is_used() -> None:
     with pytest.raises(NotAllowed, match=r"own machine; .* web_allow"):
         await Guard(allow=["127.0.0.1"]).resolve("localhost", 80)
     assert set(await Guard(allow=["localhost"]).resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
@@ -169,7 +169,7 @@ def _here(*addresses: str, networks: Sequence[str] = ()) -> Callable[[], Interfa
 
 
 @pytest.mark.parametrize("own", ["198.41.0.4", "2a00:1450::1", "64:ff9b::c629:4"])
-async def test_an_address_of_this_machine_is_refused(own: str) -> None:
+async def test_address_of_this_machine_is_refused(own: str) -> None:
     here = _here("198.41.0.4", "2a00:1450::1")
     for host, resolver in ((own, _says()), ("own.example", _says("1.1.1.1", own))):
         with pytest.raises(NotAllowed, match=r"is an address of this machine; .* web_allow"):
@@ -184,7 +184,9 @@ async def test_an_address_of_this_machine_is_refused(own: str) -> None:
         ("2a00:1450::/64", ("2a00:1450::", "2a00:1450::ffff:ffff:ffff:ffff"), ("2a00:1450:0:1::",)),
     ],
 )
-async def test_a_neighbour_is_refused(network: str, inside: Sequence[str], outside: Sequence[str]) -> None:
+async def test_address_in_a_connected_network_is_refused(
+    network: str, inside: Sequence[str], outside: Sequence[str]
+) -> None:
     guarded = Guard(interfaces=_here(networks=[network]))
     for host in inside:
         with pytest.raises(NotAllowed, match=r"directly connected to; .* web_allow"):
@@ -193,13 +195,13 @@ async def test_a_neighbour_is_refused(network: str, inside: Sequence[str], outsi
         assert await guarded.resolve(host, 80) == [host]
 
 
-async def test_an_allowed_host_may_be_this_machine() -> None:
+async def test_allowed_host_may_be_this_machine() -> None:
     guarded = Guard(
         allow=["198.41.0.4", "own.example"], resolver=_says("198.41.0.4"), interfaces=_here("198.41.0.4")
     )
     for host in ("198.41.0.4", "own.example"):
         assert await guarded.resolve(host, 80) == ["198.41.0.4"]
-    with pytest.raises(NotAllowed):  # allowed is the host as it is written, not what another name leads to
+    with pytest.raises(NotAllowed):  # allowed is the host as written, not another name with the same address
         await guarded.resolve("other.example", 80)
 
 
@@ -211,7 +213,7 @@ async def test_interfaces_are_read_at_each_connection() -> None:
         await guarded.resolve("198.41.0.4", 80)
 
 
-async def test_nothing_is_fetched_where_interfaces_cannot_be_read() -> None:
+async def test_unreadable_interfaces_refuse_every_host_not_allowed() -> None:
     def broken() -> Interfaces:
         raise InterfacesUnreadable("no netlink")
 
@@ -222,7 +224,7 @@ async def test_nothing_is_fetched_where_interfaces_cannot_be_read() -> None:
 
 
 def _written(number: int) -> list[str]:
-    """The ways in which ``inet_aton`` reads an IPv4 address."""
+    """Return the notations in which ``inet_aton`` accepts an IPv4 address."""
     a, b, c, d = number.to_bytes(4)
     return [
         f"{a}.{b}.{c}.{d}",
@@ -250,7 +252,7 @@ def _written(number: int) -> list[str]:
     st.sampled_from(["", "."]),
 )
 async def test_no_notation_hides_a_private_address(address: object, end: str) -> None:
-    guarded = Guard()  # the system's own resolver, which reads all of them
+    guarded = Guard()  # the system's own resolver, which accepts all notations
     for host in _written(int(address)):  # pyright: ignore[reportArgumentType]
         with pytest.raises(NotAllowed):
             await guarded.resolve(host + end, 80)

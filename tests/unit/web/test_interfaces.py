@@ -1,4 +1,4 @@
-"""The system's list of interfaces, and which of its networks count."""
+"""The addresses and networks of this machine's interfaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _listed(address: str, netmask: str | None, ptp: str | None = None) -> dict[s
     return {"eth0": [mock.Mock(family=socket.AF_PACKET, address="aa:bb:cc:dd:ee:ff", netmask=None), entry]}
 
 
-def test_the_interfaces_of_this_machine_are_read() -> None:
+def test_interfaces_of_this_machine_are_read() -> None:
     interfaces = read_interfaces()
     assert ip_address("127.0.0.1") in interfaces.addresses
     assert interfaces.has_network_of(ip_address("127.255.255.254"))
@@ -41,7 +41,7 @@ def test_the_interfaces_of_this_machine_are_read() -> None:
         ("2a00:1450::1%eth0", "ffff:ffff:ffff:ffff::", "2a00:1450::/64"),
     ],
 )
-def test_a_network_of_an_interface_counts_unless_it_is_very_wide(
+def test_network_of_an_interface_counts_unless_it_is_very_wide(
     monkeypatch: pytest.MonkeyPatch, address: str, netmask: str | None, network: str | None
 ) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: _listed(address, netmask))
@@ -50,13 +50,13 @@ def test_a_network_of_an_interface_counts_unless_it_is_very_wide(
     assert interfaces.networks == ({ip_network(network)} if network else set())
 
 
-def test_the_other_end_of_a_point_to_point_link_is_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_of_a_point_to_point_link_counts_as_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = _listed("198.41.0.4", "255.255.255.255", ptp="198.41.7.1")
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: listed)
     assert read_interfaces().addresses == {ip_address("198.41.0.4"), ip_address("198.41.7.1")}
 
 
-def test_interfaces_that_the_system_does_not_list_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlistable_interfaces_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(97, "Address family not supported by protocol")
 

@@ -1,4 +1,4 @@
-"""Each search service by its wire, played by a stand-in."""
+"""The protocol of each search service, against a fake server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.standins.web import SITE, Internet
 
 from torana.tools import ToolError, promises
-from torana.tools.web import WebTools
+from torana.tools.builtin.web import WebTools
 from torana.web import AnsweredBadly, WebFault
 from torana.web.readable import Reader
 from torana.web.search import Hit, Search, SearchName, lacking, open_search
@@ -33,7 +33,7 @@ def _answer(web: Internet, name: str, results: Any) -> None:
 
 
 @pytest.mark.parametrize("name", _SERVICES)
-async def test_pages_are_found(web: Internet, name: SearchName) -> None:
+async def test_search_returns_hits(web: Internet, name: SearchName) -> None:
     pages = [{"title": f"Gate {n}", "url": f"https://g.test/{n}", _EXTRACT[name]: "Stone."} for n in range(3)]
     _answer(web, name, [*pages, "nonsense", {"title": "without an address"}])
     hits = await _search(web, name).search("torana gates & więcej", count=2)
@@ -54,14 +54,14 @@ async def test_pages_are_found(web: Internet, name: SearchName) -> None:
 
 @pytest.mark.parametrize("name", _SERVICES)
 @pytest.mark.parametrize("body", ["", "<html>", "[]", "null", '{"results": 5, "web": 5}', "[" * 100_000])
-async def test_answers_that_are_none(web: Internet, name: SearchName, body: str) -> None:
+async def test_invalid_responses_are_refused(web: Internet, name: SearchName, body: str) -> None:
     web.page(_PATHS[name], body, type="application/json")
     with pytest.raises(AnsweredBadly):
         await _search(web, name).search("x", count=5)
 
 
 @pytest.mark.parametrize("name", _SERVICES)
-async def test_a_key_is_neither_told_nor_sent_elsewhere(web: Internet, name: SearchName) -> None:
+async def test_key_is_not_shown_or_sent_to_another_host(web: Internet, name: SearchName) -> None:
     search = _search(web, name)
     web.page(_PATHS[name], status=401)
     with pytest.raises(WebFault) as raised:
@@ -73,16 +73,16 @@ async def test_a_key_is_neither_told_nor_sent_elsewhere(web: Internet, name: Sea
     assert {seen.headers["host"] for seen in web.seen} == {SITE}
 
 
-async def test_a_service_without_a_key_sends_nobody_elsewhere(web: Internet) -> None:
+async def test_redirect_of_a_service_without_key_is_refused(web: Internet) -> None:
     search = open_search("searxng", url=_URL, api_key=None, client=web.client())
     assert search
     web.moved("/search", f"{_URL}/elsewhere")
-    with pytest.raises(AnsweredBadly, match="has moved"):
+    with pytest.raises(AnsweredBadly, match="redirects are not followed"):
         await search.search("x", count=5)
     assert len(web.seen) == 1
 
 
-async def test_brave_finds_nothing(web: Internet) -> None:
+async def test_empty_brave_response_gives_no_hits(web: Internet) -> None:
     web.page(_PATHS["brave"], "{}", type="application/json")
     assert await _search(web, "brave").search("x", count=5) == []
 
@@ -101,21 +101,23 @@ async def test_brave_finds_nothing(web: Internet) -> None:
         ("tavily", None, "k", ""),
     ],
 )
-def test_what_is_lacking(name: SearchName, url: str | None, key: str | None, missing: str) -> None:
+def test_missing_settings_are_reported(
+    name: SearchName, url: str | None, key: str | None, missing: str
+) -> None:
     said = lacking(name, url=url, api_key=key)
     assert missing in said
     assert bool(missing) == bool(said)
     assert (open_search(name, url=url, api_key=key) is None) == (bool(missing) or name == "none")
 
 
-async def test_a_service_of_one_s_own_may_be_private(web: Internet) -> None:
+async def test_own_search_service_may_be_private(web: Internet) -> None:
     web.page("/search", '{"results": []}', type="application/json")
     search = open_search("searxng", url=f"http://127.0.0.1:{web.port}", api_key=None)
     assert search
     assert await search.search("x", count=1) == []
 
 
-async def test_the_tool(web: Internet) -> None:
+async def test_search_tool_formats_results_and_errors(web: Internet) -> None:
     tools = WebTools(client=web.client(), reader=Reader(), search=_search(web, "searxng"))
     assert [tool.__name__ for tool in tools.tools] == ["web_fetch", "web_search"]
     assert promises(tools.web_search)["permission"] == "ask"
@@ -124,7 +126,7 @@ async def test_the_tool(web: Internet) -> None:
     assert f"- A B\n  https://g.test/\n  x{'y' * 498}\n" in told
     assert "is text from a search of the web" in told
     _answer(web, "searxng", [])
-    assert await tools.web_search("gates") == "Nothing was found."
+    assert await tools.web_search("gates") == "The search returned no results."
     with pytest.raises(ToolError, match="empty"):
         await tools.web_search("  ")
     web.page("/search", status=500)
@@ -132,5 +134,5 @@ async def test_the_tool(web: Internet) -> None:
         await tools.web_search("gates")
 
 
-def test_without_a_service_there_is_no_such_tool(web_tools: WebTools) -> None:
+def test_search_tool_is_absent_without_a_service(web_tools: WebTools) -> None:
     assert [tool.__name__ for tool in web_tools.tools] == ["web_fetch"]

@@ -1,4 +1,4 @@
-"""From the bytes of a page to what is shown of it."""
+"""Converting the bytes of a page to visible text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torana.characters import visible
 from torana.web.charsets import decode
 from torana.web.readable import Reader, Unreadable
-from torana.web.visible import visible
 
 _PAGE = """<!DOCTYPE html><html><head><title>Gates
 of  stone</title><style>p {{}}</style></head><body><nav><a href="/home">Home</a></nav><article><h1>Gates</h1>
@@ -21,7 +21,7 @@ of  stone</title><style>p {{}}</style></head><body><nav><a href="/home">Home</a>
 or <a href="javascript:alert(1)">nowhere</a>.</p>{}<ul><li>one</li><li>two</li></ul></article></body></html>"""
 
 
-async def test_a_page_with_its_links() -> None:
+async def test_page_text_contains_headings_and_links() -> None:
     page = await Reader().read(_PAGE.format(""), "https://site.test/dir/page")
     assert " ".join(page.title.split()) == "Gates of stone"
     assert "# Gates" in page.text
@@ -45,7 +45,7 @@ async def test_a_page_with_its_links() -> None:
         '<p title="SECRET">.</p>',
     ],
 )
-async def test_what_a_reader_does_not_see_is_not_read(hidden: str) -> None:
+async def test_hidden_text_is_removed(hidden: str) -> None:
     page = await Reader().read(_PAGE.format(hidden), "https://site.test/")
     assert "SECRET" not in page.text
     assert "- one" in page.text
@@ -64,7 +64,7 @@ async def test_what_a_reader_does_not_see_is_not_read(hidden: str) -> None:
         ("<p>\ud800half</p>", "?half"),
     ],
 )
-async def test_pages_that_hardly_are(html: str, text: str) -> None:
+async def test_malformed_pages_are_read(html: str, text: str) -> None:
     page = await Reader().read(html, "https://site.test/")
     assert page.text.replace("*", "") == text
 
@@ -79,12 +79,12 @@ async def test_pages_that_hardly_are(html: str, text: str) -> None:
     ],
     ids=["deep", "tables", "wide", "attributes"],
 )
-async def test_huge_pages_end(html: str) -> None:
+async def test_huge_pages_are_read_in_bounded_time(html: str) -> None:
     page = await Reader(patience=60).read(html, "https://site.test/")
     assert len(page.text) <= len(html)
 
 
-async def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
     stuck.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec /bin/sleep 60\n")
     stuck.chmod(0o700)
@@ -95,7 +95,7 @@ async def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.Monkey
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-async def test_a_reader_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crash_of_the_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Unreadable, match="cannot be read"):
         await Reader().read("<p>x", "https://site.test/")
@@ -107,16 +107,16 @@ async def test_a_reader_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         ("é".encode(), "utf-8", "é"),
         ("é".encode(), None, "é"),
         ("é".encode("cp1252"), None, "é"),
-        ("€".encode("cp1252"), "iso-8859-1", "€"),  # as browsers read it
-        ("é".encode(), "iso-8859-1", "Ã©"),  # the server is wrong, and believed
-        ("﻿é".encode(), "iso-8859-1", "é"),  # but for a byte order mark
+        ("€".encode("cp1252"), "iso-8859-1", "€"),  # as browsers do
+        ("é".encode(), "iso-8859-1", "Ã©"),  # the charset of the server wins, even if it is wrong
+        ("﻿é".encode(), "iso-8859-1", "é"),  # except with a byte order mark
         ("é".encode("utf-16"), None, "é"),
         ("я".encode("koi8-r"), "KOI8-R", "я"),
         ("日本".encode("shift_jis"), "Shift_JIS", "日本"),
         (b'<meta charset="cp1251">' + "я".encode("cp1251"), None, '<meta charset="cp1251">я'),
         (b'<meta charset="cp1251">' + "я".encode("cp1251"), "no-such", '<meta charset="cp1251">я'),
         (b"a\xffb", "utf-8", "a\ufffdb"),
-        # Python's own, which do something else altogether.
+        # Python's own codecs, which are not charsets of pages.
         (b"uryyb", "rot13", "uryyb"),
         (b"a\\u0041", "unicode_escape", "a\\u0041"),
         (b"xn--a-ecp", "idna", "xn--a-ecp"),
@@ -124,12 +124,12 @@ async def test_a_reader_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         (b"eJw=", "base64", "eJw="),
     ],
 )
-def test_charsets(body: bytes, charset: str | None, text: str) -> None:
+def test_charsets_are_decoded(body: bytes, charset: str | None, text: str) -> None:
     assert decode(body, charset) == text
 
 
 @given(st.binary(max_size=200), st.text(max_size=20) | st.none())
-def test_every_page_is_some_text(body: bytes, charset: str | None) -> None:
+def test_any_bytes_are_decoded_to_text(body: bytes, charset: str | None) -> None:
     assert isinstance(decode(body, charset), str)
 
 
@@ -152,12 +152,12 @@ def test_every_page_is_some_text(body: bytes, charset: str | None) -> None:
         ("\ud800\ue000\uffff", ""),
     ],
 )
-def test_visible(text: str, shown: str) -> None:
+def test_invisible_characters_are_removed(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
 @given(st.text())
-def test_nothing_unseen_stays(text: str) -> None:
+def test_visible_text_has_no_invisible_characters(text: str) -> None:
     shown = visible(text)
     assert visible(shown) == shown
     assert not {unicodedata.category(char) for char in shown if char not in "\n\t\u200c\u200d"} & {

@@ -1,4 +1,4 @@
-"""Functions that tests call in worker processes."""
+"""Functions that tests run in worker processes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def die() -> None:
 
 
 def describe() -> dict[str, Any]:
-    """What the process has of its parent, and what it may do."""
+    """Return what the process inherited from its parent, and its limits."""
     limits = ("RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NOFILE")
     return {
         "pid": os.getpid(),
-        "environ": [name for name in os.environ if name != "LC_CTYPE"],  # which Python itself sets
+        "environ": [name for name in os.environ if name != "LC_CTYPE"],  # Python itself sets it
         "niceness": os.nice(0),
         "session": os.getsid(0),
         "limits": {name: resource.getrlimit(getattr(resource, name))[0] for name in limits},

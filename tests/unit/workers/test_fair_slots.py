@@ -9,7 +9,7 @@ from torana.workers.fair_slots import FairSlots
 
 
 class Calls:
-    """Calls that hold a slot until they are told to end; ``begun`` lists them in the order of their start."""
+    """Calls that hold a slot until the test ends them; ``begun`` lists them in the order of their start."""
 
     def __init__(self, slots: FairSlots) -> None:
         self.begun: list[str] = []
@@ -40,7 +40,7 @@ class Calls:
             await self._ends[name].wait()
 
 
-async def test_a_users_calls_run_one_after_the_other() -> None:
+async def test_calls_of_one_user_run_one_after_the_other() -> None:
     calls = Calls(FairSlots(total=2, per_user=1))
     await calls.start("a1", "a2", "a3")
     assert calls.begun == ["a1"]
@@ -50,7 +50,7 @@ async def test_a_users_calls_run_one_after_the_other() -> None:
     await calls.end("a3")
 
 
-async def test_another_user_need_not_wait_for_many_calls() -> None:
+async def test_many_calls_of_a_user_do_not_delay_another_user() -> None:
     calls = Calls(FairSlots(total=2, per_user=1))
     await calls.start(*(f"a{number}" for number in range(40)), "b1")
     assert calls.begun == ["a0", "b1"]
@@ -59,7 +59,7 @@ async def test_another_user_need_not_wait_for_many_calls() -> None:
         await calls.end(f"a{number}")
 
 
-async def test_users_who_wait_take_turns() -> None:
+async def test_waiting_users_take_turns() -> None:
     calls = Calls(FairSlots(total=1, per_user=1))
     await calls.start("a1", "a2", "a3", "b1", "b2", "c1")
     for name in ("a1", "b1", "c1", "a2", "b2", "a3"):
@@ -68,7 +68,7 @@ async def test_users_who_wait_take_turns() -> None:
 
 
 @pytest.mark.parametrize("cancelled", ["a2", "b1"])
-async def test_a_cancelled_call_takes_no_slot(cancelled: str) -> None:
+async def test_cancelled_call_takes_no_slot(cancelled: str) -> None:
     calls = Calls(FairSlots(total=1, per_user=1))
     await calls.start("a1", "a2", "b1")
     await calls.cancel(cancelled)
@@ -78,7 +78,7 @@ async def test_a_cancelled_call_takes_no_slot(cancelled: str) -> None:
     assert calls.begun == ["a1", other]
 
 
-async def test_a_slot_is_given_back_by_a_call_that_is_cancelled_when_it_gets_one() -> None:
+async def test_call_cancelled_while_it_gets_a_slot_releases_it() -> None:
     slots = FairSlots(total=1, per_user=1)
     await slots.acquire("a")
     waiting = asyncio.create_task(slots.acquire("b"))

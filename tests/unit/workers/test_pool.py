@@ -30,7 +30,7 @@ async def pool() -> AsyncGenerator[WorkerPool]:
 
 @contextmanager
 def inherited_file() -> Generator[None]:
-    """An open file that child processes inherit."""
+    """Open a file that child processes inherit."""
     with Path(os.devnull).open() as file:
         os.set_inheritable(file.fileno(), True)
         yield
@@ -51,7 +51,9 @@ async def test_worker_is_used_again(pool: WorkerPool) -> None:
     assert first["pid"] == second["pid"]
 
 
-async def test_worker_has_nothing_of_the_gateway(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_inherits_nothing_from_the_gateway(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORANA_GATEWAY_TOKEN", "secret")
     with inherited_file():
         worker = await pool.run(jobs.describe, {}, seconds=5)
@@ -61,7 +63,7 @@ async def test_worker_has_nothing_of_the_gateway(pool: WorkerPool, monkeypatch: 
     assert worker["session"] == worker["pid"]
     assert worker["niceness"] >= 10
     assert worker["limits"] == {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 64}
-    # Its input, its output twice, /dev/null for errors, and the directory that is read.
+    # Its input, its output twice, /dev/null for errors, and the directory being read.
     assert len(worker["files"]) in (0, 5)
 
 
@@ -79,7 +81,7 @@ def test_worker_has_no_open_files_under_uvloop() -> None:
         assert runner.run(look()) in (0, 5)
 
 
-async def test_call_is_killed_at_its_processor_time_and_the_worker_is_replaced(pool: WorkerPool) -> None:
+async def test_call_over_its_processor_time_is_killed_and_its_worker_replaced(pool: WorkerPool) -> None:
     before = await pool.run(jobs.describe, {}, seconds=5)
     with pytest.raises(ProcessorTimeExceeded):
         await pool.run(jobs.spin, {}, seconds=1)
@@ -123,7 +125,7 @@ async def test_cancellation_kills_the_call(pool: WorkerPool) -> None:
     assert not pool.pids
 
 
-async def test_signals_to_all_processes_leave_workers_alone(pool: WorkerPool) -> None:
+async def test_workers_ignore_interrupt_and_termination_signals(pool: WorkerPool) -> None:
     await pool.run(jobs.echo, {"value": 1}, seconds=5)
     (pid,) = pool.pids
     os.kill(pid, signal.SIGINT)

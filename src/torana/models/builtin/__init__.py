@@ -1,16 +1,17 @@
-"""The model that answers without a language model, by fixed rules.
+"""The builtin model: answers by fixed rules, without a language model.
 
-It picks among the loaded skills, calls their tools through the same loop as a real model would, and says
-plainly what it is when nothing fits::
+It chooses among the loaded skills and calls their tools through the same loop as a language model. If no rule
+matches, it says what it is::
 
-    cards.py     what is known of a skill
-    message.py   what was asked, apart from the text that was pasted
+    cards.py     the facts about a skill
+    message.py   the question of a message, and the text pasted with it
     readers/     one rule per tool: message -> arguments, or None
+    triggers.py  phrases that run a skill's script
     explicit.py  "use <tool> …": a tool called by its name
-    choice.py    which tool, of those on offer
-    answers.py   what is said
-    telling.py   what tools told the model, said for people
-    model.py     the model that pydantic-ai talks to
+    choice.py    the choice of a tool
+    answers.py   the model's own replies
+    rewording.py tool results, reworded for people
+    model.py     the model that pydantic-ai calls
 """
 
 from torana.models.builtin.model import BuiltinModel

@@ -1,4 +1,4 @@
-"""What the model may know of a skill."""
+"""The facts about a skill that the builtin model uses."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Protocol
 
 
 class Trigger(Protocol):
-    """A message that runs one of a skill's scripts."""
+    """A phrase that runs one of a skill's scripts."""
 
     @property
     def phrase(self) -> str:
-        """Words with ``{names}`` between them, each of which stands for some text."""
+        """Return the words of the phrase, with ``{names}`` as placeholders for text."""
         ...
 
     @property
     def script(self) -> str:
-        """The script's path in the skill's folder."""
+        """Return the script's path in the skill's folder."""
         ...
 
     @property
     def arguments(self) -> Sequence[str]:
-        """Texts in which the phrase's ``{names}`` stand for what was said."""
+        """Return the script's arguments, in which ``{names}`` are replaced by the matched text."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A skill as a model sees it before it is loaded: enough to tell whether it fits a message."""
+    """A skill as a model sees it before it is loaded."""
 
     slug: str
     title: str
     description: str
-    #: Messages that a person might write.
+    #: Example messages.
     examples: tuple[str, ...] = ()
-    #: The tools that it works with, by name.
+    #: The names of its tools.
     tools: tuple[str, ...] = ()
     triggers: tuple[Trigger, ...] = ()
-    #: Why the triggers may run nothing, as a person is told it; "" where they may.
+    #: The reason why its triggers cannot run, for users; '' if they can.
     refusal: str = ""

@@ -1,4 +1,4 @@
-"""Which tool answers a message."""
+"""Choose the tool that answers a message."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from difflib import get_close_matches
 from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.cards import Card
-from torana.models.builtin.explicit import Call, Unclear, called_name, read_call, required
-from torana.models.builtin.message import Message, read
+from torana.models.builtin.explicit import ExplicitCall, Unclear, called_name, read_call, required_arguments
+from torana.models.builtin.message import BuiltinMessage, read
 from torana.models.builtin.readers import READERS
 from torana.models.builtin.triggers import SCRIPTS, read_trigger
-from torana.store.ranking import Match, Ranking
-from torana.store.words import words
+from torana.store.engine.ranking import Match, Ranking
+from torana.store.engine.tokenizer import words
 
-#: How much better than the next a skill or tool must rank to be the one that is meant.
+#: Factor by which the best skill or tool must outrank the next to be chosen.
 CLEARLY = 1.5
-#: Telling words that a message and a skill must share.
+#: Number of significant words that a message and a skill must share.
 SHARED_WORDS = 2
 
 # Words that say nothing about the topic.
@@ -31,28 +31,28 @@ _STOPWORDS = frozenset(
         "who why will with would you your"
     )
 )
-# A question about doing something is no request to do it.
+# A question about an action does not request it.
 _NO_REQUEST = re.compile(
     r"n't\b|\b(?:cannot|how|why|not|no|never|should|if|when|who|without|before|after|stop)\b", re.IGNORECASE
 )
-# What may be pasted below a question: with it, the rules show whether a text is all that was missing.
+# Sample texts: if a rule matches only with one of them, the message lacks a text.
 _SAMPLES = ("\na,b\n1,2", '\n{"a": 1}')
 _TEXT_MISSING = (
-    "I need the text for this. Send it with the message: below it, after a colon, or in a code fence."
+    "The text is missing. Send it in the same message: below the request, after a colon, or in a code fence."
 )
-# A quote that opens ends the one before it: otherwise each of many would be followed to the end of the text.
+# The curly opening quote excludes itself: otherwise each of many would be followed to the end of the text.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”')
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A skill that fits the message but whose instructions only a language model can follow."""
+    """A skill that fits the message, but whose instructions only a language model can follow."""
 
     card: Card
 
 
 class Chooser:
-    """Chooses among the skills and tools that it was built with; build another one when they change."""
+    """Chooses among a fixed list of skills and tools; build another object when they change."""
 
     def __init__(self, *, cards: Sequence[Card], tools: Mapping[str, ToolDefinition]) -> None:
         self._cards = {card.slug: card for card in cards}
@@ -63,35 +63,35 @@ class Chooser:
         self._tool_ranking = Ranking(self._tool_words)
 
     def close(self) -> None:
-        """Free the rankings; nothing can be chosen afterwards."""
+        """Free the rankings. The object cannot be used afterwards."""
         self._card_ranking.close()
         self._tool_ranking.close()
 
-    def choose(self, text: str) -> Call | Unclear | Fit | None:
-        """What a message asks for; None where that is not clear. The same message gives the same choice."""
+    def choose(self, text: str) -> ExplicitCall | Unclear | Fit | None:
+        """Return the call for a message, an explanation, a skill, or None. Deterministic."""
         if call := read_call(text, self._tools):
             return call
         message = read(text)
-        if call := self._triggered(message):
+        if call := self._match_trigger(message):
             return call
-        ranked = self._card_ranking.rank(message.asked, limit=len(self._cards))
+        ranked = self._card_ranking.rank(message.question, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
-            or self._not_triggered(message)
+            or self._explain_blocked_trigger(message)
             or self._without_text(text)
             or self._by_name(message)
             or self._not_on_offer(message)
             or self._fit(message, ranked)
         )
 
-    def _triggered(self, message: Message) -> Call | None:
+    def _match_trigger(self, message: BuiltinMessage) -> ExplicitCall | None:
         if SCRIPTS not in self._tools:
             return None
         arguments = read_trigger(message, [card for card in self._cards.values() if not card.refusal])
-        return None if arguments is None else Call(SCRIPTS, arguments)
+        return None if arguments is None else ExplicitCall(SCRIPTS, arguments)
 
-    def _not_triggered(self, message: Message) -> Unclear | None:
-        """Behind the rules: phrases of a skill whose scripts may not run take no message away from them."""
+    def _explain_blocked_trigger(self, message: BuiltinMessage) -> Unclear | None:
+        """Return the refusal of a blocked trigger; checked after the rules, so that it hides no tool."""
         arguments = read_trigger(message, list(self._cards.values()))
         if arguments is None:
             return None
@@ -99,49 +99,52 @@ class Chooser:
         return Unclear(refusal) if refusal else self._unusable(SCRIPTS)
 
     def examples(self) -> list[tuple[Card, str]]:
-        """The skills of which something can be done here, each with a message that does it."""
+        """Return the usable skills, each with an example message."""
         shown = ((card, self._first_readable(card)) for card in self._cards.values())
         return [(card, example) for card, example in shown if example]
 
     def _first_readable(self, card: Card) -> str:
         for example in card.examples:
-            if self._read(read(example), _by_order(card)):
+            if self._match_reader(read(example), _by_order(card)):
                 return f"“{example}”"
             if self._without_text(example):
                 return f"“{example}”, with the text below it"
         return ""
 
-    def _by_rule(self, message: Message, ranked: Sequence[Match]) -> Call | None:
-        """The first rule that reads the message: those of the best skill first, of no skill last."""
+    def _by_rule(self, message: BuiltinMessage, ranked: Sequence[Match]) -> ExplicitCall | None:
+        """Return the call of the first matching rule: those of the best skill first, other rules last."""
         of_skills = [name for match in ranked for name in _by_order(self._cards[match.key])]
-        return self._read(message, [*of_skills, *READERS])
+        return self._match_reader(message, [*of_skills, *READERS])
 
-    def _read(self, message: Message, names: Sequence[str]) -> Call | None:
+    def _match_reader(self, message: BuiltinMessage, names: Sequence[str]) -> ExplicitCall | None:
         for name in dict.fromkeys(names):
             if name in self._tools and (arguments := READERS[name](message)) is not None:
-                return Call(name, arguments)
+                return ExplicitCall(name, arguments)
         return None
 
     def _without_text(self, text: str) -> Unclear | None:
         if "\n" in text.strip():
             return None
-        readable = any(self._read(read(text + sample), list(READERS)) for sample in _SAMPLES)
+        readable = any(self._match_reader(read(text + sample), list(READERS)) for sample in _SAMPLES)
         return Unclear(_TEXT_MISSING) if readable else None
 
-    def _by_name(self, message: Message) -> Call | None:
-        """A tool without a rule, all of whose name is in the message, with at most one quoted value."""
-        ranked = self._tool_ranking.rank(message.asked, limit=2)
+    def _by_name(self, message: BuiltinMessage) -> ExplicitCall | None:
+        """Return the call of a tool without a rule whose whole name is in the message.
+
+        The message may contain at most one quoted value, the argument.
+        """
+        ranked = self._tool_ranking.rank(message.question, limit=2)
         if not _clear(ranked) or ranked[0].key in READERS or _NO_REQUEST.search(message.phrase):
             return None
-        name, said = ranked[0].key, _telling(message.asked)
+        name, said = ranked[0].key, _telling(message.question)
         about = _telling(self._tool_words[name])
         if not said or not _telling(name) <= said or 2 * len(said & about) < len(said):
             return None
         arguments = _quoted_argument(self._tools[name], message)
-        return None if arguments is None else Call(name, arguments)
+        return None if arguments is None else ExplicitCall(name, arguments)
 
-    def _not_on_offer(self, message: Message) -> Unclear | None:
-        """A tool that is called by its name, or that a rule would call, and that may not be used here."""
+    def _not_on_offer(self, message: BuiltinMessage) -> Unclear | None:
+        """Return an explanation for a message that names or implies a tool that is not available."""
         others = (name for name in READERS if name not in self._tools)
         read_by = (name for name in others if READERS[name](message) is not None)
         name = called_name(message.text) or next(read_by, None)
@@ -151,22 +154,22 @@ class Chooser:
         near = get_close_matches(name, self._tools, n=1, cutoff=0.8)
         hint = f" Did you mean {near[0]}?" if near else ""
         return Unclear(
-            f"I cannot use the tool {name} here: there is none of that name, it is not set up, or a rule "
-            f"denies it. The operator is told by `torana tools list`.{hint}"
+            f"I cannot use the tool {name} here: it does not exist, it is not configured, or a "
+            f"permission denies it. `torana tools list` shows the reason to the operator.{hint}"
         )
 
-    def _fit(self, message: Message, ranked: Sequence[Match]) -> Fit | None:
+    def _fit(self, message: BuiltinMessage, ranked: Sequence[Match]) -> Fit | None:
         if not _clear(ranked):
             return None
         card = self._cards[ranked[0].key]
         if any(name in READERS and name in self._tools for name in card.tools):
             return None
-        shared = _telling(message.asked) & _telling(self._card_words[card.slug])
+        shared = _telling(message.question) & _telling(self._card_words[card.slug])
         return Fit(card) if len(shared) >= SHARED_WORDS else None
 
 
 def _by_order(card: Card) -> list[str]:
-    """The tools that have a rule, in the order of the rules: a skill names its tools in any."""
+    """Return the skill's tools that have a rule, in the order of the rules."""
     return [name for name in READERS if name in card.tools]
 
 
@@ -182,10 +185,10 @@ def _telling(text: str) -> set[str]:
     return set(words(text)) - _STOPWORDS
 
 
-def _quoted_argument(tool: ToolDefinition, message: Message) -> Mapping[str, str] | None:
-    """The one argument that a tool needs, if that is a text and the message holds one in quotes."""
+def _quoted_argument(tool: ToolDefinition, message: BuiltinMessage) -> Mapping[str, str] | None:
+    """Return the required argument of a tool, if it is one text and the message quotes one; {} if neither."""
     quoted = [plain or curly for plain, curly in _QUOTED.findall(message.text)]
-    names = required(tool)
+    names = required_arguments(tool)
     if len(names) != len(quoted) or len(names) > 1:
         return None
     schemas = tool.parameters_json_schema.get("properties", {})

@@ -1,4 +1,4 @@
-"""A tool called by its name: ``use <tool>``, ``use <tool> {"a": 1}`` or ``<tool>(a=1, "b")``."""
+"""Explicit tool calls: ``use <tool>``, ``use <tool> {"a": 1}`` or ``<tool>(a=1, "b")``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.readers.base import Arguments
 
-# A brace that nobody closed is part of a call all the same: what is wrong with it can be told. What a run has
-# taken it keeps: runs that could share the same blanks would be tried in every division.
+# An unclosed brace is matched, too, so that the error can be explained. Possessive quantifiers avoid quadratic
+# backtracking over blanks.
 _USE = re.compile(
     r"\s*+(?P<use>use)\s++`?(?P<tool>[\w-]++)`?\s*+:?\s*+(?P<arguments>\{.*\}|\{.*)?[\s.!]*",
     re.IGNORECASE | re.DOTALL,
@@ -28,8 +28,8 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A tool of those on offer, and what it is called with."""
+class ExplicitCall:
+    """An available tool and its arguments."""
 
     tool: str
     arguments: Arguments
@@ -37,13 +37,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """It is clear which tool is meant, but not with what; the text says what is missing."""
+    """An explanation of missing or invalid arguments of a call."""
 
     text: str
 
 
-def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> Call | Unclear | None:
-    """The call that a message spells out; None where it names no tool that is on offer."""
+def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> ExplicitCall | Unclear | None:
+    """Return the call that a message spells out; None if it names no available tool."""
     match = _USE.fullmatch(text) or _CALL.fullmatch(text)
     tool = tools.get(match["tool"]) if match else None
     if match is None or tool is None:
@@ -52,16 +52,16 @@ def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> Call | Unclear 
         arguments = _arguments((match["arguments"] or "").strip(), list(_properties(tool)))
     except (ValueError, RecursionError) as error:
         return Unclear(f"I cannot read the arguments of {tool.name}: {error}. {_usage(tool)}")
-    missing = [name for name in required(tool) if name not in arguments]
+    missing = [name for name in required_arguments(tool) if name not in arguments]
     if missing or not arguments.keys() <= _properties(tool).keys():
         return Unclear(_usage(tool))
-    return Call(tool.name, arguments)
+    return ExplicitCall(tool.name, arguments)
 
 
 def called_name(text: str) -> str | None:
-    """The name in a message that can be nothing but a call, whether there is such a tool or not.
+    """Return the tool name of a message that can only be a call, whether the tool exists or not.
 
-    "use it" and "f(x)" can be something else: a call has ``_`` in its name, or both "use" and arguments.
+    "use it" and "f(x)" are ambiguous: a call has ``_`` in its name, or both "use" and arguments.
     """
     match = _USE.fullmatch(text) or _CALL.fullmatch(text)
     if match is None or not ("_" in match["tool"] or (match["use"] and match["arguments"])):
@@ -69,8 +69,8 @@ def called_name(text: str) -> str | None:
     return match["tool"]
 
 
-def required(tool: ToolDefinition) -> tuple[str, ...]:
-    """The arguments that a tool cannot do without."""
+def required_arguments(tool: ToolDefinition) -> tuple[str, ...]:
+    """Return the names of a tool's required arguments."""
     return tuple(tool.parameters_json_schema.get("required", ()))
 
 
@@ -79,8 +79,8 @@ def _properties(tool: ToolDefinition) -> Mapping[str, Any]:
 
 
 def _usage(tool: ToolDefinition) -> str:
-    needed = ", ".join(f'"{name}": …' for name in required(tool))
-    others = ", ".join(f'"{name}"' for name in _properties(tool) if name not in required(tool))
+    needed = ", ".join(f'"{name}": …' for name in required_arguments(tool))
+    others = ", ".join(f'"{name}"' for name in _properties(tool) if name not in required_arguments(tool))
     return (
         f"Write it as use {tool.name}{' {' + needed + '}' if needed else ''}"
         f"{f', perhaps with {others}' if others else ''}; each value as in JSON: a number, true, or a text in "
@@ -93,7 +93,7 @@ def _arguments(text: str, positional: list[str]) -> dict[str, Any]:
         raise ValueError("write a character as itself, not as an escape")
     if text.startswith("{"):
         return cast("dict[str, Any]", _DECODER.decode(text))
-    return _listed(text, positional)
+    return _positional_arguments(text, positional)
 
 
 def _refuse_constant(name: str) -> object:
@@ -101,11 +101,11 @@ def _refuse_constant(name: str) -> object:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-# U+0000 and halves of surrogate pairs, which no database takes.
+# U+0000 and lone surrogates, which databases do not accept.
 _UNSTORABLE = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 
 
-def _listed(text: str, positional: list[str]) -> dict[str, Any]:
+def _positional_arguments(text: str, positional: list[str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     position = 0
     while position < len(text):

@@ -1,11 +1,11 @@
-"""A message in the parts that the rules look at."""
+"""Split a message into the parts that the rules match."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: Characters of a line that is read as a question or an instruction; a longer one is prose.
+#: Maximum characters of a question or an instruction; a longer line is prose.
 PHRASE_LIMIT = 300
 
 _LEADING = re.compile(
@@ -15,7 +15,7 @@ _LEADING = re.compile(
     r"|(?:i want|i'd like|i need) you to )+",
     re.IGNORECASE,
 )
-# It is sought where no such character stands before, and gives nothing back: each run is looked at once.
+# The lookbehind and possessive quantifiers ensure that each run of characters is scanned once.
 _TRAILING = re.compile(
     r"(?<![\s?!.…])[\s?!.…]*+(?:,? *+\b(?:please|thanks|thank you)[\s?!.…]*+)?\Z", re.IGNORECASE
 )
@@ -24,39 +24,39 @@ _JSON = re.compile(
     r"([^\n]{2,200}?(?:\b(?:in|of|from|this|json|object|array|data)|[:?\n]))\s*([\[{].*[\]}])[\s?!.]*",
     re.DOTALL | re.IGNORECASE,
 )
-#: The end of such JSON. Without one, each beginning that fits would be tried against all of the text.
+#: The end of such JSON. Without this check, each possible beginning would be tried against the whole text.
 _JSON_END = re.compile(r"[\]}][\s?!.]*\Z")
 _COLON = re.compile(r"([^:\n]{3,200}):\s+(\S.*)")
 _IN_QUOTES = re.compile(r'([^"\n]{3,200}) "([^"]+)"[\s?!.]*')
-#: What the gateway adds to a scheduled task that comes late.
+#: The gateway's note on a late scheduled task.
 _NOTE = re.compile(r"\n\n\[This task was due on [^\]\n]+\]\Z")
 _STRAIGHT = str.maketrans("’‘“”", "''\"\"")
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """What was said, and what was pasted along with it."""
+class BuiltinMessage:
+    """A user message: the question, and the text pasted with it."""
 
     #: The whole message.
     text: str
-    #: The same as one line without courtesies; "" where it has several lines or is long.
+    #: The text as one line without polite phrases; '' if it has several lines or is long.
     phrase: str
-    #: The part that asks for something, and the text that came with it: in a code fence, on the lines below,
-    #: after a colon, in quotes, or JSON at the end. Both are "" where nothing was pasted.
+    #: The request, and the text pasted with it: in a code fence, on the lines below, after a colon, in quotes,
+    #: or JSON at the end. Both are '' if nothing was pasted.
     instruction: str
     pasted: str
 
     @property
-    def asked(self) -> str:
-        """What was asked, whether or not a text came with it."""
+    def question(self) -> str:
+        """Return the question, with or without pasted text."""
         return self.instruction or self.phrase
 
 
-def read(text: str) -> Message:
-    """Take a message apart. A pasted text stays as it is, but for blank lines around it."""
+def read(text: str) -> BuiltinMessage:
+    """Split a message. Pasted text is unchanged except for blank lines around it."""
     text = _NOTE.sub("", text.strip())
     instruction, pasted = _split(text)
-    return Message(text, _line(text), _line(instruction), pasted)
+    return BuiltinMessage(text, _line(text), _line(instruction), pasted)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The model that pydantic-ai talks to."""
+"""The builtin model, as pydantic-ai calls it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from pydantic_ai.usage import RequestUsage
 from torana.models.builtin import answers
 from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser, Fit
-from torana.models.builtin.explicit import Call, Unclear
+from torana.models.builtin.explicit import ExplicitCall, Unclear
 
-#: Pieces in which a streamed answer comes at most; a longer answer has more words in each.
+#: Maximum number of pieces of a streamed answer; a longer answer has more words in each piece.
 PIECES_LIMIT = 200
 
 _NAME = "builtin"
@@ -44,14 +44,14 @@ _WORD = re.compile(r"\s*\S+\s*|\s+")
 class BuiltinModel(Model):
     """Answers by fixed rules, without a language model.
 
-    Looks at the last request alone: a prompt is answered with a call of one of the tools on offer or with a
-    text, and what tools returned is passed on as it is. The same request gets the same answer. Usage counts
-    words, since nothing is cut into tokens. Used in the thread of one event loop.
+    It reads only the last request: it answers a prompt with a tool call or a text, and returns tool results
+    reworded for people. The same request gets the same answer. Usage counts words. Use it in the thread of one
+    event loop.
     """
 
     def __init__(self, *, cards: Callable[[], Sequence[Card]]) -> None:
-        """``cards`` gives the skills that are loaded at the moment; it is asked before every answer."""
-        # Not as Model does it, which loads what is known of everybody's models, 5 MB, for one that is free.
+        """``cards`` returns the currently loaded skills; it is called for every answer."""
+        # ``Model.__init__`` would load 5 MB of facts about other models.
         self._settings = None
         self._profile = ModelProfile(context_window=None)
         self._cards = cards
@@ -60,12 +60,12 @@ class BuiltinModel(Model):
 
     @property
     def model_name(self) -> str:
-        """Always ``builtin``."""
+        """Return ``builtin``."""
         return _NAME
 
     @property
     def system(self) -> str:
-        """Always ``torana``."""
+        """Return ``torana``."""
         return _SYSTEM
 
     async def request(
@@ -74,7 +74,7 @@ class BuiltinModel(Model):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Answer at once."""
+        """Return the whole answer."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
         return self._answer(messages[-1], parameters)
 
@@ -86,7 +86,7 @@ class BuiltinModel(Model):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        """Answer word by word."""
+        """Stream the answer in pieces of words."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
         yield _Stream(model_request_parameters=parameters, response=self._answer(messages[-1], parameters))
 
@@ -107,7 +107,7 @@ class BuiltinModel(Model):
         if answers.is_greeting(text):
             return TextPart(answers.introduction(chooser.examples()))
         match chooser.choose(text):
-            case Call(tool, arguments):
+            case ExplicitCall(tool, arguments):
                 return ToolCallPart(tool, dict(arguments))
             case Unclear(explanation):
                 return TextPart(explanation)
@@ -125,7 +125,7 @@ class BuiltinModel(Model):
 
 
 def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[str]:
-    """The texts of the user's prompt; pictures and files are passed over."""
+    """Yield the texts of the user's prompt, without pictures and files."""
     for part in parts:
         if not isinstance(part, UserPromptPart):
             continue
@@ -143,7 +143,7 @@ def _words_in(part: TextPart | ToolCallPart) -> int:
 
 @dataclass
 class _Stream(StreamedResponse):
-    """A finished answer, handed out in pieces."""
+    """A finished answer as a stream."""
 
     response: ModelResponse
 
@@ -164,7 +164,7 @@ class _Stream(StreamedResponse):
                         yield event
 
     async def close_stream(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
 
     @property
     def model_name(self) -> str:
@@ -184,7 +184,7 @@ class _Stream(StreamedResponse):
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text word by word, or so many words at a time that the pieces stay within their limit."""
+    """Yield the text word by word, or with more words in each piece if it is long."""
     found = _WORD.findall(text)
     step = -(-len(found) // PIECES_LIMIT)
     for start in range(0, len(found), step or 1):

@@ -1,4 +1,4 @@
-"""Skills' scripts that are run by a phrase, for the builtin model: the words as declared, or not at all."""
+"""Phrases that run skills' scripts; a message must match the whole phrase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torana.models.builtin.cards import Card, Trigger
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments
 
 #: The tool that runs skills' scripts.
@@ -14,34 +14,34 @@ SCRIPTS = "run_skill_script"
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
-#: Characters of a message beyond which a phrase with more than one name does not fit it.
+#: Maximum characters of a message for phrases with several placeholders.
 _LONG = 300
 
 
-def read_trigger(message: Message, cards: Sequence[Card]) -> Arguments | None:
-    """What ``run_skill_script`` is called with: of the first trigger of the first skill whose words fit."""
+def read_trigger(message: BuiltinMessage, cards: Sequence[Card]) -> Arguments | None:
+    """Return the arguments of ``run_skill_script`` for the first trigger of the first skill that matches."""
     for card in cards:
         for trigger in card.triggers:
-            match = _said(trigger, message.phrase)
+            match = _match_phrase(trigger, message.phrase)
             if match is not None:
-                arguments = [_filled(text, match) for text in trigger.arguments]
+                arguments = [_fill_placeholders(text, match) for text in trigger.arguments]
                 return {"slug": card.slug, "script": trigger.script, "arguments": arguments}
     return None
 
 
-def _said(trigger: Trigger, phrase: str) -> re.Match[str] | None:
-    # Where two names meet there is much to try: the time grows with a power of the length.
+def _match_phrase(trigger: Trigger, phrase: str) -> re.Match[str] | None:
+    # Adjacent placeholders cause backtracking: the time grows polynomially with the length.
     if len(phrase) > _LONG and len(_PLACEHOLDER.findall(trigger.phrase)) > 1:
         return None
     return _pattern(trigger).fullmatch(phrase)
 
 
-def _filled(text: str, said: re.Match[str]) -> str:
+def _fill_placeholders(text: str, said: re.Match[str]) -> str:
     return _PLACEHOLDER.sub(lambda name: said[name[1]], text)
 
 
 def _pattern(trigger: Trigger) -> re.Pattern[str]:
-    """The phrase, with any spaces between its words; a name said twice has to be the same text."""
+    """Return a pattern for the phrase with any white space; a repeated placeholder matches the same text."""
     pieces: list[str] = []
     seen: set[str] = set()
     for index, piece in enumerate(_PLACEHOLDER.split(trigger.phrase)):

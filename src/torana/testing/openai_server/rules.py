@@ -1,4 +1,4 @@
-"""The stand-in's own rule: a few fixed phrases, each of which calls one tool."""
+"""The default rule of the stand-in: a few fixed phrases, each of which calls one tool."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from torana.testing.openai_server.wire import Answer, Call, ChatRequest, RawReply, Reply
 
-#: Decides what is answered. It must be deterministic and quick; it runs in the server's event loop.
+#: Returns the answer to a request. It must be deterministic and fast; it runs in the server's event loop.
 Rule = Callable[[ChatRequest], Answer | Reply | RawReply]
 
 
 @dataclass(frozen=True, slots=True)
 class _Phrase:
-    """A phrase that calls ``tool``; its named groups and ``fixed`` are the arguments."""
+    """A phrase that calls ``tool``; the named groups and ``fixed`` are the arguments."""
 
     tool: str
     pattern: str
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def arguments(self, text: str) -> dict[str, Any] | None:
-        """The arguments read from the text, or None when it is another phrase."""
+        """Return the arguments from the text; None if the phrase does not match."""
         match = re.search(self.pattern, text, re.IGNORECASE | re.DOTALL)
         if match is None:
             return None
@@ -30,7 +30,7 @@ class _Phrase:
         return {**self.fixed, **groups}
 
 
-# The first that fits wins, so those that quote a whole text come before those that look for a few words.
+# The first match wins, so phrases with a whole text come before phrases of a few words.
 _PHRASES = (
     _Phrase("remember", r"^\s*remember(?: that)? (?P<text>.+)"),
     _Phrase("query_csv", r"(?:sum|total) of (?P<column>\w+) in .*?csv\W*\n(?P<text>.+)", {"aggregate": "sum"}),
@@ -54,8 +54,8 @@ _PHRASES = (
 
 
 def fixed_phrases(request: ChatRequest) -> Answer:
-    """Answer with the tools' results where there are any, call the first offered tool whose phrase fits, and
-    otherwise say what this is and repeat what was said.
+    """Answer with the tools' results if there are any, else call the first offered tool whose phrase matches,
+    else return a fixed text and the user's text.
     """
     if request.results:
         return "\n".join(request.results)
@@ -63,12 +63,12 @@ def fixed_phrases(request: ChatRequest) -> Answer:
     for phrase in _PHRASES:
         arguments = phrase.arguments(request.text) if phrase.tool in schemas else None
         if arguments is not None:
-            return [Call(phrase.tool, _typed(arguments, schemas[phrase.tool]))]
+            return [Call(phrase.tool, _convert_types(arguments, schemas[phrase.tool]))]
     return f"I am a stand-in and know a few fixed phrases only. You said: {request.text}"
 
 
-def _typed(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what was read from text into the types that the tool's schema names."""
+def _convert_types(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arguments to the types in the tool's schema."""
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     types = {name: properties.get(name, {}).get("type") for name in arguments}
     return {name: float(value) if types[name] == "number" else value for name, value in arguments.items()}

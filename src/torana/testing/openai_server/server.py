@@ -1,4 +1,4 @@
-"""The stand-in as a server: three endpoints, on a loopback port of its own, in a thread."""
+"""The stand-in's HTTP server: three endpoints, on a loopback port, in a thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torana.testing.openai_server.wire import (
     error_body,
 )
 
-#: The one model that the stand-in lists. It answers to any name.
+#: The only model that the stand-in lists. It accepts any model name.
 MODEL_NAME = "stand-in"
 
 _KEPT_REQUESTS = 1_000
@@ -43,32 +43,32 @@ _EVENT_STREAM = "text/event-stream"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong with one request."""
+    """A failure of one request."""
 
     #: Answer with this status and an error instead.
     status: int | None = None
-    message: str = "The stand-in was told to fail."
+    message: str = "The stand-in simulates a failure."
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Seconds before the first byte; over early when the client leaves.
+    #: Seconds before the first byte; ends early when the client disconnects.
     delay: float = 0.0
-    #: Drop the connection after so many events of the stream.
+    #: Close the connection after this number of events of the stream.
     cut_after: int | None = None
-    #: Send half a JSON document.
+    #: Send only half of a JSON document.
     malformed: bool = False
 
 
 class OpenAIStandIn:
-    """A server that speaks OpenAI's Chat Completions and answers at once, by a rule, and its embeddings.
+    """A server with OpenAI's Chat Completions and embeddings APIs, which answers at once, by a rule.
 
     ::
 
         with OpenAIStandIn() as server:
             client = openai.AsyncOpenAI(base_url=server.url, api_key="none")
 
-    It listens on 127.0.0.1 from its construction on and answers inside the ``with`` block. ``faults`` are used
-    up in order, one for each request; None among them is a request without a fault. With ``api_key`` it
-    answers 401 to any other key.
+    It listens on 127.0.0.1 after its construction, and answers inside the ``with`` block. ``faults`` apply in
+    order, one to each request; None is a request without a fault. With ``api_key`` it answers 401 to any other
+    key.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OpenAIStandIn:
         self._api_key = api_key
         self._numbers = count(1)
         self._requests: deque[ChatRequest] = deque(maxlen=_KEPT_REQUESTS)
-        # Listening before the thread runs means that no client can come too early.
+        # The socket listens before the thread runs, so that no client connects too early.
         self._socket = socket.create_server(("127.0.0.1", port))
         self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._server = uvicorn.Server(uvicorn.Config(self._app(), log_config=None, lifespan="off"))
@@ -112,7 +112,7 @@ class OpenAIStandIn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What is still being answered is dropped: nobody is left to read it.
+        # Responses in progress are dropped: no client reads them.
         self._server.force_exit = True
         self._server.should_exit = True
         self._thread.join()
@@ -181,7 +181,7 @@ class OpenAIStandIn:
 
 
 class _Cut(StreamingResponse):
-    """A response whose connection is dropped where its end should come."""
+    """A response whose connection is closed before its end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -190,7 +190,7 @@ class _Cut(StreamingResponse):
 
 
 async def _pause(request: Request, seconds: float) -> None:
-    """Wait, but no longer than the client does: after the body the next message is its leaving."""
+    """Wait, at most until the client disconnects: that is the next message after the body."""
     with suppress(TimeoutError):
         with anyio.fail_after(seconds):
             await request.receive()

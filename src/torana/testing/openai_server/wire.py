@@ -1,4 +1,4 @@
-"""The shapes of OpenAI's Chat Completions, as far as a client looks at them."""
+"""The data types of OpenAI's Chat Completions API that clients use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DIMENSIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The wish to call one of the tools that the request offers.
+    """A call of one of the tools in the request.
 
-    Without an ``id`` the server gives the call one that no other call has.
+    Without an ``id``, the server generates a unique one.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Call:
     id: str | None = None
 
 
-#: What the assistant says: a text, or the tools it calls.
+#: The assistant's answer: a text, or tool calls.
 Answer = str | Sequence[Call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer with the usage to report for it, or a stream of texts of any length.
+    """An answer with its reported usage, or a stream of texts of any length.
 
-    ``usage`` is the JSON object to send; without it the words of the request and the answer are counted.
-    ``pieces`` are sent one by one, each in an event of its own, behind ``answer``; they are read as the client
-    reads, so that their number may be infinite, and are not counted.
+    ``usage`` is the JSON object to send; by default, the words of the request and the answer are counted.
+    ``pieces`` are sent after ``answer``, each in a separate event; they are generated as the client reads, so
+    that their number may be infinite, and are not counted.
     """
 
     answer: Answer = ""
@@ -48,7 +48,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawReply:
-    """A response of any bytes, read as the client reads, with these headers."""
+    """A response with any bytes and headers; the body is generated as the client reads."""
 
     body: Iterable[bytes]
     status: int = 200
@@ -64,19 +64,19 @@ class FunctionSpec(BaseModel):
 
 
 class ToolSpec(BaseModel):
-    """A tool as the request offers it."""
+    """A tool in the request."""
 
     function: FunctionSpec
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries besides the answer."""
+    """The options of a stream."""
 
     include_usage: bool = False
 
 
 class ChatRequest(BaseModel):
-    """The body of ``POST /v1/chat/completions``. Fields that decide nothing here are ignored."""
+    """The body of ``POST /v1/chat/completions``, without the fields that have no effect here."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -88,13 +88,13 @@ class ChatRequest(BaseModel):
 
     @property
     def text(self) -> str:
-        """What the user said last; empty when no user spoke."""
+        """Return the text of the last user message, or an empty string."""
         spoken = (message for message in reversed(self.messages) if message.get("role") == "user")
         return next((_text(message) for message in spoken), "")
 
     @property
     def results(self) -> list[str]:
-        """The results of the tools that the answer before called, in their order."""
+        """Return the results of the tool calls in the previous answer, in order."""
         found: list[str] = []
         for message in reversed(self.messages):
             if message.get("role") != "tool":
@@ -104,13 +104,13 @@ class ChatRequest(BaseModel):
 
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:
-        """The offered tools: name to the JSON schema of the arguments."""
+        """Return the offered tools: name and JSON schema of the arguments."""
         return {tool.function.name: tool.function.parameters for tool in self.tools}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One answer to one request, rendered whole or as the chunks of a stream."""
+    """An answer to a request, rendered as a whole or as chunks of a stream."""
 
     id: str
     created: int
@@ -120,7 +120,6 @@ class Completion:
     pieces: Iterable[str] = ()
 
     def whole(self) -> dict[str, Any]:
-        """The ``chat.completion`` object."""
         message: dict[str, Any] = {"role": "assistant", "content": None}
         if isinstance(self.answer, str):
             message["content"] = "".join([self.answer, *self.pieces])
@@ -130,9 +129,7 @@ class Completion:
         return self._object("chat.completion", [choice]) | {"usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """The ``chat.completion.chunk`` objects: the role, the answer in pieces, its end, then the usage where
-        it was asked for.
-        """
+        """Yield the ``chat.completion.chunk`` objects: role, answer in pieces, end, and usage if requested."""
         yield self._chunk({"role": "assistant", "content": ""})
         for delta in self._deltas():
             yield self._chunk(delta)
@@ -181,7 +178,7 @@ class Completion:
         ]
 
     def _usage(self) -> Mapping[str, Any]:
-        """Words stand for tokens: steady, and near enough to be plausible."""
+        """Return the usage; words are counted as tokens, which is stable and plausible."""
         if self.usage is not None:
             return self.usage
         asked = sum(len(_text(message).split()) for message in self.request.messages)
@@ -191,12 +188,12 @@ class Completion:
 
 
 def error_body(message: str, *, type_: str, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
+    """Return an error in OpenAI's format."""
     return {"error": {"message": message, "type": type_, "param": None, "code": code}}
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """A message's content, which is a string, a list of parts, or missing."""
+    """Return the text of a message's content, which is a string, a list of parts, or missing."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -205,14 +202,14 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of ``POST /v1/embeddings``. The vectors are sent as numbers, whatever it asks for."""
+    """The body of ``POST /v1/embeddings``. The vectors are always sent as numbers."""
 
     model: str
     input: list[str] | str
 
 
 def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
-    """The answer: for each text how often it has each word, so that texts that share words are near."""
+    """Return the response: the word counts of each text, so that texts with common words are near."""
     texts = [request.input] if isinstance(request.input, str) else request.input
     data = [
         {"object": "embedding", "index": index, "embedding": _word_counts(text)}

@@ -1,17 +1,16 @@
-"""Tools of MCP servers: programs that the gateway starts, or addresses that it calls (Model Context Protocol).
+"""Tools of MCP servers: programs that the gateway starts, or URLs that it calls (Model Context Protocol).
 
 ==============  ====================================================================
-``entries``     which servers there are, from the settings and from other clients' files
-``supervisor``  keeps one server connected, and knows what of it is offered
-``servers``     all of them, for those who ask how they stand
-``toolset``     their tools, for the agent
-``pins``        which definitions of tools were seen
-``connection``  one connection; this and what follows needs ``torana[mcp]``
-``stdio``       to a program
-``http``        to an address
-``vetting``     what of a server's list may be offered
-``results``     what a call returned, as text
+``entries``     reads the servers from the settings and from other clients' files
+``supervisor``  keeps one server connected, and decides which of its tools are offered
+``servers``     starts all servers, and returns their status
+``toolset``     the servers' tools, for the agent
+``pins``        the accepted digests of tool definitions
+``connection``  one connection and its results; this module and the following need ``torana[mcp]``
+``stdio``       the transport to a program
+``http``        the transport to a URL
+``vetting``     checks a server's tool definitions
 ==============  ====================================================================
 
-A server is a stranger: what it says is bounded, and nothing of it is believed.
+Servers are not trusted: their output is limited, and never treated as instructions.
 """

@@ -1,4 +1,4 @@
-"""Which MCP servers there are, from the settings and from a file in the shape that other clients use."""
+"""Read the MCP servers from the settings, and from a file in the format of other clients."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pydantic import (
 )
 
 from torana.errors import ConfigInvalid
-from torana.tools.entry_faults import entry_faults
-from torana.tools.masking import masked
+from torana.tools.redaction import mask
+from torana.tools.validation_messages import entry_faults
 
-#: The key under which other clients keep their servers.
+#: The key of the servers in the files of other clients.
 USUAL = "mcpServers"
 
-#: Servers that there may be in all, and bytes that a file of them may have.
+#: Maximum number of servers, and size of a file in bytes.
 SERVERS_LIMIT = 50
 FILE_LIMIT = 1_048_576
 
-#: A value, or a part of one, that stands in the environment: ``$NAME`` alone, ``${NAME}``, ``${NAME:-else}``.
+#: A reference to an environment variable: ``$NAME`` as the whole value, ``${NAME}``, ``${NAME:-else}``.
 _VARIABLE = re.compile(
     r"^\$(?P<whole>[A-Za-z_]\w*)$|\$\{(?:env:)?(?P<part>[A-Za-z_]\w*)(?::-(?P<otherwise>[^}]*))?\}", re.ASCII
 )
@@ -44,14 +44,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,31}")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s#]*)?(\?[^\s#]*)?")
 _TRANSPORTS = frozenset({"stdio", "http", "streamable-http", "streamablehttp", "streamable_http"})
 
-_ONE_WAY = "has to have either command, for a program, or url, for an address"
+_ONE_WAY = "set either command, for a program, or url, for a server at a URL"
 
 _log = logging.getLogger(__name__)
 
 
 def _url(text: str) -> str:
     with suppress(ValueError):
-        # The port is read when it is asked for.
+        # urlsplit checks the port only on access.
         if _URL.fullmatch(text) and urlsplit(text).port != 0:
             return text
     raise ValueError("must be an http or https URL without user and password")
@@ -70,7 +70,7 @@ _Header = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]
 
 
 class Server(BaseModel):
-    """A server as the settings name it: a program (``command``) or an address (``url``)."""
+    """A server of the settings: a program (``command``) or a URL (``url``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -83,14 +83,14 @@ class Server(BaseModel):
     headers: Annotated[
         Mapping[_Header, SecretStr], Field(validation_alias=AliasChoices("headers", "http_headers"))
     ] = {}
-    #: Only these of its tools are offered; without it all are.
+    #: Only these tools are offered; the default is all.
     include: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()
-    #: Calls of these may be repeated after a crash.
+    #: Calls of these tools may be repeated after a crash.
     idempotent: frozenset[str] = frozenset()
-    #: These run without being asked for.
+    #: These tools run without approval.
     allow: frozenset[str] = frozenset()
-    #: Seconds that a call may take.
+    #: Timeout of a call, in seconds.
     timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0
 
     @model_validator(mode="after")
@@ -101,31 +101,31 @@ class Server(BaseModel):
 
     @property
     def transport(self) -> str:
-        """``stdio`` for a program, ``http`` for an address."""
+        """Return ``stdio`` for a program, ``http`` for a URL."""
         return "stdio" if self.command is not None else "http"
 
     @property
     def source(self) -> str:
-        """What is connected to, as far as it is no secret: another source is another server."""
+        """Return the address or command of the server without secrets; another source is another server."""
         return json.dumps([self.command, *self.args, self.url])
 
     def wants(self, tool: str) -> bool:
-        """Whether the settings let the tool be offered."""
+        """Return whether the settings allow the tool to be offered."""
         return tool not in self.exclude and (self.include is None or tool in self.include)
 
-    def masked(self, text: str) -> str:
-        """The text without the values of the server's variables and headers."""
+    def mask(self, text: str) -> str:
+        """Replace the values of the server's variables and headers in a text by ``***``."""
         values = [secret.get_secret_value() for secret in (*self.env.values(), *self.headers.values())]
         values += [value.removeprefix("Bearer ") for value in values]
-        return masked(text, dict.fromkeys(values, "***"))
+        return mask(text, dict.fromkeys(values, "***"))
 
 
 def read_servers(
     tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
 ) -> list[Server]:
-    """The servers of the settings' tables and of the file, without those that are switched off.
+    """Return the enabled servers of the settings' tables and of the file, with variables replaced.
 
-    Variables are filled in. Raises ``ConfigInvalid`` with a line for each fault; no value is in it.
+    Raises ``ConfigInvalid`` with one line for each fault, without values.
     """
     servers, faults = sound_servers(tables, file=file, environ=environ)
     if faults:
@@ -136,9 +136,9 @@ def read_servers(
 def sound_servers(
     tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
 ) -> tuple[list[Server], list[str]]:
-    """Those of the servers whose entries are right, and a line for each fault of the others.
+    """Return the servers with valid entries, and one line for each fault of the others.
 
-    Raises ``ConfigInvalid`` where the file cannot be read.
+    Raises ``ConfigInvalid`` if the file cannot be read.
     """
     faults: list[str] = []
     found: dict[str, Server] = {}
@@ -149,35 +149,35 @@ def sound_servers(
             faults += error.detail.splitlines()
             continue
         if server is not None and server.name in found:
-            faults.append(f'{where}: another server is called "{server.name}" already; rename one')
+            faults.append(f'{where}: another server is also called "{server.name}"; rename one of them')
         elif server is not None:
             found[server.name] = server
     if len(found) > SERVERS_LIMIT:
-        faults.append(f"mcp: more than {SERVERS_LIMIT} servers")
+        faults.append(f"mcp: more than {SERVERS_LIMIT} servers; remove some")
     return list(found.values()), faults
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """Where programs are looked for."""
+    """Return the directories in which programs are searched."""
     return environ.get("PATH", os.defpath)
 
 
 def slug(name: str) -> str:
-    """The name as its tools' names begin with it: without ``_``, which ends it there."""
+    """Return the name as prefix of the tools' names: without ``_``, which ends the prefix."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _entries(
     tables: Mapping[str, Mapping[str, Any]], file: Path | None
 ) -> Iterator[tuple[str, str, Mapping[str, Any], bool]]:
-    """Where an entry stands, its name, what it says, and whether it is in the shape of other clients."""
+    """Yield each entry's place, name and content, and whether it has the format of other clients."""
     for name, values in tables.items():
         if name == USUAL:
             yield from _usual(f"mcp.{USUAL}", values)
         else:
             yield f"mcp.{name}", name, values, False
     if file is not None:
-        yield from _usual(f"{file}: {USUAL}", _read(file))
+        yield from _usual(f"{file}: {USUAL}", _read_file(file))
 
 
 def _usual(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any], bool]]:
@@ -187,7 +187,7 @@ def _usual(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[str, str, M
         yield f"{where}.{name}", name, cast("Mapping[str, Any]", values), True
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read_file(file: Path) -> Mapping[str, Any]:
     try:
         with file.open("rb") as stream:
             content = stream.read(FILE_LIMIT + 1)
@@ -206,56 +206,57 @@ def _read(file: Path) -> Mapping[str, Any]:
 def _server(
     where: str, name: str, values: Mapping[str, Any], *, environ: Mapping[str, str], usual: bool
 ) -> Server | None:
-    """The server of an entry; None where it is switched off."""
+    """Return the server of an entry; None if it is disabled."""
     if values.get("enabled", True) is False or values.get("disabled", False) is True:
         return None
     if not _NAME.fullmatch(name) or not slug(name):
-        raise ConfigInvalid(f"{where}: a server's name has 1 to 32 letters, digits, spaces, '.', '_' and '-'")
+        raise ConfigInvalid(
+            f"{where}: a server's name must have 1 to 32 letters, digits, spaces, '.', '_' or '-'"
+        )
     transport = values.get("type", values.get("transport", "http"))
     if str(transport).lower() not in _TRANSPORTS:
-        raise ConfigInvalid(
-            f"{where}: only stdio and streamable HTTP are spoken; give the server's HTTP address"
-        )
+        raise ConfigInvalid(f"{where}: only stdio and streamable HTTP are supported; set the server's HTTP URL")
     unused = {"enabled", "disabled", "type", "transport"}
     if usual:
         unused |= values.keys() - Server.model_fields.keys() - {"http_headers"}
     if ignored := sorted(unused & values.keys() - {"enabled", "disabled", "type", "transport"}):
-        _log.warning("parts of an MCP server's entry are not used", extra={"entry": where, "parts": ignored})
+        _log.warning("mcp_entry_keys_ignored", extra={"entry": where, "keys": ignored})
     missing: list[str] = []
     own: list[str] = []
-    filled = _filled(
+    filled = _substitute_variables(
         {key: value for key, value in values.items() if key not in unused}, environ, missing.append, own.append
     )
     cure = "set it, or write it into .env"
     faults = [f"{where}: the environment variable {variable} is not set; {cure}" for variable in missing]
-    faults += [f"{where}: {variable} is the gateway's own and is not handed to a server" for variable in own]
+    faults += [f"{where}: {variable} belongs to the gateway and is not passed to servers" for variable in own]
     if faults:
         raise ConfigInvalid("\n".join(faults))
-    return _validated(where, {**filled, "name": slug(name)})
+    return _validate_server(where, {**filled, "name": slug(name)})
 
 
-def _validated(where: str, values: Mapping[str, Any]) -> Server:
+def _validate_server(where: str, values: Mapping[str, Any]) -> Server:
     try:
         return Server.model_validate(values)
     except ValidationError as error:
         lines = entry_faults(where, error, of=Server)
-    # Where something else is wrong, pydantic does not come to what concerns the whole.
+    # After a fault in a field, pydantic does not run the check of the whole model.
     whole = f"{where}: {_ONE_WAY}"
     if ("command" in values) == ("url" in values) and whole not in lines:
         lines.append(whole)
     raise ConfigInvalid("\n".join(lines))
 
 
-def _filled(
+def _substitute_variables(
     value: Any, environ: Mapping[str, str], missing: Callable[[str], None], own: Callable[[str], None]
 ) -> Any:
-    """The value with what stands in the environment."""
+    """Return the value with references to environment variables replaced."""
     if isinstance(value, dict):
         return {
-            key: _filled(item, environ, missing, own) for key, item in cast("dict[str, Any]", value).items()
+            key: _substitute_variables(item, environ, missing, own)
+            for key, item in cast("dict[str, Any]", value).items()
         }
     if isinstance(value, list):
-        return [_filled(item, environ, missing, own) for item in cast("Sequence[Any]", value)]
+        return [_substitute_variables(item, environ, missing, own) for item in cast("Sequence[Any]", value)]
     if not isinstance(value, str):
         return value
 

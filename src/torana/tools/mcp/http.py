@@ -1,4 +1,4 @@
-"""The transport to an MCP server at an address (streamable HTTP), with bounds that the library's has not."""
+"""The transport to an MCP server at a URL (streamable HTTP), with limits that the library lacks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
-#: Seconds for connecting, and for sending; a stream of events may be silent for as long as it likes.
+#: Timeout, in seconds, for connecting and sending; an event stream may be silent without limit.
 _PATIENCE = 10.0
-#: Seconds in which a server may take note that we are gone.
+#: Timeout, in seconds, for the request that ends the session.
 _FAREWELL = 2.0
 
 
 @asynccontextmanager
 async def open_http(server: Server) -> AsyncGenerator[Streams]:
-    """Speak with the address; redirects are followed on its own origin alone.
+    """Connect to the URL; redirects are followed only on the same origin.
 
-    Raises an exception group, at any time, where it cannot be reached.
+    Raises an exception group, at any time, if the server cannot be reached.
     """
-    assert server.url is not None  # noqa: S101 - a server of this transport has one
+    assert server.url is not None  # noqa: S101 - set for this transport
     headers = {name: value.get_secret_value() for name, value in server.headers.items()}
     client = httpx2.AsyncClient(
         headers={**headers, "Accept-Encoding": "identity"},
         timeout=httpx2.Timeout(_PATIENCE, read=None),
         transport=_Bounded(),
-        trust_env=False,  # a .netrc is not meant for it
+        trust_env=False,  # do not use .netrc
     )
     async with (
         client,
@@ -43,7 +43,7 @@ async def open_http(server: Server) -> AsyncGenerator[Streams]:
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Takes no more of an answer than a message may have, and not too many messages at once."""
+    """Limits the size of responses and the rate of messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
-            raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
-        # The library has the standard library parse what else is in these, which may take seconds; events are
-        # UTF-8 whatever is said, and cookies of the second kind are history.
+            raise httpx2.DecodingError("the response is compressed without request", request=request)
+        # The standard library parses the rest of these headers, which may take seconds. Events are always
+        # UTF-8, and `Set-Cookie2` is obsolete.
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         response.headers["content-type"] = kind
         response.headers.pop("set-cookie2", None)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - what this transport makes
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - this transport's type
         whole = None if kind == "text/event-stream" else MESSAGE_LIMIT
         response.stream = _BoundedStream(response.stream, self._throttle, whole=whole)
         return response
@@ -69,7 +69,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 class _BoundedStream(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, throttle: Throttle, *, whole: int | None) -> None:
-        """``whole`` is how many bytes it may have in all; None is no bound."""
+        """``whole`` is the maximum total size in bytes; None is no limit."""
         self._stream = stream
         self._throttle = throttle
         self._whole = whole
@@ -79,7 +79,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             taken += len(chunk)
             if self._whole is not None and taken > self._whole:
-                raise httpx2.StreamError(f"the answer has more than {self._whole // 1_048_576} MiB")
+                raise httpx2.StreamError(f"the response has more than {self._whole // 1_048_576} MiB")
             await self._throttle.spend(len(chunk), messages=chunk.count(b"\ndata:") + 1)
             yield chunk
 

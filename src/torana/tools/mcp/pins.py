@@ -1,4 +1,4 @@
-"""Which definitions of a server's tools were seen: what changes afterwards is for the operator to look at."""
+"""The digests of tool definitions that the operator accepted; a changed tool waits for review."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, cast
 class Pins:
     """The digests of one server's tools, in a file.
 
-    The first list that a server gives is believed; so is that of another ``source`` under the same name,
-    since then the operator changed the settings.
+    The first list of a server is accepted without review. So is the first list after a change of ``source``,
+    because the operator changed the settings.
     """
 
     def __init__(self, *, path: Path, source: str) -> None:
@@ -21,23 +21,23 @@ class Pins:
         self._source = source
         self._known: Mapping[str, str] | None = None
 
-    def known(self) -> Mapping[str, str] | None:
-        """The digest of each tool that was seen; None where none were yet. Raises ``OSError``."""
+    def load(self) -> Mapping[str, str] | None:
+        """Return the accepted digest of each tool; None before the first list. Raises ``OSError``."""
         if self._known is None and self._path.exists():
-            self._known = self._read()
+            self._known = self._read_file()
         return self._known
 
     def keep(self, digests: Mapping[str, str]) -> None:
-        """Take these as seen, besides those that are known. Raises ``OSError``."""
-        known = {**(self.known() or {}), **digests}
+        """Accept these digests in addition to the known ones. Raises ``OSError``."""
+        known = {**(self.load() or {}), **digests}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._path.with_suffix(".new")
         draft.write_text(json.dumps({"source": self._source, "tools": known}, indent=1))
-        os.replace(draft, self._path)  # noqa: PTH105 - atomic, over the old one
+        os.replace(draft, self._path)  # noqa: PTH105 - atomic replacement
         self._known = known
 
-    def _read(self) -> Mapping[str, str] | None:
-        """What the file says; a damaged one counts as if no tool had been seen, and so holds back all."""
+    def _read_file(self) -> Mapping[str, str] | None:
+        """Return the content of the file; with a damaged file no tool counts as accepted."""
         try:
             document: Any = json.loads(self._path.read_bytes())
             if document["source"] != self._source:

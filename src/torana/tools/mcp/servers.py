@@ -1,4 +1,4 @@
-"""All MCP servers of the settings, for those who start them, call them, and ask how they stand."""
+"""All MCP servers of the settings: start, stop, status and approvals."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
-from torana.store.backup import MCP_NAME
+from torana.store.backup.archive import MCP_NAME
 from torana.tools.mcp.entries import Server, search_path, sound_servers
-from torana.tools.mcp.offers import LeftOut, Offer
+from torana.tools.mcp.listing import ToolOffer
 from torana.tools.mcp.pins import Pins
-from torana.tools.mcp.supervisor import Opens, Status, Supervisor
+from torana.tools.mcp.supervisor import McpSupervisor, Opens
 
-#: The line that installs what connects.
+#: The error for a missing library.
 INSTALL = "MCP servers need a library that is not installed; install it with: pip install 'torana[mcp]'"
 
 
@@ -39,17 +39,17 @@ class McpServers:
     ) -> None:
         """``path`` is the PATH of programs, ``taken`` are the names of the agent's other tools.
 
-        For ``head_start`` seconds after the start turns wait for servers that have not been tried yet.
+        For ``head_start`` seconds after the start, turns wait for servers that connect for the first time.
 
-        What is kept of each is in ``mcp/`` under ``data_dir``. Raises ``ConfigInvalid`` where there are
-        servers, and the library is not installed.
+        The servers' files are in ``mcp/`` under ``data_dir``. Raises ``ConfigInvalid`` if there are servers and
+        the library is not installed.
         """
         if servers:
             check_library()
         homes = data_dir / MCP_NAME
         opener = partial(_opener, path=path, homes=homes)
-        self.supervisors: Mapping[str, Supervisor] = {
-            server.name: Supervisor(
+        self.supervisors: Mapping[str, McpSupervisor] = {
+            server.name: McpSupervisor(
                 server=server,
                 open_=opener,
                 pins=Pins(path=homes / f"{server.name}.json", source=server.source),
@@ -61,24 +61,24 @@ class McpServers:
         self.servers: Mapping[str, Server] = {server.name: server for server in servers}
         self._tasks: list[asyncio.Task[None]] = []
         self._head_start = head_start
-        #: By server, the offers that were measured last, and their size.
-        self._sizes: dict[str, tuple[Sequence[Offer], int]] = {}
+        #: By server, the offers that were last measured, and their size.
+        self._sizes: dict[str, tuple[Sequence[ToolOffer], int]] = {}
         self._patient_until = 0.0
 
     def start(self) -> None:
-        """Begin to connect; waits for nothing."""
+        """Begin to connect, without waiting."""
         self._patient_until = asyncio.get_running_loop().time() + self._head_start
         self._tasks = [asyncio.create_task(one.run()) for one in self.supervisors.values()]
 
     async def stop(self) -> None:
-        """Disconnect, and end the programs."""
+        """Disconnect from all servers, and end the programs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    async def settled(self) -> None:
-        """Wait until each server was tried once, as long as the head start lasts; later not at all."""
+    async def wait_until_tried(self) -> None:
+        """Wait until each first connection has succeeded or failed, at most until the end of the head start."""
         waiting = [one.tried.wait() for one in self.supervisors.values() if not one.tried.is_set()]
         left = self._patient_until - asyncio.get_running_loop().time()
         tasks = [asyncio.ensure_future(one) for one in waiting]
@@ -88,67 +88,49 @@ class McpServers:
             task.cancel()
 
     def offered_size(self) -> int:
-        """The characters that all offered tools take of a request to the model. Any thread may ask."""
+        """Return the number of characters that the offered tools add to a model request. Thread-safe."""
         return sum(self._size_of(name, one.offers) for name, one in self.supervisors.items())
 
-    def status(self) -> list[dict[str, Any]]:
-        """How each stands, as in ``/v1/status``."""
-        return [_brief(one.status, offers=one.offers) for one in self.supervisors.values()]
-
-    def listed(self) -> list[dict[str, Any]]:
-        """How each stands, with its tools and what is not offered of them, as in ``/v1/mcp``."""
-        return [self._record(one) for one in self.supervisors.values()]
-
     def check_held(self, name: str, held: str) -> None:
-        """Raise ``NotFound`` for an unknown server, ``Conflict`` where ``held`` is not what waits."""
+        """Raise ``NotFound`` for an unknown server, ``Conflict`` if ``held`` is not the waiting digest."""
         supervisor = self.supervisors.get(name)
         if supervisor is None:
-            raise NotFound(f"there is no MCP server {name!r}; `torana mcp list` names them")
+            raise NotFound(f"there is no MCP server {name!r}; `torana mcp list` shows the servers")
         if supervisor.status.held != held:
-            raise Conflict("something else waits to be approved, or nothing; look at `torana mcp list` again")
+            raise Conflict("the tools that wait for approval have changed; run `torana mcp list` again")
 
-    def approve(self, name: str, held: str) -> dict[str, Any]:
-        """Offer what the server changed, as it was seen.
+    def approve(self, name: str, held: str) -> McpSupervisor:
+        """Accept the server's waiting tools, if ``held`` is still their digest.
 
-        Raises as ``check_held``, and ``StoreUnavailable`` where it cannot be kept.
+        Raises the errors of ``check_held``, and ``StoreUnavailable`` if the approval cannot be stored.
         """
         self.check_held(name, held)
         try:
             self.supervisors[name].approve()
         except OSError as error:
-            raise StoreUnavailable(f"the approval cannot be kept: {error}") from error
-        return self._record(self.supervisors[name])
+            raise StoreUnavailable(f"the approval cannot be stored: {error}") from error
+        return self.supervisors[name]
 
-    def _size_of(self, name: str, offers: Sequence[Offer]) -> int:
+    def _size_of(self, name: str, offers: Sequence[ToolOffer]) -> int:
         measured, size = self._sizes.get(name, ((), 0))
         if offers is not measured:
             size = sum(offer.size for offer in offers)
             self._sizes[name] = offers, size
         return size
 
-    @staticmethod
-    def _record(supervisor: Supervisor) -> dict[str, Any]:
-        status = supervisor.status
-        return _brief(status, offers=supervisor.offers) | {
-            "held": status.held,
-            "offered": [_offer(offer) for offer in status.listing.offers],
-            "waiting": [_offer(offer) for offer in supervisor.waiting],
-            "leftOut": [_left_out(one) for one in status.listing.left_out],
-        }
-
 
 def check_servers(
     tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
 ) -> list[Server]:
-    """The servers that the settings name, where their library and their programs are there too.
+    """Return the servers of the settings, without starting them; check their library and programs.
 
-    Nothing is started. Raises ``ConfigInvalid`` with the faults of all of them, a line for each.
+    Raises ``ConfigInvalid`` with one line for each fault of any server.
     """
     servers, faults = sound_servers(tables, file=file, environ=environ)
     if servers and not _has_library():
         faults.append(f"mcp: {INSTALL}")
     faults += [
-        f"mcp.{server.name}: there is no program {server.command}; install it, or give its whole path"
+        f"mcp.{server.name}: there is no program {server.command}; install it, or set its absolute path"
         for server in servers
         if server.command is not None and shutil.which(server.command, path=search_path(environ)) is None
     ]
@@ -158,7 +140,7 @@ def check_servers(
 
 
 def check_library() -> None:
-    """Raise ``ConfigInvalid`` with the line that installs the library where it is not there."""
+    """Raise ``ConfigInvalid`` with the install command if the library is missing."""
     if not _has_library():
         raise ConfigInvalid(f"mcp: {INSTALL}")
 
@@ -168,7 +150,7 @@ def _has_library() -> bool:
 
 
 async def _opener(*, path: str, homes: Path) -> Opens:
-    """What connects; its library takes a second to import."""
+    """Return the function that connects; importing its library takes a second."""
     try:
         module = await asyncio.to_thread(import_module, "torana.tools.mcp.connection")
     except ImportError as error:
@@ -179,37 +161,5 @@ async def _opener(*, path: str, homes: Path) -> Opens:
 
 
 def _opens(module: ModuleType, *, path: str, homes: Path) -> Opens:
-    surroundings = module.Surroundings(path=path, homes=homes)
+    surroundings = module.ProgramEnvironment(path=path, homes=homes)
     return partial(module.open_connection, surroundings=surroundings)
-
-
-def _brief(status: Status, *, offers: Sequence[Offer]) -> dict[str, Any]:
-    return {
-        "server": status.server,
-        "transport": status.transport,
-        "state": status.state,
-        "since": status.since.isoformat(),
-        "reason": status.reason,
-        "nextTry": status.next_try and status.next_try.isoformat(),
-        "connections": status.connections,
-        "calls": status.calls,
-        "failedCalls": status.failed_calls,
-        "tools": len(offers),
-    }
-
-
-def _offer(offer: Offer) -> dict[str, Any]:
-    return {
-        "name": offer.name,
-        "tool": offer.tool,
-        "permission": offer.permission,
-        "idempotent": offer.idempotent,
-        "description": offer.description,
-        "inputSchema": dict(offer.schema),
-        "notes": list(offer.notes),
-        "withheld": list(offer.withheld),
-    }
-
-
-def _left_out(one: LeftOut) -> dict[str, Any]:
-    return {"tool": one.tool, "reason": one.reason}

@@ -1,7 +1,7 @@
-"""The transport to an MCP server that is a program: a line of JSON for each message, over its pipes.
+"""The transport to an MCP server that is a program: one line of JSON for each message, over pipes.
 
-The library's own transport reads lines of any length, stops at bytes that are no UTF-8, hands over the
-gateway's HOME, and lets a program write as much as it likes; see docs/decisions/0022.
+The library's own transport has no limit for lines or for the output, stops at invalid UTF-8, and passes the
+gateway's HOME to the program; see docs/decisions/0022.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from torana.errors import ConfigInvalid
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
 
-#: What the session reads and writes.
+#: The streams of a session, to read and to write.
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
-#: Messages that may wait until the program reads them; then it is given up.
+#: Maximum number of messages that the program has not read; above it the connection fails.
 _UNREAD = 64
-#: Seconds for each step of an ending: that it ends by itself, on SIGTERM, on SIGKILL.
+#: Seconds for each step of the shutdown: exit, SIGTERM, SIGKILL.
 _GRACE = 1.0
-#: What is logged of its standard error: characters of a line; seconds between two looks of 64 KiB at most.
+#: Limits of the logged standard error: characters of a line, and seconds between reads of at most 64 KiB.
 _STDERR_LINE, _STDERR_PAUSE = 500, 0.1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Where programs run: the PATH in which they are found, and the directory that holds their homes."""
+class ProgramEnvironment:
+    """The environment of programs: their PATH, and the directory of their home directories."""
 
     path: str
     homes: Path
@@ -50,13 +50,13 @@ class Surroundings:
 
 @asynccontextmanager
 async def open_stdio(
-    server: Server, surroundings: Surroundings, *, ended: Callable[[str], None]
+    server: Server, surroundings: ProgramEnvironment, *, ended: Callable[[str], None]
 ) -> AsyncGenerator[Streams]:
-    """Start the program and speak with it; at the end nothing of its process group is left.
+    """Start the program and connect to its pipes; at the end its process group is killed.
 
-    ``ended`` is told why the program speaks no more. Raises ``ConfigInvalid`` where it cannot be started.
+    ``ended`` receives the reason when the program ends. Raises ``ConfigInvalid`` if it cannot be started.
     """
-    program = _Program(server, await _started(server, surroundings), ended)
+    program = _Program(server, await _start_process(server, surroundings), ended)
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_UNREAD)
     tasks = [
@@ -67,7 +67,7 @@ async def open_stdio(
     try:
         yield incoming, outgoing
     finally:
-        # Shielded from the cancellation that ends the gateway: no process may be left.
+        # Shielded from cancellation, so that no process remains.
         ending = asyncio.ensure_future(program.end())
         try:
             await asyncio.shield(ending)
@@ -82,11 +82,11 @@ async def open_stdio(
                 stream.close()
 
 
-async def _started(server: Server, surroundings: Surroundings) -> Process:
-    assert server.command is not None  # noqa: S101 - a server of this transport has one
+async def _start_process(server: Server, surroundings: ProgramEnvironment) -> Process:
+    assert server.command is not None  # noqa: S101 - set for this transport
     command = await asyncio.to_thread(shutil.which, server.command, path=surroundings.path)
     if command is None:
-        raise ConfigInvalid(f"there is no program {server.command}; install it, or give its whole path")
+        raise ConfigInvalid(f"there is no program {server.command}; install it, or set its absolute path")
     home = surroundings.homes / server.name
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ async def _started(server: Server, surroundings: Surroundings) -> Process:
 
 
 def child_environment(server: Server, *, path: str, home: Path) -> Mapping[str, str]:
-    """What the program finds in its environment: nothing of the gateway's but the PATH."""
+    """Return the program's environment variables: of the gateway's variables only PATH."""
     own = {name: value.get_secret_value() for name, value in server.env.items()}
     return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", **own}
 
@@ -122,7 +122,7 @@ class _Program:
         self._ending = False
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Hand its messages to the session; what is none is passed over."""
+        """Pass the program's messages to the session; other output is skipped."""
         assert self._process.stdout is not None  # noqa: S101 - it was started with pipes
         throttle = Throttle()
         garbage = 0
@@ -143,15 +143,13 @@ class _Program:
                 except (ValueError, RecursionError):
                     garbage += bool(line.strip())
                     if garbage == 1:
-                        _log.warning(
-                            "an MCP server writes what is no message", extra={"server": self._server.name}
-                        )
+                        _log.warning("mcp_message_invalid", extra={"server": self._server.name})
                     continue
                 await to_session.send(SessionMessage(message))
             self._ended(reason)
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Hand the session's messages to it."""
+        """Write the session's messages to the program."""
         assert self._process.stdin is not None  # noqa: S101 - it was started with pipes
         with from_session, suppress(OSError):
             async for item in from_session:
@@ -160,52 +158,51 @@ class _Program:
                 await self._process.stdin.drain()
 
     async def read_stderr(self) -> None:
-        """Log what it says beside its messages, slowly: one that floods it waits."""
+        """Log the program's standard error, at a limited rate; a program that writes more must wait."""
         assert self._process.stderr is not None  # noqa: S101 - it was started with pipes
         while chunk := await self._process.stderr.read(65_536):
             lines = [line.strip()[:_STDERR_LINE] for line in chunk.decode(errors="replace").splitlines()]
-            said = [self._server.masked(line) for line in lines if line]
+            said = [self._server.mask(line) for line in lines if line]
             if said:
                 self._last_words = said[-1]
-                _log.debug("an MCP server says", extra={"server": self._server.name, "lines": said[:20]})
+                _log.debug("mcp_server_stderr", extra={"server": self._server.name, "lines": said[:20]})
             await asyncio.sleep(_STDERR_PAUSE)
 
     async def end(self) -> None:
-        """End it and all it has started: by the end of its input, SIGTERM, SIGKILL."""
+        """End the program and its process group: close its input, then SIGTERM, then SIGKILL."""
         self._ending = True
         if self._process.stdin is not None:
             self._process.stdin.close()
         if not await self._exits():
             self._signal(signal.SIGTERM)
             await self._exits()
-        self.kill()  # also what it has left behind
+        self.kill()  # also remaining processes of its group
         await self._exits()
         self.release()
 
     def kill(self) -> None:
-        """End it and all it has started at once."""
         self._signal(signal.SIGKILL)
 
     def release(self) -> None:
-        """Close our ends of its pipes, which asyncio keeps open while there is something to read."""
-        transport = cast("Any", self._process)._transport  # noqa: SLF001 - nothing public leads there
+        """Close our ends of the pipes, which asyncio keeps open while there is unread data."""
+        transport = cast("Any", self._process)._transport  # noqa: SLF001 - there is no public attribute
         transport.close()
 
     async def _exits(self) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
-                # wait() would also wait for those who inherited its pipes.
+                # wait() would also wait for other processes that inherited the pipes.
                 while self._process.returncode is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         return self._process.returncode is not None
 
     async def _why(self) -> str:
         if self._ending:
-            return "it was ended"
+            return "the gateway ended it"
         await self._exits()
         code = self._process.returncode
         how = "it closed its output" if code is None else f"it ended with exit code {code}"
-        return f"{how}; its last words: {self._last_words}" if self._last_words else how
+        return f"{how}; its last error output: {self._last_words}" if self._last_words else how
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):

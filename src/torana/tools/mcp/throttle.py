@@ -1,26 +1,26 @@
-"""How much a server may say."""
+"""Bound the amount of data that a server may send."""
 
 from __future__ import annotations
 
 import asyncio
 
-#: Bytes that one message may have; reading a larger one would hold up all others.
+#: Maximum size, in bytes, of a message; parsing a larger one would delay everything else.
 MESSAGE_LIMIT = 2 * 1_048_576
-#: Messages of one server that are read in a second; the others wait in its pipe.
+#: Messages of one server that are read in a second; more messages wait in its pipe.
 _PER_SECOND = 500
-#: Bytes that count as a message: what takes long to read is its length.
+#: Number of bytes that count as one message: long messages take longer to parse.
 _BYTES = 1024
 
 
 class Throttle:
-    """Lets so much of one connection through in a second."""
+    """Limits the data that is read from one connection in a second."""
 
     def __init__(self) -> None:
         self._spent = 0
         self._begun = 0.0
 
     async def spend(self, size: int, *, messages: int = 1) -> None:
-        """Wait until so many more messages, of so many bytes in all, may be read."""
+        """Wait until ``messages`` more messages with ``size`` bytes in total may be read."""
         now = asyncio.get_running_loop().time()
         if now - self._begun >= 1:
             self._begun, self._spent = now, 0

@@ -14,28 +14,27 @@ from pydantic_core import SchemaValidator, core_schema
 
 from torana.tools.base import Permission, ToolContext, ToolError
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.offers import visible_name
+from torana.tools.mcp.listing import visible_name
 from torana.tools.mcp.servers import McpServers
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
-#: Whether arguments fit is for the server to say.
+#: The server validates the arguments.
 _ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 
 
 class McpToolset(AbstractToolset[ToolContext]):
-    """What can be called at the moment; a server that is not there delays and fails no turn."""
+    """The MCP tools that can be called now; an unavailable server neither delays nor fails a turn."""
 
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
 
     @property
     def id(self) -> str:
-        """Its name among the agent's toolsets."""
         return "mcp"
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
-        """The tools that are offered, and those that a turn which goes on has called."""
-        await self._servers.settled()
+        """Return the offered tools, and the tools that a resumed turn has called."""
+        await self._servers.wait_until_tried()
         tools = {
             offer.name: self._tool(
                 offer.name,
@@ -48,31 +47,34 @@ class McpToolset(AbstractToolset[ToolContext]):
             for name, supervisor in self._servers.supervisors.items()
             for offer in supervisor.offers
         }
-        return {**dict(self._called(ctx)), **tools}
+        return {**dict(self._tools_of_resumed_calls(ctx)), **tools}
 
     async def get_instructions(self, ctx: RunContext[ToolContext]) -> str | None:
-        """Which servers are missing, so that the model can say what it cannot do; their names are ours."""
+        """Return a note on unavailable servers, so that the model can explain what it cannot do."""
         missing = [name for name, one in self._servers.supervisors.items() if one.status.state != "active"]
         if not missing:
             return None
         return (
-            f"These MCP servers are not connected at the moment, and their tools missing: {', '.join(missing)}."
+            "These MCP servers are not connected at the moment, so their tools are missing: "
+            f"{', '.join(missing)}."
         )
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[ToolContext], tool: ToolsetTool[ToolContext]
     ) -> str:
-        """What the server returned. Raises ``ToolError``."""
+        """Return the server's result. Raises ``ToolError``."""
         at = (tool.tool_def.metadata or {}).get("mcp")
         if at is None:
             raise ToolError(f"The MCP server of {name} does not offer it at the moment; nothing was called.")
         server, called = at
         return await self._servers.supervisors[server].call(called, tool_args)
 
-    def _called(self, ctx: RunContext[ToolContext]) -> Iterator[tuple[str, ToolsetTool[ToolContext]]]:
-        """Tools for the calls that a resumed turn begins with, whether or not their servers are there.
+    def _tools_of_resumed_calls(
+        self, ctx: RunContext[ToolContext]
+    ) -> Iterator[tuple[str, ToolsetTool[ToolContext]]]:
+        """Yield tools for the calls with which a resumed turn begins, even if their servers are not connected.
 
-        So that the journal can tell what became of them, where they would be unknown otherwise.
+        The journal returns the results of these calls; without the tools, they would be unknown tools.
         """
         last = ctx.messages[-1] if ctx.messages else None
         for call in last.tool_calls if isinstance(last, ModelResponse) else ():
@@ -102,7 +104,7 @@ class McpToolset(AbstractToolset[ToolContext]):
             tool_def=ToolDefinition(
                 name=name,
                 description=description,
-                # The same object each time: what a model made of it is remembered.
+                # Always the same object: models cache its converted form.
                 parameters_json_schema=schema if isinstance(schema, dict) else dict(schema or _NO_ARGUMENTS),
                 metadata={"idempotent": idempotent, "permission": permission, "mcp": at},
             ),

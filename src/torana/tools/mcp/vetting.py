@@ -1,10 +1,11 @@
-"""What of an MCP server's list of tools may be offered to the model, and in which words."""
+"""Check an MCP server's tool definitions before they are offered to the model."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, cast
 
@@ -12,38 +13,49 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft202012Validator, validator_for
 
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.hidden import has_hidden, instructs
-from torana.tools.mcp.offers import LeftOut, Listing, Offer, visible_name
+from torana.tools.mcp.listing import LeftOut, Listing, ToolOffer, visible_name
+from torana.tools.mcp.sanitize import has_hidden, instructs
 
-#: Tools of one server, and characters that their definitions take of each request to the model.
+#: Maximum number of tools of a server, and of characters that they add to each model request.
 TOOLS_LIMIT = 64
 _TOTAL_LIMIT = 64_000
-#: One definition: characters of its description and of its schema, parts of that, and how deep they nest.
+#: Limits of one definition: characters of description and schema, number of schema parts, and nesting.
 _DESCRIPTION_LIMIT, _SCHEMA_LIMIT, _PARTS_LIMIT, _DEPTH_LIMIT = 2_000, 16_000, 2_000, 24
 
+#: Processor time in seconds for checking a list. A thread cannot be stopped, and one schema may take a second:
+#: an old draft compares the values of ``enum`` with each other.
+_SECONDS = 3.0
+
 _NAME = re.compile(r"[!-~]{1,128}")
-#: Words for people in a schema; the model can do without them.
+#: Keys of a schema whose values are texts for people; the model does not need them.
 _WORDS = frozenset({"title", "description", "$comment", "examples"})
 #: Keys whose values are names of the author's choosing, not words of JSON Schema.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
 class _Unfit(Exception):
-    """Why a tool is not offered."""
+    """The reason why a tool is not offered."""
 
 
 def vet(server: Server, tools: Iterable[Mapping[str, Any]], *, more: bool, taken: frozenset[str]) -> Listing:
-    """Choose from the tools of a list, each with ``name``, ``description`` and ``inputSchema``.
+    """Select the tools to offer from a list, each with ``name``, ``description`` and ``inputSchema``.
 
-    ``more`` says that the list was longer than anybody would read; ``taken`` are names of other tools.
+    ``more`` says that the list was too long and was cut; ``taken`` are the names of other tools. Tools that are
+    not checked within some seconds of processor time of this thread are left out.
     """
-    offers: dict[str, Offer] = {}
-    left_out = [LeftOut(tool="…", reason="the list goes on; the rest was not read")] if more else []
+    end = time.thread_time() + _SECONDS
+    offers: dict[str, ToolOffer] = {}
+    left_out = [LeftOut(tool="…", reason="the list is too long; the rest was not read")] if more else []
     size = 0
     for tool in tools:
         name = str(tool.get("name", ""))
         if not server.wants(name):
             continue
+        if time.thread_time() > end:
+            left_out.append(
+                LeftOut(tool="…", reason="the list takes too long to check; the rest was not checked")
+            )
+            break
         try:
             offer = _offer(server, name, tool)
             _admit(offer, len(offers), size, taken=taken | offers.keys())
@@ -55,8 +67,8 @@ def vet(server: Server, tools: Iterable[Mapping[str, Any]], *, more: bool, taken
     return Listing(offers=tuple(offers.values()), left_out=tuple(left_out))
 
 
-def _admit(offer: Offer, count: int, size: int, *, taken: Set[str]) -> None:
-    """Raise ``_Unfit`` where there is no place for it behind so many others of such a size."""
+def _admit(offer: ToolOffer, count: int, size: int, *, taken: Set[str]) -> None:
+    """Raise ``_Unfit`` if the offer exceeds the limits, after ``count`` tools of ``size`` characters."""
     if offer.name in taken:
         raise _Unfit(f"another tool is called {offer.name}")
     if count >= TOOLS_LIMIT:
@@ -65,7 +77,7 @@ def _admit(offer: Offer, count: int, size: int, *, taken: Set[str]) -> None:
         raise _Unfit(f"the server's definitions have more than {_TOTAL_LIMIT} characters; choose with include")
 
 
-def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> Offer:
+def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> ToolOffer:
     if not _NAME.fullmatch(name):
         raise _Unfit("its name is not 1 to 128 visible ASCII characters")
     description = str(tool.get("description") or "")
@@ -77,13 +89,13 @@ def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> Offer:
     if suspicious:
         description = f"The tool {name} of the MCP server {server.name}."
         schema = _without_words(schema)
-        notes.append("its descriptions hold instructions or hidden characters, and were not taken over")
+        notes.append("its descriptions contain instructions or hidden characters and were removed")
     elif len(description) > _DESCRIPTION_LIMIT:
         description = f"{description[:_DESCRIPTION_LIMIT]} … (cut)"
         notes.append(f"its description was cut to {_DESCRIPTION_LIMIT} characters")
     if any(has_hidden(text) or instructs(text) for text in (name, *_texts(schema))):
-        raise _Unfit("its names or values hold instructions or hidden characters")
-    return Offer(
+        raise _Unfit("its names or values contain instructions or hidden characters")
+    return ToolOffer(
         name=visible_name(server.name, name),
         tool=name,
         description=description,
@@ -97,12 +109,12 @@ def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> Offer:
 
 
 def _schema(schema: Any) -> dict[str, Any]:
-    """The schema, where a model's provider can take it. Raises ``_Unfit``."""
+    """Return the schema. Raises ``_Unfit`` for a schema that model providers would not accept."""
     if not isinstance(schema, dict):
         raise _Unfit("it has no schema")
     document = cast("dict[str, Any]", schema)
     if document.get("type") != "object":
-        raise _Unfit("its schema is not one of an object")
+        raise _Unfit('its schema is not of type "object"')
     _measure(document, document, stack=(), parts=[0])
     if len(json.dumps(document)) > _SCHEMA_LIMIT:
         raise _Unfit(f"its schema has more than {_SCHEMA_LIMIT} characters")
@@ -110,16 +122,18 @@ def _schema(schema: Any) -> dict[str, Any]:
         validator = cast("Any", validator_for(document, default=Draft202012Validator))
         validator.check_schema(document)
     except SchemaError as error:
-        raise _Unfit(f"its schema is none: {error.message[:200]}") from error
+        raise _Unfit(f"its schema is invalid: {error.message[:200]}") from error
+    except (RecursionError, OverflowError) as error:  # of a regular expression in it
+        raise _Unfit(f"its schema cannot be checked ({type(error).__name__})") from error
     return {key: value for key, value in document.items() if key not in ("$schema", "$id")}
 
 
 def _measure(
     value: Any, root: Mapping[str, Any], *, stack: tuple[str, ...], parts: list[int], depth: int = 0
 ) -> None:
-    """Walk through it with references put in, as adapters of providers do.
+    """Walk through the schema with references resolved, as model providers do.
 
-    Raises ``_Unfit`` where that is too much.
+    Raises ``_Unfit`` if a limit is exceeded.
     """
     parts[0] += 1
     if depth > _DEPTH_LIMIT or parts[0] > _PARTS_LIMIT:
@@ -143,13 +157,13 @@ def _target(reference: str, root: Mapping[str, Any]) -> Any:
     found: Any = root
     for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ("#",):
         if not isinstance(found, dict) or step not in found:
-            raise _Unfit("its schema refers to what is not there")
+            raise _Unfit("its schema has a reference without a target")
         found = cast("Mapping[str, Any]", found)[step]
     return found
 
 
 def _words(schema: Any, *, named: bool = False) -> Iterator[str]:
-    """The words for people in a schema."""
+    """Yield the texts for people in a schema."""
     if isinstance(schema, list):
         for item in cast("Sequence[Any]", schema):
             yield from _words(item)
@@ -175,7 +189,7 @@ def _without_words(schema: Any, *, named: bool = False) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts of a schema: names and values."""
+    """Yield all names and values of a schema."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -1,10 +1,10 @@
-"""Run what is not trusted: in namespaces of its own, with bounds, and with a way out only to granted hosts."""
+"""Run untrusted programs in separate namespaces, with limits, and with access only to granted hosts."""
 
 from torana.tools.sandbox.bubblewrap import FOLDER, Bubblewrap
-from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault, Stopped
-from torana.tools.sandbox.rooms import sweep_rooms
+from torana.tools.sandbox.job import Job, Outcome, SandboxFault, SandboxLimits, Stopped
 from torana.tools.sandbox.run import Sandbox
 from torana.tools.sandbox.usage import OTHERS, PROCESS_FACTOR
+from torana.tools.sandbox.workdirs import sweep_rooms
 
 __all__ = [
     "FOLDER",
@@ -12,10 +12,10 @@ __all__ = [
     "PROCESS_FACTOR",
     "Bubblewrap",
     "Job",
-    "Limits",
     "Outcome",
     "Sandbox",
     "SandboxFault",
+    "SandboxLimits",
     "Stopped",
     "sweep_rooms",
 ]

@@ -1,7 +1,8 @@
-"""The command line of bubblewrap: a root with the system's programs in it and nothing else of the host.
+"""Build the command line of bubblewrap: a root directory with only the system's programs.
 
-What is not mounted is not there: no home, no data directory, no ``/etc`` but a few harmless files. Every mount
-is read-only except ``/tmp`` and ``/dev/shm``, which are bounded and gone when the run ends.
+Nothing else of the host is visible: no home, no data directory, and of ``/etc`` only a few harmless files.
+Every mount is read-only except ``/tmp`` and ``/dev/shm``, which are limited in size and discarded after the
+run.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from torana.tools.sandbox.directories import open_directories
-from torana.tools.sandbox.job import MIB, Job, Limits, SandboxFault
+from torana.tools.sandbox.job import MIB, Job, SandboxFault, SandboxLimits
 
-#: Where the job's own files are. A neutral path: the host's are never shown.
+#: The directory of the job's files. A neutral path, because paths of the host are never shown.
 FOLDER = "/skill"
-#: What a script runs as, inside; and outside too where the gateway is root.
+#: The user id of a script inside, and also outside if the gateway is root.
 NOBODY = 65534
-#: Where programs are looked for inside, and where those that build the sandbox are outside.
+#: The search path inside the sandbox, and outside for the programs that build it.
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-#: The first byte of the errors of a sandbox that could be set up.
+#: The first byte of standard error after the sandbox was set up.
 STARTED = b"\0"
 
-#: The first process of the sandbox: writes ``STARTED``, runs the command, and passes its exit code on. Where
-#: the gateway was killed before bubblewrap had tied itself to it, the output has no reader any more, and the
-#: shell ends instead of starting what nothing would stop. It writes nothing of its own to the errors, such as
-#: the name of a signal that ended the command.
+#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. If the
+#: gateway was killed before bubblewrap was bound to it, the output has no reader, and the shell ends instead of
+#: starting a command that nothing would stop. It writes nothing else to standard error, such as the name of a
+#: signal.
 _INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
-#: Top folders that are links into /usr on most systems today.
+#: Top-level directories that are links into /usr on most systems.
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-#: What programs need of /etc and may know: libraries, certificates, links of Debian's, the time zone.
+#: The parts of /etc that programs need: libraries, certificates, Debian's alternatives, the time zone.
 _ETC = (
     "/etc/ld.so.cache",
     "/etc/alternatives",
@@ -46,7 +47,7 @@ _ETC = (
     "/etc/pki/tls/certs",
     "/etc/localtime",
 )
-#: Files of /etc that the sandbox has of its own.
+#: The sandbox's own files in /etc.
 ETC_FILES = {
     "passwd": f"nobody:x:{NOBODY}:{NOBODY}:nobody:/tmp:/bin/sh\n",
     "group": f"nogroup:x:{NOBODY}:\n",
@@ -67,7 +68,7 @@ _NAMESPACES_CURE = (
 
 
 class Bubblewrap:
-    """Builds the command lines. ``hidden`` are paths that no job may see, whatever it was granted."""
+    """Builds the command lines. ``hidden`` are paths that no job may see, even if they were granted."""
 
     def __init__(self, *, hidden: Iterable[Path] = ()) -> None:
         self._hidden = tuple(Path(os.path.realpath(path)) for path in hidden)
@@ -75,9 +76,9 @@ class Bubblewrap:
         self._is_well = False
 
     def fault(self) -> str | None:
-        """Why nothing can be run here, with the cure; None where all is well, which is remembered.
+        """Return why the sandbox does not work here, with the cure, or None. Success is cached.
 
-        Trying it takes some 50 ms.
+        A test takes about 50 ms.
         """
         if not self._is_well:
             fault = self._probe()
@@ -86,16 +87,16 @@ class Bubblewrap:
         return None
 
     def which(self, program: str) -> str | None:
-        """Where the sandbox has the program; None where it has not, though the host may."""
+        """Return a program's path in the sandbox; None if the sandbox lacks it, even if the host has it."""
         found = shutil.which(program, path=PATH)
         real = os.path.realpath(found) if found else ""
         visible = real.startswith(("/usr/", *(f"{folder}/" for folder in _SYSTEM)))
         return found if visible and not self._is_hidden(Path(real)) else None
 
     def open(self, job: Job, held: ExitStack) -> dict[str, int]:
-        """Descriptors of the job's directories by their paths, which ``held`` closes. Blocks.
+        """Return descriptors of the job's directories by path, which ``held`` closes. Blocks.
 
-        Raises ``SandboxFault`` for a directory that cannot be shown.
+        Raises ``SandboxFault`` for a directory that must not be visible.
         """
         return open_directories([*job.directories, *job.writable], hidden=self._hidden, held=held)
 
@@ -105,16 +106,16 @@ class Bubblewrap:
         started: Sequence[str],
         *,
         room: Path,
-        limits: Limits,
+        limits: SandboxLimits,
         seccomp: int,
         directories: Mapping[str, int],
     ) -> list[str]:
-        """The whole command line for ``job``, of which ``started`` is what it prepared.
+        """Return the command line for ``job``, whose own command is ``started``.
 
-        ``room`` holds its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
-        ``seccomp`` is a descriptor with the filter of its system calls, ``directories`` what ``open`` gave; the
-        command is to inherit them. Once all is set up it writes ``STARTED`` to its errors, before the job is
-        started. Raises ``SandboxFault`` where a program is missing.
+        ``room`` contains its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
+        ``seccomp`` is a descriptor of the system call filter, ``directories`` the result of ``open``; the
+        command must inherit them. When the sandbox is set up, it writes ``STARTED`` to standard error before
+        the job starts. Raises ``SandboxFault`` if a program is missing.
         """
         inner = [*_INIT, *started]
         if job.hosts:
@@ -122,15 +123,15 @@ class Bubblewrap:
             if python is None:
                 raise SandboxFault("A script with hosts needs the system's Python: apt install python3.")
             inner = [python, "-I", "-S", "/run/forward.py", *inner]
-        # Around all that runs inside, so that every process there inherits the limits.
+        # The outermost command inside, so that every process there inherits the limits.
         inner = [*self._program("prlimit"), *_limits(limits), "--", *inner]
         root = self._root(job, room=room, limits=limits, directories=directories)
         return [*self._outer(), *_walls(), "--seccomp", str(seccomp), *root, "--", *inner]
 
     def _outer(self) -> Iterator[str]:
-        """What comes before bubblewrap: the gateway goes first, and root is given up.
+        """Yield the command before bubblewrap: it drops root.
 
-        Processes of root are not counted (RLIMIT_NPROC), and could write to what root owns.
+        RLIMIT_NPROC does not apply to root, and root could write to its files.
         """
         yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "1000", "--")
         if self._as_root:
@@ -138,9 +139,11 @@ class Bubblewrap:
             yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")
         yield from self._program("bwrap")
 
-    def _root(self, job: Job, *, room: Path, limits: Limits, directories: Mapping[str, int]) -> Iterator[str]:
+    def _root(
+        self, job: Job, *, room: Path, limits: SandboxLimits, directories: Mapping[str, int]
+    ) -> Iterator[str]:
         yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox", "--new-session")
-        # First, so that the sandbox's own lies above them: one in another may be moved while this is done.
+        # First, so that the sandbox's mounts cover them: a nested directory may be moved during the setup.
         for path in (path for path in job.directories if path not in job.writable):
             yield from ("--ro-bind-fd", str(directories[path]), path)
         for path in job.writable:
@@ -152,7 +155,8 @@ class Bubblewrap:
             yield from ("--ro-bind-try", path, path)
         for name in ETC_FILES:
             yield from ("--ro-bind", str(room / "etc" / name), f"/etc/{name}")
-        # Read-only: a script could change the first process (mem), or whom the kernel kills (oom_score_adj).
+        # Read-only: a script could change the first process (mem), or the priority of the OOM killer
+        # (oom_score_adj).
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
         yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
         yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside
@@ -177,7 +181,7 @@ class Bubblewrap:
 
     def _probe(self) -> str | None:
         if sys.platform != "linux":
-            return "Scripts run on Linux only: nothing else has the namespaces that keep them in."
+            return "Scripts run on Linux only, because the sandbox needs its namespaces."
         root = os.open("/", os.O_PATH)
         try:
             command = [*self._outer(), *_walls(), "--ro-bind-fd", str(root), "/"]
@@ -194,7 +198,7 @@ class Bubblewrap:
         except SandboxFault as fault:
             return str(fault)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"The sandbox cannot be tried ({error}). {_BUBBLEWRAP_CURE}"
+            return f"The test of the sandbox failed ({error}). {_BUBBLEWRAP_CURE}"
         finally:
             os.close(root)
         return None if done.returncode == 0 else _explain(done.stderr)
@@ -202,7 +206,7 @@ class Bubblewrap:
 
 def _walls() -> Sequence[str]:
     namespaces = ("--unshare-all", "--unshare-user", "--disable-userns")
-    # Bubblewrap's own first process would have no limits, as they are set inside; so there is none of it.
+    # Without bubblewrap's own first process, which would have no limits, because they are set inside.
     return (*namespaces, "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent")
 
 
@@ -212,8 +216,8 @@ def _system_folder(folder: str) -> Sequence[str]:
     return "--ro-bind-try", folder, folder
 
 
-def _limits(limits: Limits) -> Sequence[str]:
-    # Data and not address space: JavaScript engines reserve gigabytes that they never touch.
+def _limits(limits: SandboxLimits) -> Sequence[str]:
+    # Not the address space: JavaScript engines reserve gigabytes that they never use.
     return (
         f"--nproc={limits.processes}",
         f"--data={limits.memory}",
@@ -222,7 +226,7 @@ def _limits(limits: Limits) -> Sequence[str]:
         "--core=0",
         "--memlock=0",
         "--msgqueue=0",
-        # No way back from the low priority that it is started with.
+        # The low priority cannot be raised again.
         "--nice=0",
         "--rtprio=0",
     )

@@ -1,4 +1,4 @@
-"""The host's directories that a job is shown: held by descriptor, as a path may soon lead elsewhere."""
+"""Open the host's directories for a job as descriptors, because a path may lead elsewhere later."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from torana.tools.sandbox.job import SandboxFault
 
 
 def open_directories(paths: Iterable[str], *, hidden: Iterable[Path], held: ExitStack) -> dict[str, int]:
-    """A descriptor for each path: of the directory that is there now, whatever is put in its place later.
+    """Return a descriptor of the directory at each path, which later changes of the path do not affect.
 
-    ``held`` closes them. Blocks as long as the file systems do. Raises ``SandboxFault`` for a directory that is
-    not there, to which a link leads, that is ``hidden``, or that has something hidden in it.
+    ``held`` closes them. Blocks on file systems. Raises ``SandboxFault`` for a path that is no directory,
+    contains a link, or is ``hidden``, below or above a hidden one.
     """
     hidden = tuple(hidden)
     found: dict[str, int] = {}
     for path in dict.fromkeys(paths):
         found[path] = _open(path, held)
         if any(Path(path).is_relative_to(place) or place.is_relative_to(path) for place in hidden):
-            raise SandboxFault(f"The directory {path!r} holds data of the gateway's own; no script may see it.")
+            raise SandboxFault(
+                f"The directory {path!r} contains the gateway's own data; scripts cannot use it."
+            )
     return found
 
 
@@ -29,17 +31,17 @@ def _open(path: str, held: ExitStack) -> int:
     try:
         descriptor = _walk(path)
         held.callback(os.close, descriptor)
-        # It may have been moved while it was walked to.
+        # The directory may have been moved meanwhile.
         if str(Path(f"/proc/self/fd/{descriptor}").readlink()) == path:
             return descriptor
     except OSError:
         pass
-    raise SandboxFault(f"The directory {path!r} is not there, or there is a link on the way to it; correct it.")
+    raise SandboxFault(f"The directory {path!r} does not exist, or a part of its path is a link; correct it.")
 
 
 def _walk(path: str) -> int:
-    """Open it step by step, as only the last step of ``open`` can be forbidden to follow a link."""
-    # Not a constant: only Linux has it, and the gateway starts elsewhere too.
+    """Open the path step by step: ``open`` can refuse links only in the last part of a path."""
+    # Inside the function, because only Linux has O_PATH, and the gateway runs elsewhere too.
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
     at = os.open("/", flags)
     for name in Path(path).parts[1:]:

@@ -1,8 +1,8 @@
-"""The only way out of a sandbox with hosts: an HTTP proxy that connects to the granted ones.
+"""The network access of a sandbox: an HTTP proxy that connects only to granted hosts.
 
-It speaks ``CONNECT`` (RFC 9110, 9.3.6) and plain HTTP in absolute form (RFC 9112, 3.2.2) on a Unix socket,
-which only that run's sandbox has. A host is looked up once for each connection, and what is connected to is one
-of the addresses that were checked.
+It accepts ``CONNECT`` (RFC 9110, 9.3.6) and plain HTTP in absolute form (RFC 9112, 3.2.2) on a Unix socket that
+only the sandbox of this run can use. A host is resolved once for each connection, and the proxy connects to one
+of the checked addresses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from torana.web import WebFault
 
-#: The addresses at which a host's name may be reached on a port, as ``web.Guard`` gives them.
+#: Returns the allowed addresses of a host's name for a port, such as ``web.Guard.resolve``.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: Ports of a host that was granted without one.
+#: The ports of a host that was granted without one.
 WEB_PORTS = (80, 443)
 HEAD_LIMIT = 16 * 1024
 CONNECTIONS = 32
@@ -28,7 +28,7 @@ CONNECTIONS = 32
 _PATIENCE = 10.0
 _CHUNK = 64 * 1024
 _REFUSED_LIMIT = 20
-#: Headers between the script and this proxy alone, or written anew.
+#: Headers between the script and the proxy only, or replaced by the proxy.
 _DROPPED = ("connection", "host", "keep-alive", "proxy-authorization", "proxy-connection", "upgrade")
 
 
@@ -36,7 +36,7 @@ _DROPPED = ("connection", "host", "keep-alive", "proxy-authorization", "proxy-co
 class _Request:
     host: str
     port: int
-    #: What is sent on before the bytes that follow; empty for CONNECT.
+    #: The request to forward before the following bytes; empty for CONNECT.
     head: bytes
     tunnel: bool
 
@@ -52,8 +52,8 @@ class Egress:
         self._server: asyncio.Server | None = None
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """``host:port`` of what was asked for and not granted; the first 20."""
+    def refused_hosts(self) -> tuple[str, ...]:
+        """Return the first 20 requested ``host:port`` that were not granted."""
         return tuple(self._refused)
 
     async def open(self, path: Path) -> None:
@@ -61,7 +61,7 @@ class Egress:
         self._server = await asyncio.start_unix_server(self._accept, path, limit=HEAD_LIMIT)
 
     async def close(self) -> None:
-        """Stop listening and cut every connection."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._open:
@@ -106,9 +106,9 @@ class Egress:
             out_writer.close()
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        # An address that was granted as such is meant, also where it is not public.
+        # A granted IP address is used directly, even if it is not public.
         addresses = [host] if _is_address(host) else await self._resolve(host, port)
-        failure = OSError("it has no address")
+        failure = OSError("the host has no address")
         for address in addresses:
             try:
                 return await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
@@ -118,7 +118,6 @@ class Egress:
 
 
 def _places(host: str) -> list[tuple[str, int]]:
-    """The host and port that an entry of ``Needs.hosts`` stands for."""
     parts = urlsplit(f"//{host}")
     name = _normal(parts.hostname or "")
     return [(name, port) for port in ([parts.port] if parts.port else WEB_PORTS)]
@@ -137,7 +136,7 @@ def _is_address(host: str) -> bool:
 
 
 def _parse(head: bytes) -> _Request:
-    """Raises ``ValueError`` for what is no request to a proxy."""
+    """Parse a request to a proxy. Raises ``ValueError`` for any other request."""
     first, *lines = head.decode("latin-1").split("\r\n")[:-2]
     method, target, _version = first.split(" ")
     tunnel = method == "CONNECT"
@@ -149,7 +148,7 @@ def _parse(head: bytes) -> _Request:
         return _Request(_normal(url.hostname), port, b"", tunnel=True)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     kept = [line for line in lines if line.partition(":")[0].strip().lower() not in _DROPPED]
-    # One request for each connection: what follows would not be looked at.
+    # One request per connection, because further requests would not be checked.
     sent = [f"{method} {path} HTTP/1.1", f"Host: {url.netloc}", "Connection: close", *kept]
     return _Request(_normal(url.hostname), port, "\r\n".join([*sent, "", ""]).encode("latin-1"), tunnel=False)
 

@@ -1,6 +1,6 @@
-"""Runs inside the sandbox: hands each connection to its loopback to the proxy outside, and starts the script.
+"""The program inside the sandbox that forwards connections on its loopback to the proxy, and starts the script.
 
-It is not imported but copied into the sandbox, and runs on the Python of the system, whichever that is.
+It is not imported but copied into the sandbox, where any Python of the system runs it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ async def _serve(listener: socket.socket) -> None:
 
 
 def main() -> None:
-    """Become the command of the arguments, with the forwarder behind it."""
-    # Bound before the fork, so that the script's first connection finds it.
+    """Replace this process by the command in the arguments; a child process forwards connections."""
+    # Bound before the fork, so that the script's first connection succeeds.
     listener = socket.create_server(("127.0.0.1", PORT))
     if os.fork():
         os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606 - what the sandbox was to run

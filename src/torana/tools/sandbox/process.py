@@ -1,4 +1,4 @@
-"""One process that is given an end: its time, memory, files and output are watched from outside."""
+"""Run one process, and stop it when it exceeds its limits of time, memory, files or output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TypeVar
 
-from torana.lasting import to_its_end
+from torana.aio import run_uncancellable
 from torana.tools.sandbox import usage
-from torana.tools.sandbox.job import Limits, Outcome, Stopped
+from torana.tools.sandbox.job import Outcome, SandboxLimits, Stopped
 
-#: Seconds between two looks at what is in use.
+#: Seconds between two measurements.
 _LOOK = 0.1
-#: Seconds that the outputs of a killed process may still take to close.
+#: Seconds within which the pipes of a killed process must close.
 _AFTERMATH = 5.0
 _CHUNK = 64 * 1024
 
@@ -31,25 +31,25 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Output:
-    """The beginning of what was read from a pipe, and how much it was."""
+    """The start of a pipe's output, and its total size."""
 
     kept: bytearray = field(default_factory=bytearray)
     size: int = 0
 
 
 class BoundedProcess:
-    """Runs a command line of bubblewrap to its end. Made for one run."""
+    """Runs a command line of bubblewrap to its end. For one run only."""
 
-    def __init__(self, *, limits: Limits) -> None:
+    def __init__(self, *, limits: SandboxLimits) -> None:
         self._limits = limits
         self._stopped: Stopped | None = None
         self._process: subprocess.Popen[bytes]
         self._flood = 0
-        #: Bytes that its sockets held at the last look.
+        #: Bytes in the run's sockets at the last measurement.
         self._in_sockets = 0
         #: Descriptors of killed processes.
         self._dying: list[int] = []
-        #: One for each watcher.
+        #: One thread for each watcher.
         self._threads = ThreadPoolExecutor(3, "torana-sandbox")
 
     async def run(
@@ -61,16 +61,15 @@ class BoundedProcess:
         descriptors: Sequence[int],
         disks: usage.Disks | None = None,
     ) -> Outcome:
-        """Start ``command`` with nothing but ``environ`` and wait for it, or for its killing.
+        """Start ``command`` with only ``environ`` as environment, and wait for its end.
 
-        ``disks`` are those of the host that it can write to, if there are any.
-        Whatever happens, cancellation included, nothing of it is alive afterwards: bubblewrap's death takes its
-        whole process namespace with it, also what ignores signals or became a daemon. Raises ``OSError`` where
-        it cannot be started.
+        ``disks`` are the host's file systems that it can write to. All its processes are dead afterwards, even
+        after a cancellation: the end of bubblewrap ends its process namespace, including daemons and processes
+        that ignore signals. Raises ``OSError`` if the command cannot be started.
         """
         started = time.monotonic()
         with sealed_file(stdin) as given:
-            # Not asyncio's: uvloop leaves descriptors open in the child when it is to pass one on.
+            # Not asyncio's: with descriptors to pass on, uvloop leaves others open in the child.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - a few milliseconds; our own words
                 command,
                 env=environ,
@@ -84,13 +83,13 @@ class BoundedProcess:
         clock = asyncio.get_running_loop().call_later(self._limits.seconds, self._stop, "time")
         outputs = _Output(), _Output()
         pipes = self._process.stdout, self._process.stderr
-        reading = [asyncio.create_task(self._read(*pair)) for pair in zip(pipes, outputs, strict=True)]
+        reading = [asyncio.create_task(self._read_pipe(*pair)) for pair in zip(pipes, outputs, strict=True)]
         watching = [asyncio.create_task(self._watch(writes=disks is not None))]
         watching.append(asyncio.create_task(self._watch_sockets()))
         if disks is not None:
             watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
-            await _ended(self._process.pid, unless=watching)
+            await _wait_for_exit(self._process.pid, unless=watching)
             await asyncio.wait(reading, timeout=_AFTERMATH)
         finally:
             clock.cancel()
@@ -100,7 +99,7 @@ class BoundedProcess:
             await asyncio.gather(*watching, *reading, return_exceptions=True)
             self._threads.shutdown(wait=False)
             code = self._process.wait()
-            await to_its_end(self._buried)
+            await run_uncancellable(self._wait_until_gone)
         return Outcome(
             code=code if code >= 0 else 128 - code,
             stopped=self._stopped,
@@ -111,7 +110,7 @@ class BoundedProcess:
             stderr_bytes=outputs[1].size,
         )
 
-    async def _read(self, pipe: IO[bytes] | None, output: _Output) -> None:
+    async def _read_pipe(self, pipe: IO[bytes] | None, output: _Output) -> None:
         stream = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(stream)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
@@ -130,7 +129,7 @@ class BoundedProcess:
             await asyncio.sleep(_LOOK)
 
     def _exceeded(self, *, writes: bool) -> Sequence[Stopped]:
-        """Return the bounds that the processes are over, the first found first."""
+        """Return the exceeded limits, the first one found first."""
         most = usage.PROCESS_FACTOR * self._limits.processes
         tree = usage.process_tree(self._process.pid, limit=most)
         pids = tree.processes
@@ -140,32 +139,32 @@ class BoundedProcess:
         room = self._limits.memory - self._in_sockets
         if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
             exceeded.append("memory")
-        if writes and sum(map(usage.written, pids)) > self._limits.disk:
+        if writes and sum(map(usage.bytes_written, pids)) > self._limits.disk:
             exceeded.append("written")
-        # While it is alone, the first process may still be building the sandbox and see the host's disks.
+        # A single process may still be building the sandbox, and would show the host's file systems.
         if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
             exceeded.append("files")
         return exceeded
 
     async def _watch_sockets(self) -> None:
-        # By itself: of TCP the system looks through all that the machine has.
+        # A separate task: the system searches all TCP connections of the machine.
         while True:
-            # In a network of its own from its first moment on.
+            # The first child has its own network from its start.
             for pid in usage.children(self._process.pid)[:1]:
                 self._in_sockets = await self._in_thread(partial(usage.sockets, pid))
             await asyncio.sleep(_LOOK)
 
     async def _watch_disks(self, disks: usage.Disks) -> None:
-        # By itself: a disk in the network may not answer.
+        # A separate task: a network file system may block.
         while True:
-            if await self._in_thread(partial(disks.lost, self._limits)):
+            if await self._in_thread(partial(disks.is_filling, self._limits)):
                 self._stop("filled")
             await asyncio.sleep(_LOOK)
 
     async def _in_thread(self, look: Callable[[], T]) -> T:
-        """Return what ``look`` returns, from a thread of the run's own.
+        """Return the result of ``look``, from a thread of this run.
 
-        How long /proc takes to answer depends on what the script does, and the shared threads may be busy.
+        The duration of reads in /proc depends on the script, and the shared threads may be busy.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
@@ -174,10 +173,10 @@ class BoundedProcess:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill bubblewrap and its child, which is the first process of the sandbox: the others die with it.
+        """Kill bubblewrap and its child, the first process of the sandbox, with which all others end.
 
-        A child that bubblewrap has just made waits for its word, for ever if need be. It may be too young to be
-        among the children, and is of bubblewrap's process group until it was told to go on.
+        A child that bubblewrap has just created waits for a message, possibly without end. It may not yet be
+        listed as a child, but is in bubblewrap's process group until it continues.
         """
         if self._process.poll() is None:
             for pid in usage.children(self._process.pid):
@@ -188,8 +187,8 @@ class BoundedProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _buried(self) -> None:
-        """Wait until what was killed is gone; a first process goes behind all others of its namespace."""
+    def _wait_until_gone(self) -> None:
+        """Wait until the killed processes are gone. A first process ends after all others of its namespace."""
         for descriptor in self._dying:
             end = select.poll()
             end.register(descriptor, select.POLLIN)
@@ -199,7 +198,7 @@ class BoundedProcess:
 
 @contextmanager
 def sealed_file(data: bytes) -> Generator[int]:
-    """A descriptor of a file in memory with ``data``, which nobody can change any more; for a child process."""
+    """Yield a descriptor of an in-memory file with ``data`` that cannot be changed, for a child process."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -211,8 +210,8 @@ def sealed_file(data: bytes) -> Generator[int]:
         os.close(descriptor)
 
 
-async def _ended(pid: int, *, unless: Iterable[asyncio.Task[None]]) -> None:
-    """Wait until the child has ended; it is still to be collected.
+async def _wait_for_exit(pid: int, *, unless: Iterable[asyncio.Task[None]]) -> None:
+    """Wait until the child has ended, without reaping it.
 
     Raises the error of a task that fails before.
     """

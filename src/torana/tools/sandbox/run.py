@@ -1,4 +1,4 @@
-"""The sandbox: one job in, its outcome out, and nothing of it left."""
+"""The sandbox: run a job and return its outcome."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from torana.lasting import to_its_end
+from torana.aio import run_uncancellable
 from torana.tools.sandbox import forward, seccomp
 from torana.tools.sandbox.bubblewrap import ETC_FILES, NOBODY, PATH, STARTED, Bubblewrap
 from torana.tools.sandbox.egress import Egress, Resolve
-from torana.tools.sandbox.job import Job, Limits, Outcome, SandboxFault
+from torana.tools.sandbox.job import Job, Outcome, SandboxFault, SandboxLimits
 from torana.tools.sandbox.process import BoundedProcess, sealed_file
-from torana.tools.sandbox.rooms import make_room
 from torana.tools.sandbox.usage import Disks
+from torana.tools.sandbox.workdirs import make_room
 
-#: What every job finds in its environment; secrets are added to it, nothing else.
+#: The environment of every job, to which only the job's variables are added.
 _ENVIRON = {"PATH": PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside
 _FORWARD = Path(forward.__file__).read_text(encoding="utf-8")
 _PROXY = f"http://127.0.0.1:{forward.PORT}"
@@ -31,17 +31,15 @@ _PROXY_ENVIRON = {
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What a run's room has come to hold, what is to be started, and descriptors of the job's directories."""
-
     room: Path
     started: Sequence[str]
     directories: Mapping[str, int]
-    #: Those of the directories that can be written to; None where there is none.
+    #: The writable directories' file systems, or None if there are none.
     disks: Disks | None
 
 
 class Sandbox:
-    """Runs jobs, a few at a time; the others wait."""
+    """Runs jobs with limited concurrency; further jobs wait."""
 
     def __init__(self, *, bubblewrap: Bubblewrap, resolve: Resolve, at_once: int = 4) -> None:
         self._bubblewrap = bubblewrap
@@ -49,33 +47,33 @@ class Sandbox:
         self._free = asyncio.Semaphore(at_once)
 
     def which(self, program: str) -> str | None:
-        """Where the sandbox has the program; None where it has not, though the host may."""
+        """Return a program's path in the sandbox; None if the sandbox lacks it, even if the host has it."""
         return self._bubblewrap.which(program)
 
-    async def run(self, job: Job, limits: Limits | None = None) -> Outcome:
-        """Run ``job`` to its end, which comes within ``limits``.
+    async def run(self, job: Job, limits: SandboxLimits | None = None) -> Outcome:
+        """Run ``job`` within ``limits``, and return its outcome.
 
-        Nothing of it is left when this returns, nor when it is cancelled. Raises ``SandboxFault`` where there
-        is no sandbox to be had, or not with what the job is to see; what ``job.prepare`` raises comes through,
-        save ``OSError``.
+        Nothing of the run remains afterwards, even after a cancellation. Raises ``SandboxFault`` if the sandbox
+        is not available or cannot show the job's directories, and the errors of ``job.prepare`` except
+        ``OSError``.
         """
         fault = await asyncio.to_thread(self._bubblewrap.fault)
         if fault is not None:
             raise SandboxFault(fault)
         async with self._free:
             try:
-                return await self._run(job, limits or Limits())
+                return await self._run(job, limits or SandboxLimits())
             except OSError as error:
                 raise SandboxFault(f"The sandbox cannot be started: {error.strerror or error}.") from error
 
-    async def _run(self, job: Job, limits: Limits) -> Outcome:
+    async def _run(self, job: Job, limits: SandboxLimits) -> Outcome:
         room = make_room(group=NOBODY if os.geteuid() == 0 else None)
         with ExitStack() as held:
             try:
-                prepared = await to_its_end(partial(self._prepare, job, room.path, held))
+                prepared = await run_uncancellable(partial(self._prepare, job, room.path, held))
                 return await self._start(job, prepared, limits)
             finally:
-                await to_its_end(room.remove)
+                await run_uncancellable(room.remove)
 
     def _prepare(self, job: Job, room: Path, held: ExitStack) -> _Prepared:
         started = _furnish(room, job)
@@ -83,7 +81,7 @@ class Sandbox:
         writable = [directories[path] for path in job.writable]
         return _Prepared(room, started, directories, Disks(writable) if writable else None)
 
-    async def _start(self, job: Job, prepared: _Prepared, limits: Limits) -> Outcome:
+    async def _start(self, job: Job, prepared: _Prepared, limits: SandboxLimits) -> Outcome:
         room, directories = prepared.room, prepared.directories
         egress = Egress(hosts=job.hosts, resolve=self._resolve)
         environ = {**_ENVIRON, **(_PROXY_ENVIRON if job.hosts else {}), **job.environ}
@@ -118,7 +116,7 @@ class Sandbox:
         elif outcome.stopped is None:
             said = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
             raise SandboxFault(f"The sandbox cannot be set up: {said[:200]}")
-        return replace(outcome, refused=egress.refused)
+        return replace(outcome, refused=egress.refused_hosts)
 
 
 def _furnish(room: Path, job: Job) -> Sequence[str]:
@@ -135,7 +133,7 @@ def _furnish(room: Path, job: Job) -> Sequence[str]:
 
 
 def _open_up(folder: Path) -> None:
-    """Let the sandbox's user read it, as the umask may forbid it, and run it, as archives may forget it."""
+    """Make the folder readable and executable for the sandbox's user, whatever the umask or archive set."""
     for directory, _folders, names in os.walk(folder):
         Path(directory).chmod(0o755)
         for name in names:

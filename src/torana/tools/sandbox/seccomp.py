@@ -1,10 +1,9 @@
-"""A filter of system calls (seccomp(2), in classic BPF): what no script needs and an escape might.
+"""A filter of system calls (seccomp(2), in classic BPF) that scripts do not need and an escape might use.
 
-Namespaces hide what there is; the filter takes away doors in the kernel that they do not close: sockets that no
-network namespace holds (AF_VSOCK), memory that belongs to no process and so is not counted (memfd, System V),
-disk space that nothing was written to (fallocate), typing into a terminal (TIOCSTI), keys, tracing, io_uring,
-BPF and mounts. A forbidden call fails with an error. Asking for larger buffers of a socket does nothing: what
-sockets hold is told by how many there are.
+Namespaces do not cover these kernel features: sockets outside of network namespaces (AF_VSOCK), memory that is
+not counted for a process (memfd, System V), disk space without writes (fallocate), input to a terminal
+(TIOCSTI), keys, tracing, io_uring, BPF and mounts. A forbidden call fails with an error. Requests for larger
+socket buffers are ignored: the memory of sockets is estimated from their number.
 """
 
 from __future__ import annotations
@@ -15,33 +14,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 
-# linux/audit.h: which calling convention the numbers below belong to.
+# linux/audit.h: the architectures of the numbers below.
 _X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
 
 # linux/bpf_common.h and linux/seccomp.h
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-# struct seccomp_data. Of an argument's 64 bits the lower half is read: both machines are little-endian.
+# struct seccomp_data. Only the lower half of a 64-bit argument is read: both machines are little-endian.
 _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
-#: The usual one of a family, by zero or by its number: TCP, UDP, and of AF_NETLINK what asks for addresses.
+#: The usual protocols, as zero or by number: TCP, UDP, and for AF_NETLINK the one of address queries.
 _PROTOCOLS = (0, 1, 6, 17)
 _SOL_SOCKET, _BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
 _IOCTLS = (
     *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
     *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 )
-#: CLONE_NEW* of linux/sched.h, save NEWTIME, which clone() cannot ask for.
+#: CLONE_NEW* of linux/sched.h, except NEWTIME, which clone() does not accept.
 _NEW_NAMESPACES = 0x7E020000
-#: Bit 30 marks the x32 calls of x86-64, a second set of numbers.
+#: Bit 30 marks the x32 calls of x86-64, which have other numbers.
 _X32 = 0x40000000
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """The numbers of system calls on one machine."""
-
     arch: int
     socket: int
     socketpair: int
@@ -53,7 +50,7 @@ class _Calls:
     forbidden: tuple[int, ...]
 
 
-# Since Linux 5.1 new calls have the same number everywhere: io_uring, the mount calls, memfd_secret …
+# Since Linux 5.1 new calls have the same number on all machines: io_uring, mount calls, memfd_secret …
 _NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
 _MACHINES = {
     "x86_64": _Calls(
@@ -93,7 +90,7 @@ _MACHINES = {
 
 
 def program(machine: str | None = None) -> bytes:
-    """The filter for ``machine``, by default this one; one that allows all where its numbers are not known."""
+    """Return the filter for ``machine``, by default this one. For an unknown machine it allows all calls."""
     calls = _MACHINES.get(machine or platform.machine())
     return b"".join(_assemble(calls)) if calls else _allow()
 
@@ -103,9 +100,9 @@ def _assemble(calls: _Calls) -> Iterator[bytes]:
     yield from _unless(_EQUAL, (calls.arch,), ENOSYS)
     yield _step(_LOAD, _NUMBER)
     yield from _when(_AT_LEAST, _X32, _answer(ENOSYS))
-    # With ENOSYS the C library falls back to clone(), whose flags can be read.
+    # After ENOSYS the C library uses clone(), whose flags the filter can read.
     yield from _when(_EQUAL, calls.clone3, _answer(ENOSYS))
-    # A disk would be full in one call, before anybody looks. With this error the C library writes zeros.
+    # One call could fill a disk before the next measurement. After this error the C library writes zeros.
     yield from _when(_EQUAL, calls.fallocate, _answer(EOPNOTSUPP))
     for number in calls.forbidden:
         yield from _when(_EQUAL, number, _answer(EPERM))
@@ -124,12 +121,12 @@ def _assemble(calls: _Calls) -> Iterator[bytes]:
 
 
 def _when(test: int, value: int, *then: bytes) -> list[bytes]:
-    """If the loaded number passes the test, ``then``; otherwise go on behind it."""
+    """Return the steps ``then`` for a number that passes the test; others continue after them."""
     return [_step(test, value, skip_if_false=len(then)), *then]
 
 
 def _unless(test: int, values: tuple[int, ...], error: int) -> list[bytes]:
-    """Fail unless the loaded number passes the test with one of ``values``."""
+    """Return the steps that fail unless the number passes the test with one of ``values``."""
     tests = [_step(test, value, skip_if_true=len(values) - i) for i, value in enumerate(values)]
     return [*tests, _answer(error)]
 
@@ -143,5 +140,4 @@ def _allow() -> bytes:
 
 
 def _step(code: int, value: int, *, skip_if_true: int = 0, skip_if_false: int = 0) -> bytes:
-    """``struct sock_filter``."""
     return struct.pack("<HBBI", code, skip_if_true, skip_if_false, value)

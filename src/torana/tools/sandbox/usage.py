@@ -1,4 +1,4 @@
-"""What the processes of a sandbox have in use, as /proc and the file systems tell it."""
+"""Measure the resource usage of a sandbox's processes, from /proc and the file systems."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from torana.tools.sandbox.job import MIB, Limits
+from torana.tools.sandbox.job import MIB, SandboxLimits
 
-#: How many times the bounds of one run the disks of its directories may lose: others write to them too.
+#: The factor of the run's limits that its file systems may lose in total: others write to them too.
 OTHERS = 8
-#: How many times the kernel's bound ends a run: processes that come and go are counted one after the other.
+#: The factor of the kernel's limit at which a run is stopped: processes are counted one after the other.
 PROCESS_FACTOR = 2
 
 _PAGE = os.sysconf("SC_PAGESIZE")
-#: What one Unix socket may hold, in its own bound. The last message may go beyond it, and one of datagrams (2)
-#: keeps eleven of senders that are gone.
+#: The limits of a Unix socket, in multiples of its buffer. The last message may exceed it, and a datagram
+#: socket (2) keeps messages of eleven closed senders.
 _UNIX, _DATAGRAMS = 2, {b"0002": 20}
 _UNIX_BYTES = 212_992
-#: TCP of the whole machine that is not worth looking through.
+#: The machine's TCP memory below which single connections are not searched.
 _LITTLE = 16 * MIB
-#: Where in a row of Unix sockets a name can stand.
+#: The position of the name in a row of Unix sockets.
 _NAME = 6
-#: Threads of a process whose children alone are asked for: bubblewrap has one.
+#: The maximum number of threads of a process in ``children``: bubblewrap has one.
 _FEW_THREADS = 16
-#: The sandbox's own disks, inside.
+#: The sandbox's own file systems, by their paths inside.
 _DISKS = ("tmp", "dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTree:
-    """The processes below one, parents first, and how many threads they have together."""
+    """The processes below a process, parents first, and the number of their threads."""
 
     processes: Sequence[int]
     threads: int
 
 
 def process_tree(pid: int, *, limit: int) -> ProcessTree:
-    """Return the processes below ``pid``, or the first of them that have more than ``limit`` threads together.
+    """Return the processes below ``pid``. The walk stops when they have more than ``limit`` threads.
 
-    The walk ends there, so that its cost is bounded by ``limit`` and not by what a script starts.
+    So its cost is bounded by ``limit``, and not by the script.
     """
     found: dict[int, None] = {}
     threads = 0
     waiting = deque(children(pid))
     while waiting and threads <= limit:
         process = waiting.popleft()
-        # A process that changes its parent during the walk may be met twice.
+        # A process whose parent changes during the walk may be found twice.
         if process not in found:
             found[process] = None
             own = _threads(process, limit=limit)
@@ -60,12 +60,12 @@ def process_tree(pid: int, *, limit: int) -> ProcessTree:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process that has few threads; each of its threads has those that it started."""
+    """Return the children of a process with few threads. Each thread has its own children."""
     return _children(_threads(pid, limit=_FEW_THREADS))
 
 
 def _threads(pid: int, *, limit: int) -> list[str]:
-    """Return the directories of a process's threads, one more than ``limit`` at most."""
+    """Return the directories of a process's threads, at most ``limit`` + 1."""
     with suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
         return [thread.path for thread in islice(threads, limit + 1)]
     return []
@@ -80,16 +80,16 @@ def _children(threads: Iterable[str]) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory, of which those that are shared count for each process. Quick."""
+    """Return the bytes of memory, counting shared memory fully for each process. Fast."""
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return 0
 
 
 def proportional(pid: int) -> int:
-    """Bytes of memory, of which those that are shared count in part. Slow, and right.
+    """Return the bytes of memory, counting shared memory proportionally. Slow, but accurate.
 
-    Where the system does not tell us, as it does not tell a root without the right to trace, all of them count.
+    Without permission, as for root without the right to trace, shared memory counts fully.
     """
     with suppress(OSError):
         try:
@@ -101,9 +101,9 @@ def proportional(pid: int) -> int:
 
 
 def sockets(pid: int) -> int:
-    """Bytes that the sockets of the process's network namespace hold. Slow where the machine has many.
+    """Return the bytes in the sockets of the process's network namespace. Slow if the machine has many.
 
-    The system does not tell it of Unix sockets, so each counts with what it can hold at most.
+    The system does not report Unix sockets, so each counts with its maximum.
     """
     protocols = ["udp", "udp6"]
     if _tcp_of_the_machine() > _LITTLE:
@@ -115,11 +115,11 @@ def sockets(pid: int) -> int:
 
 
 def _rows(pid: int, table: str) -> Iterator[list[bytes]]:
-    """The rows of a table of sockets (proc(5), ``net``), below its head."""
+    """Yield the rows of a table of sockets (proc(5), ``net``) without its header."""
     with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open("rb") as rows:
         for row in islice(rows, 1, None):
             fields = row.split(None, 6)
-            # A socket's name may hold line ends, behind which there is no row.
+            # A socket's name may contain line ends, and the text after them is no row.
             if len(fields) > _NAME:
                 yield fields
 
@@ -133,14 +133,14 @@ def _tcp_of_the_machine() -> int:
 
 
 def _unix_bytes() -> int:
-    # Older kernels do not tell it to containers.
+    # Older kernels do not show it in containers.
     with suppress(OSError):
         return int(Path("/proc/sys/net/core/wmem_default").read_text())
     return _UNIX_BYTES
 
 
 def files(pid: int) -> int:
-    """Files that the sandbox's own disks hold. Their size is bounded, but an empty file takes memory too."""
+    """Return the number of files on the sandbox's own file systems. Empty files use memory too."""
     used = 0
     for disk in _DISKS:
         with suppress(OSError):
@@ -149,10 +149,10 @@ def files(pid: int) -> int:
     return used
 
 
-def written(pid: int) -> int:
-    """Bytes that the process, and the children that it waited for, wrote to disks (proc(5), ``io``).
+def bytes_written(pid: int) -> int:
+    """Return the bytes that the process, and children it waited for, wrote to disks (proc(5), ``io``).
 
-    What is written in memory alone, such as on a tmpfs, is not among them.
+    Writes to memory, such as a tmpfs, do not count.
     """
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
@@ -161,13 +161,13 @@ def written(pid: int) -> int:
 
 
 class Disks:
-    """The file systems of directories, and what was free on them at first. Its calls may block."""
+    """The file systems of directories, compared with their initial free space. Calls may block."""
 
     def __init__(self, directories: Sequence[int]) -> None:
         self._before = {directory: os.fstatvfs(directory) for directory in directories}
 
-    def lost(self, limits: Limits) -> bool:
-        """Whether one of them has less than before by several times what one run may take."""
+    def is_filling(self, limits: SandboxLimits) -> bool:
+        """Return whether a file system has lost several times the space that one run may use."""
         for directory, before in self._before.items():
             with suppress(OSError):
                 now = os.fstatvfs(directory)

@@ -1,4 +1,4 @@
-"""Searching the web by a service that the operator has chosen: one file for each."""
+"""Web search by a service that the operator chooses. Each service has its module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["SERVICES", "Hit", "Search", "SearchName", "SearchService", "lacking"
 
 SearchName = Literal["none", "searxng", "brave", "tavily"]
 
-#: By the name in the settings.
+#: The services by their names in the settings.
 SERVICES: Mapping[SearchName, type[SearchService]] = {"searxng": Searxng, "brave": Brave, "tavily": Tavily}
 
 
 def lacking(name: SearchName, *, url: str | None, api_key: str | None) -> str:
-    """What is missing before the service can be used, and the cure; empty where nothing is."""
+    """Return what the service lacks and the cure, or an empty text."""
     if name == "none":
         given = "search_url" if url else "search_api_key" if api_key else ""
         return f"{given} is set, but no service: set TORANA_SEARCH too" if given else ""
@@ -35,7 +35,7 @@ def lacking(name: SearchName, *, url: str | None, api_key: str | None) -> str:
 def open_search(
     name: SearchName, *, url: str | None, api_key: str | None, client: GuardedClient | None = None
 ) -> Search | None:
-    """The service, or None where none is chosen or something is lacking. Its host may be a private one."""
+    """Return the service, or None if none is configured completely. Its host may be private."""
     if name == "none" or lacking(name, url=url, api_key=api_key):
         return None
     service = SERVICES[name]

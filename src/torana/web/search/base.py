@@ -1,4 +1,4 @@
-"""What a search service is: how it is asked, and where in its answer the pages are."""
+"""The interface of a search service: its request, and the results in its response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import httpx
 
 from torana.web.client import GuardedClient
-from torana.web.faults import AnsweredBadly
+from torana.web.errors import AnsweredBadly
 from torana.web.guard import Guard
 
 _MAX_BYTES = 1024 * 1024
@@ -20,17 +20,17 @@ _SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A page that was found."""
+    """A search result."""
 
     title: str
     url: str
-    #: What of the page fits the query.
+    #: The extract of the page that matches the query.
     extract: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request to a service; with ``content`` it is a POST."""
+class SearchRequest:
+    """A request to a service. With ``content`` it is a POST."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -38,9 +38,9 @@ class Asked:
 
 
 class SearchService(ABC):
-    """One service. Its address is the operator's or else its own, and ends without a slash."""
+    """A search service. Its address is the operator's or the default, without a trailing slash."""
 
-    #: Where it is if the operator does not say; None where everybody runs their own.
+    #: The default address, or None if every operator runs an own instance.
     url: ClassVar[str | None]
     needs_key: ClassVar[bool]
 
@@ -49,19 +49,19 @@ class SearchService(ABC):
         self.api_key = api_key
 
     @abstractmethod
-    def ask(self, query: str, count: int) -> Asked:
-        """The request for ``count`` pages at most."""
+    def ask(self, query: str, count: int) -> SearchRequest:
+        """Return the request for at most ``count`` results."""
 
     @abstractmethod
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """The list of pages in the answer. May raise ``LookupError`` or ``TypeError``."""
+        """Return the list of results in the response. May raise ``LookupError`` or ``TypeError``."""
 
-    #: Under which name a page has its extract.
+    #: The field of a result that contains its extract.
     extract: ClassVar[str] = "content"
 
 
 class Search:
-    """Searches by a service, through a client that goes to its host and nowhere else."""
+    """Searches with a service. Its client reaches only the service's host."""
 
     def __init__(self, *, service: SearchService, client: GuardedClient | None = None) -> None:
         self._service = service
@@ -69,7 +69,7 @@ class Search:
         self._client = client or GuardedClient(guard=Guard(allow=[host]))
 
     async def search(self, query: str, *, count: int) -> list[Hit]:
-        """The pages that fit, the best first. Raises ``WebFault``."""
+        """Return the results, the best first. Raises ``WebFault``."""
         asked = self._service.ask(query, count)
         if asked.content is None:
             page = await self._client.get(
@@ -83,7 +83,7 @@ class Search:
             found = self._service.hits(json.loads(page.body))
             hits = [self._hit(item) for item in found if isinstance(item, dict)]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise AnsweredBadly("The search service answered with something else than results.") from error
+            raise AnsweredBadly("The response of the search service has no results.") from error
         return [hit for hit in hits if hit.url][:count]
 
     def _hit(self, item: Any) -> Hit:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from torana.web.search.base import Asked, SearchService
+from torana.web.search.base import SearchRequest, SearchService
 
 
 class Brave(SearchService):
@@ -17,14 +17,14 @@ class Brave(SearchService):
     needs_key = True
     extract = "description"
 
-    def ask(self, query: str, count: int) -> Asked:
-        """A search; the API takes 400 characters and gives 20 pages at most."""
+    def ask(self, query: str, count: int) -> SearchRequest:
+        """Return the request. The API accepts 400 characters and returns at most 20 results."""
         parameters = {"q": query[:400], "count": str(min(count, 20)), "text_decorations": "false"}
-        return Asked(
+        return SearchRequest(
             url=str(httpx.URL(f"{self.address}/res/v1/web/search", params=parameters)),
             headers={"X-Subscription-Token": self.api_key},
         )
 
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """Pages only; without any the answer has no ``web``."""
+        """Return the results. A response without results has no ``web``."""
         return answer.get("web", {}).get("results", [])

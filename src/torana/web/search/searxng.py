@@ -1,4 +1,4 @@
-"""SearXNG, which everybody runs themselves: https://docs.searxng.org/dev/search_api.html.
+"""SearXNG, which the operator hosts: https://docs.searxng.org/dev/search_api.html.
 
 The instance must allow JSON: ``search.formats`` in its settings.
 """
@@ -10,23 +10,23 @@ from typing import Any
 
 import httpx
 
-from torana.web.search.base import Asked, SearchService
+from torana.web.search.base import SearchRequest, SearchService
 
 
 class Searxng(SearchService):
-    """An instance of the operator's own."""
+    """The operator's SearXNG instance."""
 
     url = None
     needs_key = False
 
-    def ask(self, query: str, count: int) -> Asked:
-        """A search; the instance says how many pages it gives."""
+    def ask(self, query: str, count: int) -> SearchRequest:
+        """Return the request. The instance chooses the number of results."""
         parameters = {"q": query, "format": "json"}
-        return Asked(
+        return SearchRequest(
             url=str(httpx.URL(f"{self.address}/search", params=parameters)),
             headers={"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
         )
 
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """Those of all its engines."""
+        """Return the results of all engines."""
         return answer["results"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torana.web.search.base import Asked, SearchService
+from torana.web.search.base import SearchRequest, SearchService
 
 
 class Tavily(SearchService):
@@ -15,14 +15,14 @@ class Tavily(SearchService):
     url = "https://api.tavily.com"
     needs_key = True
 
-    def ask(self, query: str, count: int) -> Asked:
-        """A search; the API takes 400 characters and gives 20 pages at most."""
-        return Asked(
+    def ask(self, query: str, count: int) -> SearchRequest:
+        """Return the request. The API accepts 400 characters and returns at most 20 results."""
+        return SearchRequest(
             url=f"{self.address}/search",
             headers={"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"},
             content=json.dumps({"query": query[:400], "max_results": min(count, 20)}).encode(),
         )
 
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """Those that fit."""
+        """Return the results."""
         return answer["results"]

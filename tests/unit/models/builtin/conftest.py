@@ -12,7 +12,7 @@ from torana.models.builtin.readers import READERS
 
 
 def defined(tool: str, description: str, **properties: str) -> ToolDefinition:
-    """A tool all of whose arguments are required."""
+    """Return a tool whose arguments are all required."""
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {key: {"type": value} for key, value in properties.items()},

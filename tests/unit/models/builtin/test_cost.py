@@ -1,4 +1,4 @@
-"""No message costs much more than plain text of its length."""
+"""Every message costs about as much as plain text of its length."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _PIECES = (
 
 
 @pytest.mark.parametrize("lead", _LEADS)
-def test_messages_of_one_piece_cost_as_much_as_plain_text(chooser: Chooser, lead: str) -> None:
+def test_repetitive_messages_are_not_slower_than_plain_text(chooser: Chooser, lead: str) -> None:
     def choose(piece: str) -> Callable[[], object]:
         text = (lead + piece * CONTENT_LIMIT)[:CONTENT_LIMIT]
         return lambda: chooser.choose(text)
 
     plain = _seconds(choose("plain words "))
 
-    # Most take as long as plain text, and unclosed quotes took 100 times as long.
+    # Most take as long as plain text; unclosed quotes used to take 100 times as long.
     assert {piece: took for piece in _PIECES if (took := _seconds(choose(piece))) > 20 * plain + 0.05} == {}
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    """The processor time of an act, the shortest of a few."""
+    """Return the processor time of an act, the shortest of three runs."""
     took: list[float] = []
     for _ in range(3):
         began = time.process_time()

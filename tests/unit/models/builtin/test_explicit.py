@@ -1,4 +1,4 @@
-"""Tools without a rule of their own: called by name, or named by the message."""
+"""Tools without a rule of their own: explicit calls, and messages that name a tool."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call, Unclear, read_call
+from torana.models.builtin.explicit import ExplicitCall, Unclear, read_call
 
 
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("use deploy_status", Call("deploy_status", {})),
-        ("Use `deploy_status`.", Call("deploy_status", {})),
-        ("deploy_status()", Call("deploy_status", {})),
-        ('use find_customer {"name": "Ann"}', Call("find_customer", {"name": "Ann"})),
-        ('find_customer("Ann, \\"the\\" Lee")', Call("find_customer", {"name": 'Ann, "the" Lee'})),
-        (r"find_customer(name='O\'Hara')", Call("find_customer", {"name": "O'Hara"})),
-        ('open_ticket("Printer", 2)', Call("open_ticket", {"title": "Printer", "priority": 2})),
-        ('open_ticket(priority = 2, "Printer")', Call("open_ticket", {"priority": 2, "title": "Printer"})),
-        ('use open_ticket {"title": "x", "priority": 1}', Call("open_ticket", {"title": "x", "priority": 1})),
-        ('use every_get-sum {"a": 2, "b": 3}', Call("every_get-sum", {"a": 2, "b": 3})),
-        ("every_get-sum(a=2, b=3)", Call("every_get-sum", {"a": 2, "b": 3})),
+        ("use deploy_status", ExplicitCall("deploy_status", {})),
+        ("Use `deploy_status`.", ExplicitCall("deploy_status", {})),
+        ("deploy_status()", ExplicitCall("deploy_status", {})),
+        ('use find_customer {"name": "Ann"}', ExplicitCall("find_customer", {"name": "Ann"})),
+        ('find_customer("Ann, \\"the\\" Lee")', ExplicitCall("find_customer", {"name": 'Ann, "the" Lee'})),
+        (r"find_customer(name='O\'Hara')", ExplicitCall("find_customer", {"name": "O'Hara"})),
+        ('open_ticket("Printer", 2)', ExplicitCall("open_ticket", {"title": "Printer", "priority": 2})),
+        (
+            'open_ticket(priority = 2, "Printer")',
+            ExplicitCall("open_ticket", {"priority": 2, "title": "Printer"}),
+        ),
+        (
+            'use open_ticket {"title": "x", "priority": 1}',
+            ExplicitCall("open_ticket", {"title": "x", "priority": 1}),
+        ),
+        ('use every_get-sum {"a": 2, "b": 3}', ExplicitCall("every_get-sum", {"a": 2, "b": 3})),
+        ("every_get-sum(a=2, b=3)", ExplicitCall("every_get-sum", {"a": 2, "b": 3})),
     ],
 )
-def test_a_call_is_read(tools: Mapping[str, ToolDefinition], text: str, call: Call) -> None:
+def test_explicit_calls_are_parsed(tools: Mapping[str, ToolDefinition], text: str, call: ExplicitCall) -> None:
     assert read_call(text, tools) == call
 
 
@@ -60,14 +66,14 @@ def test_arguments_that_do_not_fit_are_explained(
     assert why in answer.text
 
 
-def test_a_call_goes_before_every_rule(chooser: Chooser) -> None:
-    assert chooser.choose('find_customer("2+2")') == Call("find_customer", {"name": "2+2"})
+def test_explicit_call_precedes_every_rule(chooser: Chooser) -> None:
+    assert chooser.choose('find_customer("2+2")') == ExplicitCall("find_customer", {"name": "2+2"})
 
 
 @pytest.mark.parametrize(
     "text", ["use nosuch", "nosuch(1)", "use", "find_customer", "use find_customer or not"]
 )
-def test_what_names_no_tool_on_offer_is_no_call(tools: Mapping[str, ToolDefinition], text: str) -> None:
+def test_message_without_an_offered_tool_is_no_call(tools: Mapping[str, ToolDefinition], text: str) -> None:
     assert read_call(text, tools) is None
 
 
@@ -82,38 +88,38 @@ def test_what_names_no_tool_on_offer_is_no_call(tools: Mapping[str, ToolDefiniti
         ("How many words are in this text: to be or not", "count_text"),
     ],
 )
-def test_a_tool_that_may_not_be_used_is_named(
+def test_unavailable_tool_is_named(
     cards: tuple[Card, ...], tools: Mapping[str, ToolDefinition], text: str, tool: str
 ) -> None:
     chooser = Chooser(cards=cards, tools={name: tool for name, tool in tools.items() if name != "count_text"})
     choice = chooser.choose(text)
     chooser.close()
     assert isinstance(choice, Unclear)
-    assert choice.text.startswith(f"I cannot use the tool {tool} here: there is none of that name, ")
+    assert choice.text.startswith(f"I cannot use the tool {tool} here: it does not exist, ")
     assert choice.text.endswith("Did you mean find_customer?") == (tool == "find_costumer")
 
 
 @pytest.mark.parametrize("text", ["use it", "use e-mail", "f(x)", "hello(world)", "use butter."])
-def test_what_may_be_something_else_is_taken_for_no_call(chooser: Chooser, text: str) -> None:
+def test_ambiguous_message_is_no_call(chooser: Chooser, text: str) -> None:
     assert chooser.choose(text) is None
 
 
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("show the deploy status", Call("deploy_status", {})),
-        ('find the customer "Ann Lee"', Call("find_customer", {"name": "Ann Lee"})),
-        ("Find the customer “Ann Lee”, please", Call("find_customer", {"name": "Ann Lee"})),
+        ("show the deploy status", ExplicitCall("deploy_status", {})),
+        ('find the customer "Ann Lee"', ExplicitCall("find_customer", {"name": "Ann Lee"})),
+        ("Find the customer “Ann Lee”, please", ExplicitCall("find_customer", {"name": "Ann Lee"})),
     ],
 )
-def test_a_message_that_says_a_tools_whole_name_calls_it(chooser: Chooser, text: str, call: Call) -> None:
+def test_message_with_a_whole_tool_name_calls_it(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "find customer Ann",  # which words are the name?
+        "find customer Ann",  # it is unclear which words are the name
         'find the customer "Ann" or "Bob"',
         'open a ticket "Printer"',  # needs a number too
         'send the invoice "7"',  # needs a number, not a text
@@ -129,6 +135,6 @@ def test_arguments_are_never_guessed(chooser: Chooser, text: str) -> None:
 
 
 @given(st.text("use deploy_status find_customer(){}[]\"'=,:1 ", max_size=60))
-def test_any_call_is_read_or_refused(tools: Mapping[str, ToolDefinition], text: str) -> None:
+def test_any_call_is_parsed_or_refused(tools: Mapping[str, ToolDefinition], text: str) -> None:
     call = read_call(text, tools)
-    assert not isinstance(call, Call) or call.tool in tools
+    assert not isinstance(call, ExplicitCall) or call.tool in tools

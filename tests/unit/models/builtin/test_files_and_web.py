@@ -1,19 +1,19 @@
-"""What the rules read of files and pages, and what they leave alone."""
+"""Messages about files and web pages that the rules match, and messages that they ignore."""
 
 from __future__ import annotations
 
 import pytest
 
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call, Unclear
+from torana.models.builtin.explicit import ExplicitCall, Unclear
 
 
-def fetched(url: str) -> Call:
-    return Call("web_fetch", {"url": url})
+def fetched(url: str) -> ExplicitCall:
+    return ExplicitCall("web_fetch", {"url": url})
 
 
-def saved(name: str, text: str) -> Call:
-    return Call("write_file", {"name": name, "text": text})
+def saved(name: str, text: str) -> ExplicitCall:
+    return ExplicitCall("write_file", {"name": name, "text": text})
 
 
 @pytest.mark.parametrize(
@@ -24,24 +24,27 @@ def saved(name: str, text: str) -> Call:
         ("Please open <https://example.org/>, thanks!", fetched("https://example.org/")),
         ("What does https://example.org/faq say?", fetched("https://example.org/faq")),
         ("could you read https://Example.org/Path please", fetched("https://Example.org/Path")),
-        ("search the web for cheap flights to Oslo", Call("web_search", {"query": "cheap flights to Oslo"})),
-        ('Look up "torana gates" on the internet', Call("web_search", {"query": "torana gates"})),
-        ("List my files", Call("list_files", {})),
-        ("Which files do I have?", Call("list_files", {})),
-        ("Read notes.txt", Call("read_file", {"name": "notes.txt"})),
-        ("what is in the file trips/oslo.md?", Call("read_file", {"name": "trips/oslo.md"})),
-        ("delete the file notes.txt", Call("delete_file", {"name": "notes.txt"})),
+        (
+            "search the web for cheap flights to Oslo",
+            ExplicitCall("web_search", {"query": "cheap flights to Oslo"}),
+        ),
+        ('Look up "torana gates" on the internet', ExplicitCall("web_search", {"query": "torana gates"})),
+        ("List my files", ExplicitCall("list_files", {})),
+        ("Which files do I have?", ExplicitCall("list_files", {})),
+        ("Read notes.txt", ExplicitCall("read_file", {"name": "notes.txt"})),
+        ("what is in the file trips/oslo.md?", ExplicitCall("read_file", {"name": "trips/oslo.md"})),
+        ("delete the file notes.txt", ExplicitCall("delete_file", {"name": "notes.txt"})),
         ("Save milk, eggs and bread to shopping.txt", saved("shopping.txt", "milk, eggs and bread")),
         ('write "call Ana" into todo.md', saved("todo.md", "call Ana")),
         ('write "my shopping list" to list.txt', saved("list.txt", "my shopping list")),
         ("save buy milk to notes.txt", saved("notes.txt", "buy milk")),
         ("Save this to notes.txt: Buy milk.", saved("notes.txt", "Buy milk.")),
         ("save x to a/b/../c.txt", saved("a/b/../c.txt", "x")),
-        ("read /etc/hosts.txt", Call("read_file", {"name": "/etc/hosts.txt"})),
+        ("read /etc/hosts.txt", ExplicitCall("read_file", {"name": "/etc/hosts.txt"})),
         ("Save to a new file called a.csv:\na,b\n1,2\n", saved("a.csv", "a,b\n1,2")),
     ],
 )
-def test_read(chooser: Chooser, text: str, call: Call) -> None:
+def test_file_and_web_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -79,12 +82,13 @@ def test_read(chooser: Chooser, text: str, call: Call) -> None:
         "what's package.json",
     ],
 )
-def test_left_alone(chooser: Chooser, text: str) -> None:
+def test_other_messages_are_not_matched(chooser: Chooser, text: str) -> None:
     chosen = chooser.choose(text)
     assert not (
-        isinstance(chosen, Call) and chosen.tool.rpartition("_")[2] in {"fetch", "search", "file", "files"}
+        isinstance(chosen, ExplicitCall)
+        and chosen.tool.rpartition("_")[2] in {"fetch", "search", "file", "files"}
     )
 
 
-def test_a_text_that_is_missing_is_asked_for(chooser: Chooser) -> None:
+def test_missing_text_is_requested(chooser: Chooser) -> None:
     assert isinstance(chooser.choose("save this to notes.txt"), Unclear)

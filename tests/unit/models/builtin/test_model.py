@@ -1,4 +1,4 @@
-"""The whole way: an agent, its loop, real tools."""
+"""The builtin model in an agent loop with real tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torana.models.builtin.readers import READERS
 
 
 def calculate(expression: str) -> str:
-    """Work out a sum."""
+    """Calculate."""
     if "/ 0" in expression:
         raise ToolFailed("That divides by zero.")
     return f"{expression} = 42"
@@ -74,12 +74,12 @@ def agent(model: BuiltinModel) -> Agent[None, str]:
         ("forget my name", "forget could not be completed: name: which one?"),
     ],
 )
-async def test_what_a_tool_returns_is_the_answer(agent: Agent[None, str], text: str, answer: str) -> None:
+async def test_tool_result_is_the_answer(agent: Agent[None, str], text: str, answer: str) -> None:
     result = await agent.run(text)
     assert result.output.startswith(answer)
 
 
-async def test_a_streamed_answer_comes_word_by_word_and_whole(agent: Agent[None, str]) -> None:
+async def test_streamed_answer_arrives_in_words_and_is_complete(agent: Agent[None, str]) -> None:
     pieces: list[str] = []
     async with agent.run_stream_events("what is the meaning of life") as events:
         async for event in events:
@@ -95,7 +95,7 @@ async def test_a_streamed_answer_comes_word_by_word_and_whole(agent: Agent[None,
     assert len(pieces) > 20
 
 
-async def test_a_long_answer_is_streamed_in_a_bounded_number_of_pieces(agent: Agent[None, str]) -> None:
+async def test_long_answer_is_streamed_in_a_bounded_number_of_pieces(agent: Agent[None, str]) -> None:
     async with agent.run_stream_events("list your skills") as events:
         pieces = [event async for event in events if isinstance(event, PartDeltaEvent | PartStartEvent)]
     assert 2 < len(pieces) <= PIECES_LIMIT + 1
@@ -106,13 +106,13 @@ async def test_streamed_tool_calls_run(agent: Agent[None, str]) -> None:
         assert await stream.get_output() == "6 * 7 = 42"
 
 
-async def test_the_history_has_no_say(agent: Agent[None, str]) -> None:
+async def test_history_does_not_affect_the_answer(agent: Agent[None, str]) -> None:
     first = await agent.run("what is 6 * 7?")
     second = await agent.run("what is my name?", message_history=first.all_messages())
     assert second.output == '{"query":"name"}'
 
 
-async def test_it_names_itself_and_counts_words(agent: Agent[None, str]) -> None:
+async def test_response_names_the_model_and_counts_words(agent: Agent[None, str]) -> None:
     result = await agent.run("what is 6 * 7?")
     call, answer = (message for message in result.all_messages() if isinstance(message, ModelResponse))
     assert (call.model_name, call.provider_name, call.finish_reason) == ("builtin", "torana", "tool_call")
@@ -123,7 +123,7 @@ async def test_it_names_itself_and_counts_words(agent: Agent[None, str]) -> None
 @pytest.mark.parametrize(
     "text", ["hello", "Hi there!", "thank you", "help", "Who are you?", "Good morning, Torana"]
 )
-async def test_a_greeting_is_answered_with_an_introduction(agent: Agent[None, str], text: str) -> None:
+async def test_greeting_is_answered_with_an_introduction(agent: Agent[None, str], text: str) -> None:
     answer = (await agent.run(text)).output
     assert answer.startswith(
         "I am Torana's builtin model: I follow fixed rules and do not understand language."
@@ -136,36 +136,36 @@ async def test_a_greeting_is_answered_with_an_introduction(agent: Agent[None, st
 @pytest.mark.parametrize(
     "text", ["what is love", "Quanto fa due più due?", "你好吗？", "🙂", "  ", "x" * 10_000]
 )
-async def test_what_fits_no_rule_is_said_plainly(agent: Agent[None, str], text: str) -> None:
+async def test_unmatched_message_gets_an_explanation(agent: Agent[None, str], text: str) -> None:
     answer = (await agent.run(text)).output
     assert "Your message fits none of my rules." in answer
     assert "do not understand language" in answer
 
 
-async def test_a_skill_without_tools_is_named_with_what_it_takes(agent: Agent[None, str]) -> None:
+async def test_skill_without_tools_is_named_with_its_requirement(agent: Agent[None, str]) -> None:
     answer = (await agent.run("Write the weekly report for the support team")).output
     assert "“Weekly report”" in answer
-    assert "takes a language model" in answer
+    assert "only a language model can follow its instructions" in answer
 
 
-async def test_a_text_that_is_missing_is_asked_for(model: BuiltinModel) -> None:
+async def test_missing_text_is_requested(model: BuiltinModel) -> None:
     agent = Agent(model, tools=[query_csv])
     assert "with the text below it" in (await agent.run("hello")).output
-    assert "I need the text" in (await agent.run("sum of amount in this CSV")).output
+    assert "The text is missing." in (await agent.run("sum of amount in this CSV")).output
 
 
-async def test_only_what_is_on_offer_is_promised_and_called(model: BuiltinModel) -> None:
+async def test_only_offered_tools_are_listed_and_called(model: BuiltinModel) -> None:
     agent = Agent(model, tools=[recall])
     assert "Calculator" not in (await agent.run("hello")).output
     assert "cannot use the tool calculate here" in (await agent.run("6 * 7")).output
 
 
-async def test_without_skills_it_says_so() -> None:
+async def test_answer_says_that_no_skill_works() -> None:
     agent = Agent(BuiltinModel(cards=lambda: ()))
-    assert "No skill is loaded that I can use." in (await agent.run("hello")).output
+    assert "None of the loaded skills works with the builtin model." in (await agent.run("hello")).output
 
 
-async def test_a_skill_added_while_running_is_noticed(agent: Agent[None, str], cards: tuple[Card, ...]) -> None:
+async def test_skill_added_while_running_is_used(agent: Agent[None, str], cards: tuple[Card, ...]) -> None:
     loaded: list[Card] = []
     agent = Agent(BuiltinModel(cards=lambda: loaded), tools=[calculate])
     before = (await agent.run("hello")).output
@@ -173,7 +173,7 @@ async def test_a_skill_added_while_running_is_noticed(agent: Agent[None, str], c
     assert before != (await agent.run("hello")).output
 
 
-async def test_pictures_are_passed_over(agent: Agent[None, str]) -> None:
+async def test_images_are_ignored(agent: Agent[None, str]) -> None:
     result = await agent.run([ImageUrl("https://example.org/cat.png"), "6 * 7"])
     assert result.output == "6 * 7 = 42"
 
@@ -208,7 +208,7 @@ def test_any_text_is_answered_and_only_tools_on_offer_are_called(text: str, tool
         assert part.content
 
 
-def test_importing_it_loads_nothing_heavy() -> None:
+def test_import_loads_no_heavy_modules() -> None:
     program = (
         "import sys, torana.models.builtin;"
         "heavy = {'openai', 'anthropic', 'pint', 'dateparser', 'sqlalchemy', 'fastapi', 'jsonpath_rfc9535'};"

@@ -1,4 +1,4 @@
-"""Questions about a text that came with the message."""
+"""Questions about a text in the same message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call, Unclear
+from torana.models.builtin.explicit import ExplicitCall, Unclear
 from torana.models.builtin.message import read
 
 TABLE = "name,city,amount\nAna,Paris,1\nBob,Rome,2"
@@ -35,8 +35,10 @@ TABLE = "name,city,amount\nAna,Paris,1\nBob,Rome,2"
         ("Remove the duplicates from this list: a, b, a", "unique_lines", {"text": "a\nb\na"}),
     ],
 )
-def test_lines_and_words(chooser: Chooser, text: str, tool: str, arguments: dict[str, Any]) -> None:
-    assert chooser.choose(text) == Call(tool, arguments)
+def test_line_and_word_questions_are_matched(
+    chooser: Chooser, text: str, tool: str, arguments: dict[str, Any]
+) -> None:
+    assert chooser.choose(text) == ExplicitCall(tool, arguments)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_lines_and_words(chooser: Chooser, text: str, tool: str, arguments: dict
         ("query $[?@.price < 10].name in:\n[1,\n2]", "$[?@.price < 10].name", "[1,\n2]"),
     ],
 )  # fmt: skip
-def test_json(chooser: Chooser, text: str, path: str, json: str) -> None:
-    assert chooser.choose(text) == Call("query_json", {"text": json, "path": path})
+def test_json_questions_are_matched(chooser: Chooser, text: str, path: str, json: str) -> None:
+    assert chooser.choose(text) == ExplicitCall("query_json", {"text": json, "path": path})
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,8 @@ def test_json(chooser: Chooser, text: str, path: str, json: str) -> None:
         ("only show the columns name and city", {"select": ["name", "city"]}),
     ],
 )
-def test_csv(chooser: Chooser, question: str, arguments: dict[str, Any]) -> None:
-    assert chooser.choose(f"{question}\n{TABLE}") == Call("query_csv", {"text": TABLE, **arguments})
+def test_csv_questions_are_matched(chooser: Chooser, question: str, arguments: dict[str, Any]) -> None:
+    assert chooser.choose(f"{question}\n{TABLE}") == ExplicitCall("query_csv", {"text": TABLE, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -80,10 +82,10 @@ def test_csv(chooser: Chooser, question: str, arguments: dict[str, Any]) -> None
         "get a.b from this JSON",
     ],
 )
-def test_a_missing_text_is_asked_for(chooser: Chooser, text: str) -> None:
+def test_missing_text_is_requested(chooser: Chooser, text: str) -> None:
     answer = chooser.choose(text)
     assert isinstance(answer, Unclear)
-    assert "Send it with the message" in answer.text
+    assert "Send it in the same message" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -102,11 +104,11 @@ def test_a_missing_text_is_asked_for(chooser: Chooser, text: str) -> None:
         "\n" * 5000 + "sort",
     ],
 )
-def test_what_is_not_clear_is_left_alone(chooser: Chooser, text: str) -> None:
-    assert not isinstance(chooser.choose(text), Call)
+def test_unclear_messages_call_no_tool(chooser: Chooser, text: str) -> None:
+    assert not isinstance(chooser.choose(text), ExplicitCall)
 
 
-def test_beginnings_of_json_without_an_end_cost_little() -> None:
+def test_unclosed_json_is_not_slow() -> None:
     costs: list[float] = []
     for text in ("word" + "]" * 20_000 + "end", ":[" * 100 + "]" * 20_000 + "end"):
         before = time.process_time()

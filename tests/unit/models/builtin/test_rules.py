@@ -1,4 +1,4 @@
-"""What the rules read out of single-line messages, and what they leave alone."""
+"""Single-line messages that the rules match, and messages that they ignore."""
 
 from __future__ import annotations
 
@@ -7,47 +7,49 @@ from typing import Any
 import pytest
 
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call
+from torana.models.builtin.explicit import ExplicitCall
 
 
-def sums(expression: str) -> Call:
-    return Call("calculate", {"expression": expression})
+def sums(expression: str) -> ExplicitCall:
+    return ExplicitCall("calculate", {"expression": expression})
 
 
-def units(value: float, source: str, target: str) -> Call:
-    return Call("convert_units", {"value": value, "from_unit": source, "to_unit": target})
+def units(value: float, source: str, target: str) -> ExplicitCall:
+    return ExplicitCall("convert_units", {"value": value, "from_unit": source, "to_unit": target})
 
 
-def shifted(start: str, **steps: int) -> Call:
-    return Call("shift_date", {"start": start, **steps})
+def shifted(start: str, **steps: int) -> ExplicitCall:
+    return ExplicitCall("shift_date", {"start": start, **steps})
 
 
-def span(start: str, end: str) -> Call:
-    return Call("days_between", {"start": start, "end": end})
+def span(start: str, end: str) -> ExplicitCall:
+    return ExplicitCall("days_between", {"start": start, "end": end})
 
 
-def time(**place: str) -> Call:
-    return Call("current_time", place)
+def time(**place: str) -> ExplicitCall:
+    return ExplicitCall("current_time", place)
 
 
-def kept(text: str, subject: str = "") -> Call:
-    return Call("remember", {"text": text, "subject": subject})
+def kept(text: str, subject: str = "") -> ExplicitCall:
+    return ExplicitCall("remember", {"text": text, "subject": subject})
 
 
-def recalled(query: str) -> Call:
-    return Call("recall", {"query": query, "every_word": True})
+def recalled(query: str) -> ExplicitCall:
+    return ExplicitCall("recall", {"query": query, "every_word": True})
 
 
-def earlier(speaker: str, order: str = "last", count: int = 1, about: str = "") -> Call:
-    return Call("earlier_messages", {"speaker": speaker, "order": order, "count": count, "about": about})
+def earlier(speaker: str, order: str = "last", count: int = 1, about: str = "") -> ExplicitCall:
+    return ExplicitCall(
+        "earlier_messages", {"speaker": speaker, "order": order, "count": count, "about": about}
+    )
 
 
-def once(text: str, at: str) -> Call:
-    return Call("schedule_once", {"text": text, "at": at})
+def once(text: str, at: str) -> ExplicitCall:
+    return ExplicitCall("schedule_once", {"text": text, "at": at})
 
 
-def again(text: str, rule: str, **more: str) -> Call:
-    return Call("schedule_repeating", {"text": text, "rule": rule, **more})
+def again(text: str, rule: str, **more: str) -> ExplicitCall:
+    return ExplicitCall("schedule_repeating", {"text": text, "rule": rule, **more})
 
 
 @pytest.mark.parametrize(
@@ -91,18 +93,18 @@ def again(text: str, rule: str, **more: str) -> Call:
             "every day at 8 tell me the time in Tokyo",
             again("tell me the time in Tokyo", "every day at 8", kind="task"),
         ),
-        ("List my reminders", Call("list_schedules", {})),
-        ("What reminders do I have?", Call("list_schedules", {})),
-        ("Cancel the reminder to call Ana", Call("cancel_schedule", {"which": "call Ana"})),
-        ("stop reminding me to drink water", Call("cancel_schedule", {"which": "drink water"})),
-        ("cancel sch_0198abc", Call("cancel_schedule", {"which": "sch_0198abc"})),
+        ("List my reminders", ExplicitCall("list_schedules", {})),
+        ("What reminders do I have?", ExplicitCall("list_schedules", {})),
+        ("Cancel the reminder to call Ana", ExplicitCall("cancel_schedule", {"which": "call Ana"})),
+        ("stop reminding me to drink water", ExplicitCall("cancel_schedule", {"which": "drink water"})),
+        ("cancel sch_0198abc", ExplicitCall("cancel_schedule", {"which": "sch_0198abc"})),
         (
             "what is 2 + 2\n\n[This task was due on Monday, 2 March 2026 at 09:00 (Europe/Berlin).]",
             sums("2 + 2"),
         ),
     ],
 )
-def test_schedules(chooser: Chooser, text: str, call: Call) -> None:
+def test_schedule_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -124,7 +126,7 @@ def test_schedules(chooser: Chooser, text: str, call: Call) -> None:
         ("20 percent off 50", sums("20 percent off 50")),
     ],
 )
-def test_sums(chooser: Chooser, text: str, call: Call) -> None:
+def test_sum_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -144,7 +146,7 @@ def test_sums(chooser: Chooser, text: str, call: Call) -> None:
         ("5 in in cm", units(5, "in", "cm")),
     ],
 )
-def test_units(chooser: Chooser, text: str, call: Call) -> None:
+def test_unit_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -177,7 +179,7 @@ def test_units(chooser: Chooser, text: str, call: Call) -> None:
         ("what day was two weeks before Christmas", shifted("Christmas", weeks=-2, past=True)),
     ],
 )
-def test_times_and_dates(chooser: Chooser, text: str, call: Call) -> None:
+def test_time_and_date_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -205,15 +207,15 @@ def test_times_and_dates(chooser: Chooser, text: str, call: Call) -> None:
         ("what do you know about the trip to Rome", recalled("trip Rome")),
         ("what's my favourite colour", recalled("favourite colour")),
         ("Where do I live?", recalled("I live")),
-        ("what do you know about me", Call("recall", {"query": ""})),
+        ("what do you know about me", ExplicitCall("recall", {"query": ""})),
         ("what do you remember about my sister?", recalled("sister")),
         ("do you remember what I told you about my job?", recalled("job")),
         ("do you know my birthday", recalled("birthday")),
-        ("forget my sister's name", Call("forget", {"query": "sister's name"})),
-        ("Please forget what you know about my job.", Call("forget", {"query": "job"})),
+        ("forget my sister's name", ExplicitCall("forget", {"query": "sister's name"})),
+        ("Please forget what you know about my job.", ExplicitCall("forget", {"query": "job"})),
     ],
 )  # fmt: skip
-def test_memories(chooser: Chooser, text: str, call: Call) -> None:
+def test_memory_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -231,14 +233,14 @@ def test_memories(chooser: Chooser, text: str, call: Call) -> None:
         ("what did we talk about?", earlier("any", count=10)),
         ("repeat that", earlier("assistant")),
         ("show the last 99 messages", earlier("any", count=50)),
-        ("What can you do?", Call("list_skills", {})),
-        ("list your skills", Call("list_skills", {})),
-        ("explain the calculator skill", Call("load_skill", {"slug": "calculator"})),
-        ("How does the Unit Converter skill work?", Call("load_skill", {"slug": "unit-converter"})),
-        ("show me the instructions of the memory skill", Call("load_skill", {"slug": "memory"})),
+        ("What can you do?", ExplicitCall("list_skills", {})),
+        ("list your skills", ExplicitCall("list_skills", {})),
+        ("explain the calculator skill", ExplicitCall("load_skill", {"slug": "calculator"})),
+        ("How does the Unit Converter skill work?", ExplicitCall("load_skill", {"slug": "unit-converter"})),
+        ("show me the instructions of the memory skill", ExplicitCall("load_skill", {"slug": "memory"})),
     ],
 )
-def test_conversation_and_skills(chooser: Chooser, text: str, call: Call) -> None:
+def test_conversation_and_skill_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:
     assert chooser.choose(text) == call
 
 
@@ -331,7 +333,7 @@ def test_conversation_and_skills(chooser: Chooser, text: str, call: Call) -> Non
         "",
     ],
 )
-def test_what_is_not_clear_is_left_alone(chooser: Chooser, text: str) -> None:
+def test_unclear_messages_are_not_matched(chooser: Chooser, text: str) -> None:
     assert chooser.choose(text) is None
 
 
@@ -339,8 +341,8 @@ def test_what_is_not_clear_is_left_alone(chooser: Chooser, text: str) -> None:
     "subjectless",
     ["my sister is tall", "my car is red", "I like tea", "I have a sister called Ana", "we live in Rome"],
 )
-def test_what_may_be_true_beside_other_things_has_no_subject(chooser: Chooser, subjectless: str) -> None:
+def test_statements_that_can_coexist_have_no_subject(chooser: Chooser, subjectless: str) -> None:
     call = chooser.choose(f"remember that {subjectless}")
-    assert isinstance(call, Call)
+    assert isinstance(call, ExplicitCall)
     arguments: dict[str, Any] = dict(call.arguments)
     assert arguments == {"text": subjectless, "subject": ""}

@@ -1,4 +1,4 @@
-"""Messages that run a skill's script, or a snippet of Python."""
+"""Messages that run a skill's script or a Python snippet."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser
-from torana.models.builtin.explicit import Call, Unclear
-from torana.skills import Trigger
+from torana.models.builtin.explicit import ExplicitCall, Unclear
+from torana.skills import SkillTrigger
 
 WEATHER = Card(
     slug="weather",
     title="Weather",
     description="Forecasts.",
     triggers=(
-        Trigger(phrase="forecast for {place}", script="scripts/a.py", arguments=("--place", "{place}")),
-        Trigger(phrase="from {a} to {b} and back to {a}", script="scripts/b.sh", arguments=("{b}", "{a}{a}")),
-        Trigger(phrase="what's up? (now)", script="scripts/c.py", arguments=()),
-        Trigger(phrase="{a} {b} {c} now", script="scripts/d.py", arguments=()),
+        SkillTrigger(phrase="forecast for {place}", script="scripts/a.py", arguments=("--place", "{place}")),
+        SkillTrigger(
+            phrase="from {a} to {b} and back to {a}", script="scripts/b.sh", arguments=("{b}", "{a}{a}")
+        ),
+        SkillTrigger(phrase="what's up? (now)", script="scripts/c.py", arguments=()),
+        SkillTrigger(phrase="{a} {b} {c} now", script="scripts/d.py", arguments=()),
     ),
 )
 
@@ -36,8 +38,8 @@ def chooser(tools: Mapping[str, ToolDefinition]) -> Iterator[Chooser]:
     chooser.close()
 
 
-def script(name: str, *arguments: str) -> Call:
-    return Call("run_skill_script", {"slug": "weather", "script": name, "arguments": list(arguments)})
+def script(name: str, *arguments: str) -> ExplicitCall:
+    return ExplicitCall("run_skill_script", {"slug": "weather", "script": name, "arguments": list(arguments)})
 
 
 @pytest.mark.parametrize(
@@ -50,13 +52,13 @@ def script(name: str, *arguments: str) -> Call:
         ("What's up? (now)", script("scripts/c.py")),
     ],
 )  # fmt: skip
-def test_a_declared_phrase_runs_its_script(chooser: Chooser, message: str, call: Call) -> None:
+def test_declared_phrase_runs_its_script(chooser: Chooser, message: str, call: ExplicitCall) -> None:
     assert chooser.choose(message) == call
 
 
-def test_a_long_message_is_not_tried_in_every_way(chooser: Chooser) -> None:
-    # Each doubling of it would take eight times as long; this one a quarter of an hour.
-    assert not isinstance(chooser.choose("a " * 4_990 + "z"), Call)
+def test_long_message_is_matched_in_bounded_time(chooser: Chooser) -> None:
+    # Each doubling would take eight times as long; this message would take a quarter of an hour.
+    assert not isinstance(chooser.choose("a " * 4_990 + "z"), ExplicitCall)
 
 
 @pytest.mark.parametrize(
@@ -66,31 +68,31 @@ def test_a_long_message_is_not_tried_in_every_way(chooser: Chooser) -> None:
 def test_other_words_run_nothing(chooser: Chooser, message: str) -> None:
     choice = chooser.choose(message)
 
-    assert not isinstance(choice, Call)
+    assert not isinstance(choice, ExplicitCall)
 
 
-def test_the_phrases_of_a_skill_that_is_not_approved_say_so_and_take_no_message_away(
+def test_phrases_of_an_unapproved_skill_explain_and_do_not_shadow_rules(
     cards: tuple[Card, ...], tools: Mapping[str, ToolDefinition]
 ) -> None:
-    what = Trigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
+    what = SkillTrigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
     refused = replace(WEATHER, triggers=(*WEATHER.triggers, what), refusal="It is not approved.")
     chooser = Chooser(
         cards=[refused, *cards], tools={**tools, "run_skill_script": ToolDefinition(name="run_skill_script")}
     )
 
     assert chooser.choose("forecast for Lisbon") == Unclear("It is not approved.")
-    assert chooser.choose("what is 2 + 2") == Call("calculate", {"expression": "2 + 2"})
+    assert chooser.choose("what is 2 + 2") == ExplicitCall("calculate", {"expression": "2 + 2"})
     chooser.close()
 
 
-def test_without_the_tool_a_phrase_runs_nothing_and_takes_no_message_away(
+def test_phrases_without_the_tool_explain_and_do_not_shadow_rules(
     tools: Mapping[str, ToolDefinition],
 ) -> None:
-    what = Trigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
+    what = SkillTrigger(phrase="what is {a}", script="scripts/a.py", arguments=("{a}",))
     chooser = Chooser(cards=[replace(WEATHER, triggers=(*WEATHER.triggers, what))], tools=tools)
 
     choice = chooser.choose("forecast for Lisbon")
-    assert chooser.choose("what is 2 + 2") == Call("calculate", {"expression": "2 + 2"})
+    assert chooser.choose("what is 2 + 2") == ExplicitCall("calculate", {"expression": "2 + 2"})
     chooser.close()
 
     assert isinstance(choice, Unclear)
@@ -106,12 +108,12 @@ def test_without_the_tool_a_phrase_runs_nothing_and_takes_no_message_away(
         ("evaluate python: {'a': [1]}", "{'a': [1]}"),
     ],
 )
-def test_python_is_run_as_it_was_sent(chooser: Chooser, message: str, code: str) -> None:
-    assert chooser.choose(message) == Call("run_python", {"code": code})
+def test_python_code_runs_unchanged(chooser: Chooser, message: str, code: str) -> None:
+    assert chooser.choose(message) == ExplicitCall("run_python", {"code": code})
 
 
 @pytest.mark.parametrize("message", ["run python", "how do I run python: x", "my python runs: far"])
-def test_talk_of_python_runs_nothing(chooser: Chooser, message: str) -> None:
+def test_mention_of_python_runs_nothing(chooser: Chooser, message: str) -> None:
     choice: Any = chooser.choose(message)
 
-    assert not isinstance(choice, Call)
+    assert not isinstance(choice, ExplicitCall)

@@ -1,4 +1,4 @@
-"""The rules and the tools that they call, together."""
+"""The rules together with the tools that they call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic_ai import Agent
 from torana.messages import Turn
 from torana.models.builtin import BuiltinModel
 from torana.models.builtin.cards import Card
-from torana.tools.arithmetic import calculate
 from torana.tools.base import ToolContext
-from torana.tools.csv_query import query_csv
-from torana.tools.dates import current_time, days_between, shift_date
-from torana.tools.json_query import query_json
-from torana.tools.text import count_text, sort_lines, unique_lines
-from torana.tools.units import convert_units
+from torana.tools.builtin.arithmetic import calculate
+from torana.tools.builtin.csv_query import query_csv
+from torana.tools.builtin.dates import current_time, days_between, shift_date
+from torana.tools.builtin.json_query import query_json
+from torana.tools.builtin.text import count_text, sort_lines, unique_lines
+from torana.tools.builtin.units import convert_units
 
 NOW = datetime(2026, 11, 20, 5, 5, tzinfo=UTC)
 TURN = Turn(
@@ -78,6 +78,6 @@ def agent() -> Agent[ToolContext, str]:
         (f"total price:\n{TABLE}", "sum of price = 7.50 (3 rows)"),
     ],
 )
-async def test_a_message_is_answered(agent: Agent[ToolContext, str], text: str, answer: str) -> None:
+async def test_messages_are_answered(agent: Agent[ToolContext, str], text: str, answer: str) -> None:
     deps = ToolContext(turn=TURN, may_recall=True, timezone=ZoneInfo("Europe/Rome"), clock=lambda: NOW)
     assert (await agent.run(text, deps=deps)).output == answer

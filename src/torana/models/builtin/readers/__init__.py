@@ -1,4 +1,4 @@
-"""One rule per tool. A rule reads a message precisely or not at all."""
+"""One rule per tool. A rule matches the whole message or not at all."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ _RULES: tuple[Reader, ...] = (
     recall,
 )
 
-#: By the name of the tool; the order decides among the tools of a skill, and where none ranks.
+#: By tool name. The order decides among the tools of a skill, and if no skill ranks.
 READERS: Mapping[str, Reader] = {rule.__name__: rule for rule in _RULES}

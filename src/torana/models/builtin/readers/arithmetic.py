@@ -1,10 +1,10 @@
-"""Sums."""
+"""Read calculations."""
 
 from __future__ import annotations
 
 import re
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, wordings
 
 _NUMBER = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
@@ -21,7 +21,7 @@ _SIGNS = wordings(
     r"\b(?:abs|ceil|exp|floor|ln|log10|max|mean|median|min|round|sqrt|sum) ?(?=\()",
 )
 _OPERANDS = wordings(_NUMBER, r"[(),]", r"\bpi\b", r"\s")
-# Dates, telephone numbers and an idiom that look like a sum, and a lone number with its sign.
+# Dates, telephone numbers and an idiom that look like calculations, and a single signed number.
 _NO_SUM = wordings(r"\d+([-/.])\d+\1\d+", r".*\d{4}-\d\d-\d\d.*", r"\d{3}-\d{4}", r"24/7", r"[-+]?[\d.,]+ ?%?")
 
 _TOLD = (
@@ -36,10 +36,10 @@ _TOTAL = wordings(rf"(?:the )?(?:sum of|total of|add(?: up)?) {_LIST}")
 _MEAN = wordings(rf"(?:the )?(?:average|mean) of {_LIST}")
 
 
-def calculate(message: Message) -> Arguments | None:
-    """A sum in figures and operators, or one of a few told in words; nothing else in the message."""
+def calculate(message: BuiltinMessage) -> Arguments | None:
+    """Read a calculation in numbers and operators, or in one of a few phrases, and nothing else."""
     said = _ASKING.sub("", message.phrase).rstrip("= ")
-    expression = _told(said) or (said if _is_sum(said) else "")
+    expression = _answer_text(said) or (said if _is_sum(said) else "")
     return {"expression": expression} if expression else None
 
 
@@ -50,7 +50,7 @@ def _is_sum(said: str) -> bool:
     return signs > 0 and not _OPERANDS.sub("", operands)
 
 
-def _told(said: str) -> str:
+def _answer_text(said: str) -> str:
     for pattern, expression in _TOLD:
         if match := pattern.fullmatch(said):
             return expression.format(

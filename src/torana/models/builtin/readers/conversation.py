@@ -1,17 +1,17 @@
-"""What was said earlier in this channel."""
+"""Read questions about earlier messages of the channel."""
 
 from __future__ import annotations
 
 import re
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import NUMBERS, Arguments, wordings
 
-#: How many messages about a topic are asked for.
+#: Number of messages to request about a topic.
 ABOUT_COUNT = 5
-#: How many messages are asked for to tell what a conversation was about.
+#: Number of messages to request for a list of topics.
 TOPICS_COUNT = 10
-#: How many messages are asked for at most.
+#: Maximum number of messages to request.
 MESSAGES_LIMIT = 50
 
 _SPEAKERS = {"i": "user", "my": "user", "you": "assistant", "your": "assistant"}
@@ -35,33 +35,35 @@ _WHEN = wordings(r"\A (?:(?:at )?first|at the (?:beginning|start)|last|just now|
 _ABOUT = wordings(r" about (?:the |my |our |your )?(?P<about>\S.*?)(?: earlier| before)?")
 
 
-def earlier_messages(message: Message) -> Arguments | None:
-    """Questions for the first or last messages, or for those about something, of either side."""
+def earlier_messages(message: BuiltinMessage) -> Arguments | None:
+    """Read a request for the first or last messages, or those about a topic, of either side."""
     if match := _MESSAGES.fullmatch(message.phrase):
-        return _listed(match)
+        return _list_arguments(match)
     if match := _SAID.fullmatch(message.phrase):
-        return _said(match)
+        return _search_arguments(match)
     if _AGAIN.fullmatch(message.phrase):
-        return _asked("you")
-    return _asked("we", count=TOPICS_COUNT) if _TOPICS.fullmatch(message.phrase) else None
+        return _build_arguments("you")
+    return _build_arguments("we", count=TOPICS_COUNT) if _TOPICS.fullmatch(message.phrase) else None
 
 
-def _listed(match: re.Match[str]) -> Arguments:
+def _list_arguments(match: re.Match[str]) -> Arguments:
     count = (match["count"] or "1").lower()
     number = int(count) if count.isdecimal() else NUMBERS[count]
     first = match["order"].lower() == "first"
-    return _asked(match["thing"] or match["who"], first=first, count=max(1, min(number, MESSAGES_LIMIT)))
+    return _build_arguments(
+        match["thing"] or match["who"], first=first, count=max(1, min(number, MESSAGES_LIMIT))
+    )
 
 
-def _said(match: re.Match[str]) -> Arguments | None:
+def _search_arguments(match: re.Match[str]) -> Arguments | None:
     if about := _ABOUT.fullmatch(match["after"]):
-        return _asked(match["who"], count=ABOUT_COUNT, about=about["about"])
+        return _build_arguments(match["who"], count=ABOUT_COUNT, about=about["about"])
     if match["after"] and not _WHEN.fullmatch(match["after"]):
         return None
     when = f"{match['before']} {match['after']}".lower()
-    return _asked(match["who"], first=bool(re.search("first|beginning|start", when)))
+    return _build_arguments(match["who"], first=bool(re.search("first|beginning|start", when)))
 
 
-def _asked(who: str, *, first: bool = False, count: int = 1, about: str = "") -> Arguments:
+def _build_arguments(who: str, *, first: bool = False, count: int = 1, about: str = "") -> Arguments:
     speaker = _SPEAKERS.get(who.lower(), "any")
     return {"speaker": speaker, "order": "first" if first else "last", "count": count, "about": about}

@@ -1,11 +1,11 @@
-"""The time in places, and dates."""
+"""Read questions about times and dates."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
 
 _IN_PLACE = r"(?: (?:in|at) (?P<place>.+?))?(?: right)?(?: now)?"
@@ -25,8 +25,8 @@ _PLACE = re.compile(
 )
 
 
-def current_time(message: Message) -> Arguments | None:
-    """The time or the date now, here or in what looks like the name of a place."""
+def current_time(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about the current time or date, here or in a place."""
     match = first_match(_NOW, message.phrase)
     if not match or _BARE.fullmatch(message.phrase):
         return None
@@ -36,7 +36,7 @@ def current_time(message: Message) -> Arguments | None:
     return {"place": place} if _PLACE.fullmatch(place) else None
 
 
-# All that a date in words may consist of.
+# The words that a date may contain.
 _DATE_WORDS = wordings(
     r"\b\d{4}-\d\d-\d\d\b",
     r"\b\d{1,2}[./]\d{1,2}[./]\d{4}\b",
@@ -62,8 +62,8 @@ _SPANS = (
 )
 
 
-def days_between(message: Message) -> Arguments | None:
-    """The days until, since or between dates; each must be a date and nothing else."""
+def days_between(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about the days until, since or between dates, which must be dates and nothing else."""
     match = first_match(_SPANS, message.phrase)
     if not match:
         return None
@@ -88,8 +88,8 @@ _WEEKDAY = (
 _WAS = wordings(r"\b(?:was|did)\b")
 
 
-def shift_date(message: Message) -> Arguments | None:
-    """A date some days, weeks, months or years from another, or the weekday of a date."""
+def shift_date(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about a date some days, weeks, months or years from another, or about a weekday."""
     match = first_match((*_SHIFTS, *_WEEKDAY), message.phrase)
     said = match.groupdict() if match else {}
     start = said.get("start", "today")

@@ -1,13 +1,13 @@
-"""Files that the user wants kept, seen, or gone."""
+"""Read requests to list, read, write and delete files."""
 
 from __future__ import annotations
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
-# Only those of text files: "example.com" and "version 2.0" have none.
+# Text files only: "example.com" and "version 2.0" do not match.
 _ENDING = r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql)"
-# A way that leads out of the user's files is read too, as the tool says what is wrong with it.
+# Paths outside of the user's files match, too, because the tool explains the error.
 _NAME = rf"(?P<name>(?:~?/)?(?:(?:\.{{1,2}}|[\w-]+)/)*[\w-]+(?:\.[\w-]+)*{_ENDING})"
 _FILE = rf"(?:(?:the|my|a) )?(?:new )?(?:file )?(?:called |named )?{_NAME}"
 
@@ -22,45 +22,45 @@ _READ = (
     wordings(rf"what does {_FILE} (?:say|contain)"),
 )
 _DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
-# "Put milk in shopping.txt" may mean to add it to what is there, which would be lost.
+# "Put milk in shopping.txt" may mean to append, and would overwrite the file.
 _PASTED = (
     wordings(
         r"(?:save|write|store|keep)(?: (?:this|that|it|the following))?(?: text)? "
         rf"(?:to|into|in|as) {_FILE}"
     ),
 )
-# What points at something that is not in the message, or describes it.
+# Words that refer to text outside of the message, or describe a text.
 _POINTING = (
     r"(?:this|that|these|those|it|them|everything|all|some|something|the|an?|copy of"
     r"|me|my|our|your|his|her|their)"
 )
-# "Write instructions for baking to bread.txt" asks for more than to keep these words; "a.txt" for another file.
+# "Write instructions for baking to bread.txt" asks for a new text; "a.txt" refers to another file.
 _INLINE = (
     wordings(rf'(?:save|write|store) "(?P<text>[^"]+)" (?:to|into|in) {_FILE}'),
     wordings(rf'(?:save|store) (?!{_POINTING}\b)(?P<text>(?:(?!{_ENDING}\b)[^"])+) (?:to|into|in) {_FILE}'),
 )
 
 
-def list_files(message: Message) -> Arguments | None:
-    """A question which files there are."""
+def list_files(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to list the files."""
     return {} if _LIST.fullmatch(message.phrase) else None
 
 
-def read_file(message: Message) -> Arguments | None:
-    """One file by its name."""
+def read_file(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to read a file by its name."""
     match = first_match(_READ, message.phrase)
     return {"name": match["name"]} if match else None
 
 
-def write_file(message: Message) -> Arguments | None:
-    """A text that came with the message or stands in it, and where it goes."""
+def write_file(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to write a text, pasted or quoted in the message, to a file."""
     if message.pasted and (match := first_match(_PASTED, message.instruction)):
         return {"name": match["name"], "text": message.pasted}
     match = first_match(_INLINE, message.phrase)
     return {"name": match["name"], "text": match["text"]} if match else None
 
 
-def delete_file(message: Message) -> Arguments | None:
-    """One file by its name, never several."""
+def delete_file(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to delete one file by its name."""
     match = first_match(_DELETE, message.phrase)
     return {"name": match["name"]} if match else None

@@ -1,10 +1,10 @@
-"""Work on the lines and words of a pasted text."""
+"""Read requests about the lines and words of a pasted text."""
 
 from __future__ import annotations
 
 import re
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, wordings
 
 _THESE = r"(?: (?:the|these|this|the following))?"
@@ -31,31 +31,31 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _DOWN = wordings(r"descending|reverse|\bz\b to|(?:large|high) to")
 
 
-def count_text(message: Message) -> Arguments | None:
-    """How much there is of a pasted text."""
+def count_text(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about the length of a pasted text."""
     return {"text": message.pasted} if message.pasted and _COUNT.fullmatch(message.instruction) else None
 
 
-def sort_lines(message: Message) -> Arguments | None:
-    """Pasted lines, or a list with commas on one line, to be put in order."""
+def sort_lines(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to sort pasted lines, or a list with commas on one line."""
     match, lines = _SORT.fullmatch(message.instruction), _lines(message.pasted)
     if not match or not lines:
         return None
     down, numeric = _DOWN.search(match["how"]), _NUMERIC.search(message.instruction)
     if down and numeric:
-        return None  # the tool sorts numbers upwards only
+        return None  # the tool sorts numbers only in ascending order
     order = "descending" if down else "numeric" if numeric else "ascending"
     return {"text": lines, "order": order}
 
 
-def unique_lines(message: Message) -> Arguments | None:
-    """Pasted lines, or a list with commas on one line, without repetitions."""
+def unique_lines(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to remove repeated lines from a pasted text or a list with commas on one line."""
     lines = _lines(message.pasted)
     return {"text": lines} if lines and _UNIQUE.fullmatch(message.instruction) else None
 
 
 def _lines(text: str) -> str:
-    """The items of a list one below the other; "" where a comma may separate them or thousands."""
+    """Return the items of a list, one per line; '' if a comma may be a thousands separator."""
     if "\n" in text:
         return text
     if _THOUSANDS.search(text) and not re.search(r",\s", text):

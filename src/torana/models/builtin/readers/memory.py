@@ -1,8 +1,8 @@
-"""What the user wants kept, asks back, and wants gone."""
+"""Read requests to remember, recall and forget."""
 
 from __future__ import annotations
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 _KEEP = r"(?:remember|note|make a note|keep in mind|don't forget|do not forget|memori[sz]e)"
@@ -15,7 +15,7 @@ _STATED = (
     ),
 )
 _KEEPING = ("remember", "note", "memori")
-# "Remember that thing" and "remember my name" state nothing.
+# "Remember that thing" and "remember my name" contain no statement.
 _STATEMENT = wordings(
     r"(?!(?:when|what|who|where|why|how|if|whether)\b)(?:.+ )?"
     r"(?:am|is|are|was|were|has|have|had|can|will|like|love|hate|prefer|live|work|want|need|use|speak)s?(?:n't)?\b.*",
@@ -23,16 +23,16 @@ _STATEMENT = wordings(
 )
 
 
-def remember(message: Message) -> Arguments | None:
-    """A statement that is to be kept, and what it is about where a newer one would replace it."""
+def remember(message: BuiltinMessage) -> Arguments | None:
+    """Read a statement to remember, and the subject for which a newer statement replaces it."""
     noted, stated = first_match(_NOTED, message.phrase), first_match(_STATED, message.phrase)
     match = noted or (stated if stated and _STATEMENT.fullmatch(stated["text"]) else None)
     asks = message.text.endswith("?") and message.text.lower().startswith(_KEEPING)
     return {"text": match["text"], "subject": _subject(match["text"])} if match and not asks else None
 
 
-# Of each of these a person has one, so that a newer statement contradicts an older one. "My sister is tall"
-# is none of them: it stands beside whatever else is true of her.
+# A person has one of each, so a newer statement replaces an older one. "My sister is tall" is not one of these:
+# other statements about her stay true.
 _SUBJECTS = (
     (wordings(r"my (?P<of>[\w' -]{2,40}?) (?:is|are) (?:called|named) .+"), "my {of}'s name"),
     (wordings(r"my (?P<of>[\w' -]{2,40}?)'s name is .+"), "my {of}'s name"),
@@ -70,16 +70,13 @@ _RECALL = (
     wordings(r"when was (?P<query>i born)"),
 )
 _OWN = wordings(r"\A(?:my|our|the) ")
-# What a name is asked by, and what says nothing about the matter: every other word must be in the answer.
+# The words for asking a name, and insignificant words: a matching memory must contain all other words.
 _CALLED = wordings(r"(?:\bi )?\b(?:called|named)\Z")
 _FILLING = wordings(r"\b(?:a|an|the|my|our|is|are|was|of|to|in|on|at|for|and|with|from)\b")
 
 
-def recall(message: Message) -> Arguments | None:
-    """A question about the user. The query is its telling words, all of which the answer must hold.
-
-    An empty one asks for everything.
-    """
+def recall(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about the user; an empty query means all memories."""
     if _EVERYTHING.fullmatch(message.phrase):
         return {"query": ""}
     match = first_match(_RECALL, message.phrase)
@@ -87,7 +84,7 @@ def recall(message: Message) -> Arguments | None:
 
 
 def _telling(query: str) -> str:
-    """The words that a fitting memory shares; all of them where none tells anything."""
+    """Return the significant words of a query, or the query if it has none."""
     told = _FILLING.sub(" ", _CALLED.sub("name", query))
     return " ".join(told.split()) or query
 
@@ -98,14 +95,14 @@ _FORGET = (
     ),
     wordings(r"(?:forget|stop remembering)(?: about| that)? (?P<query>.+)"),
 )
-# Everything at once, or nothing that is named.
+# Everything at once, or no named thing.
 _UNNAMED = wordings(
     r"(?:it|this|that|everything|all|anything|me|us|you|what|about|your|previous|earlier)\b.*", r"(?:to|how) .+"
 )
 
 
-def forget(message: Message) -> Arguments | None:
-    """One thing to forget, named; never everything at once."""
+def forget(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to forget one named thing."""
     match = first_match(_FORGET, message.phrase)
     if not match or _UNNAMED.fullmatch(match["query"]):
         return None

@@ -1,11 +1,11 @@
-"""Reminders and tasks for later: when, and what."""
+"""Read requests for reminders and scheduled tasks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
 
 _DAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -17,7 +17,7 @@ _CLOCK = (
     r"(?:at (?:\d{1,2}(?:[:.][0-5]\d)?(?: ?[ap]\.?m\.?| o'clock)?|noon|midday|midnight)"
     r"|\d{1,2}:[0-5]\d(?: ?[ap]m)?|\d{1,2} ?[ap]m|(?:in the |this )(?:morning|afternoon|evening)|tonight)"
 )
-#: Alone it would be part of the text: "good morning".
+#: Only after a day: alone it may belong to the text ("good morning").
 _PART = r"(?: (?:morning|afternoon|evening))?"
 _AHEAD = rf"in (?:\d{{1,5}}|an?|half an|{'|'.join(NUMBERS)}) (?:minute|min|hour|day|week|month|year)s?"
 _DATE = (
@@ -25,7 +25,7 @@ _DATE = (
     rf"|(?:the )?\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? \d{{4}})?|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?"
     rf"(?:,? \d{{4}})?)|{_AHEAD}"
 )
-#: A day and a time of it in either order, or one of both.
+#: A day, a time, or both in either order.
 _WHEN = rf"(?:(?:{_DATE}){_PART}(?:,? {_CLOCK}){{0,2}}|{_CLOCK}(?:,? {_CLOCK})?(?:,? (?:{_DATE}){_PART})?)"
 
 _DAYS = rf"(?:{_DAY_NAME}|weekday|workday|weekend|day)s?"
@@ -41,33 +41,33 @@ _OFTEN = (
 _RULE = rf"(?:{_OFTEN}{_PART}(?:,? {_CLOCK}){{0,2}}|{_CLOCK} {_OFTEN})"
 
 _REMIND = r"(?:remind me|set (?:me )?a reminder|give me a reminder)"
-#: "to call Ana", "about the meeting", "that the shop closes", ": the shop closes". Without it the end of a time
-#: would be a text: "tomorrow at 9" and "pm".
+#: "to call Ana", "about the meeting", "that the shop closes", ": the shop closes". Otherwise the end of a time
+#: could be the text: "tomorrow at 9" and "pm".
 _WHAT = r"(?:,? (?:to|about|that|of|for) |: )(?P<text>\S.*)"
 
 _FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
 
 
-def schedule_once(message: Message) -> Arguments | None:
-    """A reminder at one time; the time must be one and nothing else."""
+def schedule_once(message: BuiltinMessage) -> Arguments | None:
+    """Read a reminder at one time."""
     match = first_match(_ONCE, message.phrase)
     if match is None or _RECALLS.search(match["text"]) or _OFTENER.search(match["text"]) or _is_cut(match):
         return None
     return {"text": _text(match["text"]), "at": match["when"]}
 
 
-#: Of what was, people want to be reminded at once.
+#: "Remind me what I said" asks about the past.
 _RECALLS = re.compile(
     r"^(?:what|how|who|where|why)\b|\b(?:told|said|was|were|did|had)\b|\bfrom$", re.IGNORECASE
 )
 
-#: What is to come more than once. "The weekly report" may be due once.
+#: Repetitions. "The weekly report" may be due once.
 _OFTENER = wordings(
     rf"\b(?:every(?:day)?|each|{_DAY_NAME}s|weekdays|workdays|weekends|mornings|afternoons|evenings|nights"
     r"|(?:of|in) the (?:week|month|year)|(?:once|twice|times) an? \w+)\b",
     r"(?<!\bthe )(?<!\bmy )(?<!\bour )(?<!\ba )\b(?:hourly|daily|weekly|monthly|yearly|annually)\b",
 )
-#: What a time must follow for the whole to have its meaning.
+#: Words before a time that make it part of the text.
 _LEADING_ON = wordings(
     r"\b(?:by|before|until|till|for|about|after|around|since|from|to|between|within|during|than|of|and|or|but|not"
     r"|except|only|starting|beginning|other|last|the|an?)\Z"
@@ -75,7 +75,7 @@ _LEADING_ON = wordings(
 
 
 def _is_cut(match: re.Match[str]) -> bool:
-    """Whether the time that ends a message is only the end of one: "pay the rent before" tomorrow."""
+    """Return whether the time at the end of the message belongs to the task: "pay the rent before tomorrow"."""
     text = match["text"]
     follows = match.start("when") > match.start("text")
     return follows and bool(_LEADING_ON.search(text) or _OFTENER.search(text))
@@ -88,9 +88,9 @@ _ONCE = (
 )
 
 
-def schedule_repeating(message: Message) -> Arguments | None:
-    """A reminder by a rule; or, where no reminder is asked for, a task."""
-    phrase = _spelled(message.phrase)
+def schedule_repeating(message: BuiltinMessage) -> Arguments | None:
+    """Read a repeated reminder or task."""
+    phrase = _spell_days_as_numbers(message.phrase)
     match = first_match(_AGAIN, phrase)
     if match is not None:
         return None if _is_cut(match) else {"text": _text(match["text"]), "rule": match["when"]}
@@ -116,8 +116,8 @@ _LIST = wordings(
 )
 
 
-def list_schedules(message: Message) -> Arguments | None:
-    """A question for what is scheduled, as a whole."""
+def list_schedules(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to list all schedules."""
     return {} if _LIST.fullmatch(message.phrase) else None
 
 
@@ -132,18 +132,18 @@ _CANCEL = (
 )
 
 
-def cancel_schedule(message: Message) -> Arguments | None:
-    """One that is named by its id or its text."""
+def cancel_schedule(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to cancel a schedule, by its id or its text."""
     match = first_match(_CANCEL, message.phrase)
     return {"which": match["which"]} if match else None
 
 
 def _text(said: str) -> str:
-    """The text as it is said to the person, without the quotes that may be around it."""
+    """Return the text without surrounding quotes."""
     return said[1:-1] if re.fullmatch(r'"[^"]+"', said) else said
 
 
-def _spelled(phrase: str, names: Mapping[str, str] = _FIRSTS) -> str:
-    """The phrase with days of the month as numbers."""
+def _spell_days_as_numbers(phrase: str, names: Mapping[str, str] = _FIRSTS) -> str:
+    """Return the phrase with ordinal words for days of the month as numbers."""
     pattern = rf"\bthe ({'|'.join(names)}) (?=(?:day )?of (?:every|each|the) month\b)"
     return re.sub(pattern, lambda found: f"the {names[found[1].lower()]} ", phrase, flags=re.IGNORECASE)

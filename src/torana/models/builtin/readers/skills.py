@@ -1,10 +1,10 @@
-"""Which skills there are, and what one says."""
+"""Read questions about the list of skills and the content of a skill."""
 
 from __future__ import annotations
 
 import re
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 _LIST = wordings(
@@ -25,12 +25,12 @@ _LOAD = (
 )
 
 
-def list_skills(message: Message) -> Arguments | None:
-    """A question for the skills as a whole."""
+def list_skills(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to list all skills."""
     return {} if _LIST.fullmatch(message.phrase) else None
 
 
-def load_skill(message: Message) -> Arguments | None:
-    """A question for one skill; "unit converter" stands for the slug ``unit-converter``."""
+def load_skill(message: BuiltinMessage) -> Arguments | None:
+    """Read a question about one skill; "unit converter" means the slug ``unit-converter``."""
     match = first_match(_LOAD, message.phrase)
     return {"slug": re.sub(r"[\s_]+", "-", match["name"].strip().lower())} if match else None

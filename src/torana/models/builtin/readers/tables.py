@@ -1,11 +1,11 @@
-"""Questions to pasted JSON and CSV."""
+"""Read queries on pasted JSON and CSV."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 _GET = r"(?:(?:get|query|extract|pick|find|select|read|list|show(?: me)?|what(?:'s| is| are)) )?"
@@ -17,8 +17,8 @@ _JSON = (
 _PATH = re.compile(r"\$.*|[\w-]+(?:\.[\w*-]+|\[[^\]]*\])*|(?:\[[^\]]*\])+(?:\.[\w*-]+|\[[^\]]*\])*")
 
 
-def query_json(message: Message) -> Arguments | None:
-    """A path, and JSON: it begins with a brace or bracket and ends with its partner."""
+def query_json(message: BuiltinMessage) -> Arguments | None:
+    """Read a path and a pasted JSON object or array."""
     text = message.pasted.strip()
     if (text[:1], text[-1:]) not in (("{", "}"), ("[", "]")):
         return None
@@ -56,8 +56,8 @@ _CSV = (
 _CONDITION = wordings(rf"{_COLUMN} ?(?:!=|<=|>=|=|<|>| contains ) ?\S.{{0,100}}")
 
 
-def query_csv(message: Message) -> Arguments | None:
-    """A question to a pasted table of two lines at least, the first of which has a separator."""
+def query_csv(message: BuiltinMessage) -> Arguments | None:
+    """Read a query on a pasted table of at least two lines, with a separator in the first."""
     header, newline, _ = message.pasted.partition("\n")
     if not newline or not re.search(r"[,;\t|]", header):
         return None

@@ -1,13 +1,13 @@
-"""Units of measurement."""
+"""Read conversions of units."""
 
 from __future__ import annotations
 
 import re
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, wordings
 
-# A question with any other word in the place of a unit is about something else.
+# Other words in the place of a unit mean a different question.
 # fmt: off
 _UNITS = frozenset({
     "m", "cm", "mm", "µm", "nm", "km", "meter", "metre", "centimeter", "centimetre", "millimeter", "millimetre",
@@ -40,8 +40,8 @@ _HOW_MANY = wordings(
 )
 
 
-def convert_units(message: Message) -> Arguments | None:
-    """A value and two units, in words that are units and nothing else."""
+def convert_units(message: BuiltinMessage) -> Arguments | None:
+    """Read a value and two units, and nothing else."""
     match = _INTO.fullmatch(message.phrase) or _HOW_MANY.fullmatch(message.phrase)
     if not match or not (_is_unit(match["source"]) and _is_unit(match["target"])):
         return None

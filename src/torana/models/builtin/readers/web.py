@@ -1,8 +1,8 @@
-"""Pages that the user wants read, and what is to be searched for."""
+"""Read requests to fetch a page or to search the web."""
 
 from __future__ import annotations
 
-from torana.models.builtin.message import Message
+from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 _URL = r"<?(?P<url>https?://[^\s<>\"]+)>?"
@@ -22,13 +22,13 @@ _SEARCH = (
 )
 
 
-def web_fetch(message: Message) -> Arguments | None:
-    """One whole address."""
+def web_fetch(message: BuiltinMessage) -> Arguments | None:
+    """Read a request to fetch one complete URL."""
     match = first_match(_FETCH, message.phrase)
     return {"url": match["url"]} if match else None
 
 
-def web_search(message: Message) -> Arguments | None:
-    """What is to be searched for on the web, named as such."""
+def web_search(message: BuiltinMessage) -> Arguments | None:
+    """Read a request that explicitly asks for a web search."""
     match = first_match(_SEARCH, message.phrase)
     return {"query": match["query"].strip('"')} if match else None

@@ -1,0 +1,77 @@
+"""Hooks between the agent, its model and its tools: permissions, the journal and error handling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities import (
+    AbstractCapability,
+    ValidatedToolArgs,
+    WrapModelRequestHandler,
+    WrapToolExecuteHandler,
+)
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset
+
+from torana.agent.journal_hooks import add_steers, request_with_journal, run_with_journal
+from torana.agent.permission_gate import PermissionGate
+from torana.agent.run import Run
+from torana.agent.tool_errors import run_with_error_handling
+from torana.tools import ToolContext
+
+
+@dataclass
+class Safeguards(AbstractCapability[Run]):
+    """Checks permissions, then journals each call, then runs it with error handling.
+
+    This is one capability because each costs time: pydantic-ai calls all of them for every event of a run and
+    copies the run's context for each.
+    """
+
+    permits: PermissionGate
+    tools: AbstractToolset[ToolContext]
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
+        """Replace the agent's own toolset, which is empty, with the gateway's tools.
+
+        pydantic-ai would combine both and query each in a task several times in a run. Other capabilities
+        cannot add or prepare tools: this method drops their changes.
+        """
+        return cast("AbstractToolset[Run]", self.tools)
+
+    async def before_model_request(
+        self, ctx: RunContext[Run], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Hide denied tools from the model, and add the user's messages that arrived during the turn."""
+        asked = self.permits.hide_denied_tools(ctx, request_context)
+        await add_steers(ctx, asked)
+        return asked
+
+    async def wrap_model_request(
+        self,
+        ctx: RunContext[Run],
+        *,
+        request_context: ModelRequestContext,
+        handler: WrapModelRequestHandler,
+    ) -> ModelResponse:
+        """Send the model request, and keep the response for the journal."""
+        return await request_with_journal(ctx, request_context, handler)
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Run],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: ValidatedToolArgs,
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Run a permitted tool once."""
+        guarded = partial(run_with_error_handling, call=call, handler=handler)
+        written = partial(run_with_journal, ctx=ctx, call=call, tool=tool_def, handler=guarded)
+        return await self.permits.run_tool(args, ctx=ctx, call=call, tool=tool_def, handler=written)

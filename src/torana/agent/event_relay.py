@@ -1,0 +1,100 @@
+"""Relay the events of a run, and collect the reply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, Mapping
+from typing import Any, Protocol
+
+from pydantic_ai import RunContext
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+)
+
+from torana.agent.text import PARAGRAPH, whole
+from torana.messages import EventType
+
+
+class Emit(Protocol):
+    """Receives the events of a turn in order; must not block."""
+
+    def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None: ...
+
+
+class Watch:
+    """Collects the text of a run from its events, and emits the events that clients may see."""
+
+    def __init__(self, emit: Emit, *, said: str) -> None:
+        """``said`` is the text that earlier attempts settled; it is not emitted again."""
+        self._emit = emit
+        #: Bytes of thinking and of calls in the last answer, as far as it came: a provider charges for them.
+        self.unsaid = 0
+        self._pieces = [said] if said else []
+        #: The first half of a surrogate pair whose second half has not arrived.
+        self._half = ""
+        #: The separator before the next text.
+        self._gap = ""
+
+    @property
+    def text(self) -> str:
+        """Return all text so far."""
+        return "".join(self._pieces)
+
+    async def follow(self, _ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        """Handle the events of one step of the run."""
+        async for event in events:
+            self._handle(event)
+
+    def _handle(self, event: AgentStreamEvent) -> None:
+        match event:
+            case PartStartEvent(part=TextPart(content=text)):
+                self._gap = PARAGRAPH if self._pieces else ""  # some models start a part with empty text
+                self._add(text)
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                self._add(text)
+            case (
+                PartStartEvent(part=(ThinkingPart() | ToolCallPart()) as piece)
+                | PartDeltaEvent(delta=(ThinkingPartDelta() | ToolCallPartDelta()) as piece)
+            ):
+                self.unsaid += _size(piece)
+            case FunctionToolCallEvent(part=call):
+                self.unsaid = 0  # the answer is whole
+                self._emit("tool.started", {"callId": call.tool_call_id, "tool": call.tool_name})
+            case FunctionToolResultEvent(part=part):
+                outcome = getattr(part, "outcome", "failed")
+                self._emit(
+                    "tool.finished",
+                    {"callId": part.tool_call_id, "tool": part.tool_name, "ok": outcome == "success"},
+                )
+            case _:
+                pass
+
+    def _add(self, text: str) -> None:
+        text, self._half = self._half + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":  # the other half is in the next piece
+            text, self._half = text[:-1], text[-1]
+        text = whole(text)
+        if text:
+            text, self._gap = self._gap + text, ""
+            self._pieces.append(text)
+            self._emit("message.delta", {"text": text})
+
+
+def _size(piece: ThinkingPart | ThinkingPartDelta | ToolCallPart | ToolCallPartDelta) -> int:
+    """Return the bytes of what the model thought or wrote to a tool."""
+    match piece:
+        case ThinkingPart(content=text) | ThinkingPartDelta(content_delta=text):
+            return len((text or "").encode(errors="surrogatepass"))
+        case ToolCallPart(args=arguments) | ToolCallPartDelta(args_delta=arguments):
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments or "")
+            return len(text.encode(errors="surrogatepass"))

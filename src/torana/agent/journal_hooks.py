@@ -1,0 +1,135 @@
+"""Run model requests and tool calls through the journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai.capabilities import ValidatedToolArgs, WrapModelRequestHandler, WrapToolExecuteHandler
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturn,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
+
+from torana.agent.call_ids import with_unique_ids
+from torana.agent.journal import Call, Journal
+from torana.agent.run import Run, step_number
+from torana.agent.text import whole, whole_in
+
+_RESULT = TypeAdapter(ToolReturn[Any])
+
+UNKNOWN_OUTCOME = (
+    "The gateway was interrupted while this call ran. Its outcome is unknown, and it was not "
+    "repeated. Check the current state before you repeat it, or tell the user."
+)
+
+
+async def add_steers(ctx: RunContext[Run], asked: ModelRequestContext) -> None:
+    """Add the user's messages that arrived during the turn to the model request."""
+    added = await ctx.deps.journal.steers(step_number(ctx))
+    last = asked.messages[-1]
+    if added and isinstance(last, ModelRequest):
+        prompts = [UserPromptPart(await ctx.deps.prompt(turn)) for turn in added]
+        request = replace(last, parts=[*last.parts, *prompts])
+        asked.messages[-1] = request
+        ctx.messages[-1] = request
+
+
+async def request_with_journal(
+    ctx: RunContext[Run], asked: ModelRequestContext, handler: WrapModelRequestHandler
+) -> ModelResponse:
+    """Send the model request; a response with calls is stored together with its first call.
+
+    The returned calls have ids that are unique in the turn: the journal and approvals use them as keys.
+    """
+    exchange = ctx.deps.exchange
+    if pending := exchange.take_pending():
+        await ctx.deps.journal.settle(pending)
+    meter = ctx.deps.meter
+    if meter is not None:
+        await ctx.deps.journal.hold(meter.measure(asked))
+    ctx.deps.journal.check_budgets()
+    with exchange.asking(ctx.usage):
+        response = _storable(await handler(asked))
+    if meter is not None:
+        meter.learn(response)
+    step = step_number(ctx)
+    response = with_unique_ids(response, taken=exchange.call_ids, step=step)
+    exchange.keep(asked.messages[-1], response, step=step)
+    return response
+
+
+async def run_with_journal(
+    args: ValidatedToolArgs,
+    *,
+    ctx: RunContext[Run],
+    call: ToolCallPart,
+    tool: ToolDefinition,
+    handler: WrapToolExecuteHandler,
+) -> Any:
+    """Run a tool and record its start and result, unless an earlier attempt did."""
+    journal = ctx.deps.journal
+    begun = Call(
+        step=step_number(ctx),
+        id=call.tool_call_id,
+        tool=call.tool_name,
+        idempotent=bool((tool.metadata or {}).get("idempotent")),
+    )
+    known = journal.call(begun.step, begun.id)
+    if known is not None and not known.runs_again:
+        return _replay(known)
+    await journal.start(begun, ctx.deps.exchange.take_pending())
+    return await _run(journal, begun, handler, args)
+
+
+def _storable(response: ModelResponse) -> ModelResponse:
+    """Return the response with texts that are valid UTF-8: some models split surrogate pairs."""
+    parts = [_storable_part(part) for part in response.parts]
+    return replace(response, parts=parts) if parts != list(response.parts) else response
+
+
+def _storable_part(part: ModelResponsePart) -> ModelResponsePart:
+    match part:
+        case TextPart() | ThinkingPart():
+            return replace(part, content=whole(part.content))
+        case ToolCallPart():
+            return replace(part, args=whole_in(part.args))
+        case _:
+            return part
+
+
+async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, args: ValidatedToolArgs) -> Any:
+    try:
+        result = await handler(args)
+    except ToolFailed as error:
+        await journal.finish(replace(begun, state="failed", result=error.message.encode()))
+        raise
+    await journal.finish(replace(begun, state="completed", result=_dump(result)))
+    return result
+
+
+def _dump(result: Any) -> bytes:
+    """Serialize a result as a ``ToolReturn``, which preserves its content and metadata."""
+    wrapped = cast("ToolReturn[Any]", result) if isinstance(result, ToolReturn) else ToolReturn[Any](result)
+    return _RESULT.dump_json(wrapped, fallback=str, warnings=False)
+
+
+def _replay(call: Call) -> Any:
+    """Return the recorded result of a call that does not run again."""
+    match call.state:
+        case "completed":
+            return _RESULT.validate_json(call.result)
+        case "failed":
+            raise ToolFailed(call.result.decode())
+        case "started":
+            raise ToolFailed(UNKNOWN_OUTCOME)

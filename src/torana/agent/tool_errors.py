@@ -1,0 +1,72 @@
+"""Turn every tool error into a result for the model, and limit the length of results."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic_ai import ToolFailed
+from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
+from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
+from pydantic_ai.messages import ToolCallPart, ToolReturn, ToolReturnPart
+
+from torana.agent.text import whole, whole_in
+from torana.tools import ToolError
+
+#: Maximum characters of a result, to protect the model's context; the rest is cut off.
+RESULT_LIMIT = 20_000
+
+_log = logging.getLogger(__name__)
+
+
+async def run_with_error_handling(
+    args: ValidatedToolArgs, *, call: ToolCallPart, handler: WrapToolExecuteHandler
+) -> Any:
+    """Run a tool, and cut off a result that is too long.
+
+    Raises ``ToolFailed``, whose text the model receives, for every failure: with the message of a
+    ``ToolError``, but only with the type of an unexpected exception.
+    """
+    try:
+        return _truncate_result(call, await handler(args))
+    except ToolFailedError:
+        raise
+    except Exception as error:
+        raise ToolFailed(_truncate(whole(_describe_error(call, error)))) from error
+
+
+def _describe_error(call: ToolCallPart, error: Exception) -> str:
+    """Return the text that the model receives for an exception.
+
+    pydantic-ai wraps a ``ModelRetry`` (a time-out becomes one too), and a tool's second one would end the run.
+    The model shall decide whether it tries again, within the turn's limit of calls.
+    """
+    wrapped = isinstance(error, ToolRetryError | UnexpectedModelBehavior)
+    said = error.__cause__ if wrapped else error
+    if isinstance(said, ToolError | ToolFailed | ModelRetry):
+        return str(said)
+    _log.error("tool_failed", extra={"tool": call.tool_name}, exc_info=error)
+    return f"The tool {call.tool_name} failed with {type(error).__name__}; the log has the details."
+
+
+def _truncate_result(call: ToolCallPart, result: Any) -> Any:
+    """Return the result, or its text cut off if it is too long. Raises serialization errors."""
+    if isinstance(result, ToolReturn):
+        wrapped = cast("ToolReturn[Any]", result)
+        return replace(
+            wrapped,
+            return_value=_truncate_result(call, wrapped.return_value),
+            content=whole_in(wrapped.content),
+            metadata=whole_in(wrapped.metadata),
+        )
+    result = whole_in(result)
+    part = ToolReturnPart(tool_name=call.tool_name, content=result, tool_call_id=call.tool_call_id)
+    text = part.model_response_str()
+    return result if len(text) <= RESULT_LIMIT else _truncate(text)
+
+
+def _truncate(text: str) -> str:
+    if len(text) <= RESULT_LIMIT:
+        return text
+    return f"{text[:RESULT_LIMIT]}\n… (cut: {len(text) - RESULT_LIMIT} more characters)"

@@ -1,0 +1,60 @@
+"""The principal of a request, and the scopes that its path requires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Depends, Request
+
+from torana.errors import ScopeMissing
+from torana.messages import EVERYONE, Principal, Scope, utc_now
+from torana.store.rows.audit import Act
+
+
+def current_principal(request: Request) -> Principal:
+    """Return the principal that the authentication middleware found."""
+    principal: Principal = request.state.principal
+    return principal
+
+
+def act(request: Request) -> Act:
+    """Return the author, the source and the time of a request, for the audit record."""
+    address = request.client.host if request.client else "unknown"
+    return Act(principal=current_principal(request).name, source=address, at=utc_now())
+
+
+def oversight(request: Request) -> Act | None:
+    """Return what ``act`` returns if the principal sees the data of all users, else None.
+
+    Only acts on the data of other users are recorded.
+    """
+    return act(request) if current_principal(request).view == EVERYONE else None
+
+
+class RequiredScopes:
+    """A dependency of a path that answers 403 to a token with none of the scopes, before anything is read.
+
+    A token that is bound to no user needs the scope ``unbound`` too: it can reach the data of several users.
+    """
+
+    def __init__(self, *scopes: Scope, unbound: Scope | None = None) -> None:
+        self._scopes = scopes
+        self._unbound = unbound
+        names = ", ".join(f"`{scope}`" for scope in scopes)
+        self.missing = f"The token needs {'one of the scopes' if len(scopes) > 1 else 'the scope'} {names}."
+        if unbound is not None:
+            self.missing += f" A token that is bound to no user needs `{unbound}`."
+
+    async def __call__(self, request: Request) -> None:
+        """Raise ``ScopeMissing`` for a token without the scopes."""
+        principal = current_principal(request)
+        is_missing = principal.scopes.isdisjoint(self._scopes)
+        if self._unbound is not None and principal.user is None:
+            is_missing = is_missing or self._unbound not in principal.scopes
+        if is_missing:
+            raise ScopeMissing(self.missing)
+
+
+def require_scopes(*scopes: Scope, unbound: Scope | None = None) -> Any:
+    """Return the dependency of a path that requires one of the scopes: see ``RequiredScopes``."""
+    return Depends(RequiredScopes(*scopes, unbound=unbound))

@@ -1,0 +1,143 @@
+"""Authenticate every request except ``/health`` by the gateway token or a created token."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from torana.errors import RateLimited, Unauthorized
+from torana.messages import Principal
+from torana.people.tokens import PREFIX
+
+LOCAL = Principal(name="local")
+OPERATOR = Principal(name="operator")
+
+#: Returns the holder of a secret, or None for an unknown secret.
+Authenticate = Callable[[str], Awaitable[Principal | None]]
+
+_CHALLENGE = 'Bearer realm="torana"'
+
+#: The maximum number of addresses whose failures are counted. The least recent one is forgotten first.
+_ADDRESSES = 4096
+_LONGEST_DELAY = 1.0
+
+
+class Authentication:
+    """Stores the principal of a request in ``request.state``, or answers 401.
+
+    The gateway token is compared first, in constant time and without the database, so that it is valid even if
+    the database fails. ``authenticate`` checks every other token. Without a gateway token, requests without a
+    token have the principal ``local``. Only responses to invalid tokens are delayed, by at most a second; a
+    valid token is never delayed by failures from the same address. During the delay the connection gives way to
+    new ones. A browser that visits ``/`` gets the page that ``closed_door`` makes from the headers of the 401.
+
+    All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
+    user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        authenticate: Authenticate,
+        closed_door: Callable[[Mapping[str, str]], ASGIApp],
+        at_once: int = 128,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._app = app
+        self._token = token.encode() if token is not None else None
+        self._authenticate = authenticate
+        self._closed_door = closed_door
+        self._sleep = sleep
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._at_once = at_once
+        #: The number of open requests by user, or by token without a user.
+        self._open: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authenticate a request before anything else of it is read."""
+        request = Request(scope)
+        try:
+            request.state.principal = await self._principal(request)
+        except Unauthorized as error:
+            if not _is_visit(request):
+                raise
+            await self._closed_door(error.headers)(scope, receive, send)
+            return
+        with self._counted(request.state.principal):
+            await self._app(scope, receive, send)
+
+    @contextmanager
+    def _counted(self, principal: Principal) -> Generator[None]:
+        """Count a request while it is open. Raises ``RateLimited`` above the limit."""
+        if principal.token is None or not principal.scopes.isdisjoint(("admin", "impersonate")):
+            yield
+            return
+        holder = principal.token if principal.user is None else principal.owner
+        if self._open[holder] >= self._at_once:
+            raise RateLimited(
+                f"{self._at_once} requests are open; end some of them, such as event streams.",
+                headers={"Retry-After": "1"},
+            )
+        self._open[holder] += 1
+        try:
+            yield
+        finally:
+            self._open[holder] -= 1
+            if not self._open[holder]:
+                del self._open[holder]
+
+    async def _principal(self, request: Request) -> Principal:
+        sent = [_credential(value) for value in request.headers.getlist("authorization")]
+        if _asks_for_health(request) or (self._token is None and not any(map(_is_secret, sent))):
+            return LOCAL
+        credential = sent[0] if len(sent) == 1 else b""
+        principal = await self._holder(credential)
+        if principal is None:
+            await self._slow_down(request)
+            challenge = f'{_CHALLENGE}, error="invalid_token"' if credential else _CHALLENGE
+            raise Unauthorized(headers={"WWW-Authenticate": challenge})
+        return principal
+
+    async def _holder(self, credential: bytes) -> Principal | None:
+        if self._token is not None and hmac.compare_digest(credential, self._token):
+            return OPERATOR
+        return await self._authenticate(credential.decode("latin-1"))
+
+    async def _slow_down(self, request: Request) -> None:
+        address = request.client.host if request.client else ""
+        failures = self._failures.pop(address, 0) + 1
+        self._failures[address] = min(failures, 32)
+        if len(self._failures) > _ADDRESSES:
+            self._failures.popitem(last=False)
+        if failures > 3:  # the first failures are not delayed
+            request.state.is_slowed_down = True  # for http11.Protocol
+            await self._sleep(min(_LONGEST_DELAY, 0.05 * 2 ** (failures - 4)))
+
+
+def _asks_for_health(request: Request) -> bool:
+    return request.scope["path"] == "/health" and request.method in ("GET", "HEAD")
+
+
+def _is_secret(credential: bytes) -> bool:
+    """Return whether a credential has the form of a created token, complete or not."""
+    return credential.startswith(PREFIX.encode())
+
+
+def _is_visit(request: Request) -> bool:
+    return request.scope["path"] == "/" and "text/html" in request.headers.get("accept", "")
+
+
+def _credential(authorization: str) -> bytes:
+    """Return the token of an ``Authorization`` header; empty for another scheme (RFC 6750)."""
+    scheme, _, credential = authorization.partition(" ")
+    # Header values are decoded as Latin-1, so this restores the bytes that were sent. Only spaces are stripped,
+    # because a byte of a character may look like another blank.
+    return credential.strip(" ").encode("latin-1") if scheme.lower() == "bearer" else b""

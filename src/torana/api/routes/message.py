@@ -1,0 +1,157 @@
+"""Handle ``POST /message``: wait for the answer, stream it, or return 202 with the turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request, Response
+
+from torana.api.negotiation import wants_events
+from torana.api.preferences import Preferences, read_key, read_preferences
+from torana.api.problems import error_from
+from torana.api.request_body import parse_message, read_object
+from torana.api.responses import NoStoreResponse
+from torana.api.schemas.contract import AnswerBody
+from torana.api.schemas.turns import TurnBody
+from torana.api.services import Services
+from torana.api.sse import EventStream
+from torana.errors import Draining, NotFailed, StoreUnavailable, WaitExpired, by_code
+from torana.limits.rate_limit_status import headers
+from torana.messages import Inbound, Principal, Turn
+
+_REPLAYED = {"Idempotency-Replayed": "true"}
+
+
+async def answer_message(request: Request, services: Services) -> Response:
+    """Accept a message and return its answer as requested. A known key returns the turn of the key."""
+    as_events = wants_events(", ".join(request.headers.getlist("accept")))
+    preferences = read_preferences(request.headers.getlist("prefer"))
+    inbound = await _inbound(request, services)
+    turn = await _find_by_key(services, inbound)
+    response_headers: Mapping[str, str] = _REPLAYED
+    if turn is None:
+        services.turns.check_accepting()
+        turn, response_headers = await _submit(services, inbound)
+    if as_events:
+        return EventStream(
+            services.turns,
+            turn,
+            request_id=request.state.request_id,
+            keep_alive=services.keep_alive,
+            headers=response_headers,
+            cancel_when_left=preferences.cancel_on_disconnect,
+        )
+    return await _plain(request, services, turn, preferences, response_headers)
+
+
+async def _inbound(request: Request, services: Services) -> Inbound:
+    principal: Principal = request.state.principal
+    document = await read_object(request, within=services.body_timeout)
+    key = read_key(request.headers.getlist("idempotency-key"))
+    return replace(parse_message(document, principal), key=key)
+
+
+async def _find_by_key(services: Services, inbound: Inbound) -> Turn | None:
+    """Return the turn of an earlier message with the same key, if there is one.
+
+    A turn with a retryable failure is retried, which counts as a message.
+    """
+    found = await services.turns.reader.find_by_key(inbound)
+    if found is None or found.failure is None or not by_code(found.failure.code).retryable:
+        return found
+    with suppress(NotFailed), services.rates.count(inbound.user, inbound.token):
+        return await services.turns.retry(found.owner, found.id)
+    return await services.turns.reader.get(found.owner, found.id)  # another request has retried it
+
+
+async def _submit(services: Services, inbound: Inbound) -> tuple[Turn, Mapping[str, str]]:
+    """Submit a message, and return its turn with the headers of the rate limits.
+
+    A message that is refused, or whose key is known, is not counted.
+    """
+    with services.rates.count(inbound.user, inbound.token) as rates:
+        submitted = await services.turns.submit(inbound, rates=rates)
+    if not submitted.new:
+        services.rates.give_back(inbound.user, inbound.token)
+        return submitted.turn, _REPLAYED
+    return submitted.turn, headers(submitted.standings)
+
+
+async def _plain(
+    request: Request,
+    services: Services,
+    turn: Turn,
+    preferences: Preferences,
+    response_headers: Mapping[str, str],
+) -> Response:
+    """Wait for the end of a turn, and return its answer. Raises ``WaitExpired`` after the waiting time."""
+    if preferences.respond_async and preferences.wait is None:
+        return _accepted_response(turn, {**response_headers, **preferences.applied_header})
+    seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
+    try:
+        ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)
+    except TimeoutError:
+        if preferences.respond_async:
+            return _accepted_response(turn, {**response_headers, **preferences.applied_header})
+        asking = services.turns.live.awaiting_approval(turn.session_id)
+        why = f", because a call of {asking} waits for approval (GET v1/turns/{asking})" if asking else ""
+        raise WaitExpired(
+            f"The turn did not end within {seconds:g} s{why}. It continues: GET {_place(turn)}",
+            headers=response_headers,
+            extra={"instance": _place(turn)},
+        ) from None
+    except (Draining, StoreUnavailable) as error:  # the message is accepted and will be answered
+        headers = {"Retry-After": "5", **response_headers}
+        raise type(error)(error.detail, headers=headers, extra={"instance": _place(turn)}) from None
+    if ended.failure is not None:
+        raise error_from(ended.failure, headers=response_headers)
+    return NoStoreResponse(AnswerBody.from_turn(ended).model_dump(mode="json"), headers=response_headers)
+
+
+async def _wait_for_end(
+    request: Request, services: Services, turn: Turn, seconds: float, preferences: Preferences
+) -> Turn:
+    """Return the ended turn. With ``cancel-on-disconnect``, cancel it if the client disconnects.
+
+    Raises ``TimeoutError`` after the seconds, and ``StoreUnavailable`` while the database cannot be written.
+    """
+    ending = asyncio.ensure_future(services.turns.reader.wait_for_end(turn))
+    delay = asyncio.ensure_future(services.turns.reader.wait_for_delay(turn))
+    waiting: set[asyncio.Future[Any]] = {ending, delay}
+    if preferences.cancel_on_disconnect:
+        waiting.add(asyncio.ensure_future(_wait_for_disconnect(request)))
+    try:
+        done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise TimeoutError
+        if ending in done:
+            return ending.result()
+        if delay in done:
+            raise StoreUnavailable(
+                "The database cannot be written; free disk space or repair the data directory. The message is "
+                f"accepted, and its answer is stored as soon as possible: GET {_place(turn)}"
+            )
+        return await services.turns.cancel(turn.owner, turn.id)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    """Wait until the client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _accepted_response(turn: Turn, response_headers: Mapping[str, str]) -> Response:
+    headers = {**response_headers, "Location": _place(turn), "Retry-After": "1"}
+    return NoStoreResponse(TurnBody.from_turn(turn).model_dump(mode="json"), status_code=202, headers=headers)
+
+
+def _place(turn: Turn) -> str:
+    """Return the turn's path, relative to the path of the message."""
+    return f"v1/turns/{turn.id}"

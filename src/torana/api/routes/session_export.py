@@ -1,0 +1,58 @@
+"""Stream a session as a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+from torana.api.middleware.request_scope import ResponseAborted
+from torana.api.openapi import with_headers
+from torana.api.session_export import Format, file_name, format_message, head
+from torana.errors import GatewayError
+from torana.sessions.listing import Session, SessionMessage
+
+JSON_LINES = "application/x-ndjson"
+
+_MEDIA_TYPES: Mapping[Format, str] = {"jsonl": JSON_LINES, "markdown": "text/markdown; charset=utf-8"}
+
+
+class ExportStream(StreamingResponse):
+    """All messages of a session, with one page in memory at a time.
+
+    If the session is deleted during the export, the connection is closed, so that the client sees that the file
+    is incomplete.
+    """
+
+    media_type = JSON_LINES
+
+    def __init__(self, session: Session, form: Format, pages: AsyncGenerator[Sequence[SessionMessage]]) -> None:
+        super().__init__(
+            _write_export(session, form, pages),
+            media_type=_MEDIA_TYPES[form],
+            headers={
+                "Cache-Control": "no-store",
+                "Content-Disposition": f'attachment; filename="{file_name(session, form)}"',
+            },
+        )
+
+
+def export_answer() -> dict[str, Any]:
+    """Return the OpenAPI description of the export."""
+    return {
+        "description": "The messages, the oldest first.",
+        "headers": with_headers("Content-Disposition"),
+        "content": {JSON_LINES: {}, "text/markdown": {}},
+    }
+
+
+async def _write_export(
+    session: Session, form: Format, pages: AsyncGenerator[Sequence[SessionMessage]]
+) -> AsyncGenerator[str]:
+    yield head(session, form)
+    try:
+        async for page in pages:
+            yield "".join(format_message(message, form) for message in page)
+    except GatewayError as error:
+        raise ResponseAborted(error.detail) from error

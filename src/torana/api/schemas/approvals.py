@@ -1,0 +1,115 @@
+"""Bodies of approvals and of tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+
+from torana.agent.overview import ToolOverview
+from torana.api.schemas.base import CLEAN, Page, RequestBody, Time, Wire
+from torana.store.rows.approvals import ApprovalState
+from torana.tools import Permission
+
+
+def _read_arguments(value: object) -> dict[str, Any]:
+    """Return arguments as plain JSON: without infinity, and without integers that Python does not read."""
+    try:
+        plain: object = json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError("contains a number that is too large, or is nested too deeply") from error
+    if not isinstance(plain, dict):
+        raise ValueError("must be an object")  # noqa: TRY004 - pydantic translates ValueError only
+    return plain  # pyright: ignore[reportUnknownVariableType]
+
+
+class ApprovalBody(Wire):
+    """A tool call that waits for a decision, or has one."""
+
+    id: str
+    digest: Annotated[
+        str,
+        Field(
+            description="The digest of the tool and its `arguments`: `sha256:` and the SHA-256, in hexadecimal "
+            "digits, of the JSON object of `arguments` and `tool` with sorted names, without spaces, and with "
+            "all non-ASCII characters escaped.",
+            pattern="^sha256:[0-9a-f]{64}$",
+        ),
+    ]
+    turn_id: str
+    call_id: Annotated[str, Field(description="The id of the tool call, unique within the turn.")]
+    tool: str
+    arguments: Annotated[dict[str, Any], Field(description="The arguments that the model chose.")]
+    state: Annotated[
+        ApprovalState, Field(description="`withdrawn` means that the turn ended before a decision.")
+    ]
+    edited: Annotated[
+        dict[str, Any] | None, Field(description="The arguments of the decision, if it changed them.")
+    ]
+    reason: Annotated[str | None, Field(description="The reason for a denial, as the model receives it.")]
+    created_at: Time
+    expires_at: Annotated[Time, Field(description="At this time an open approval counts as denied.")]
+    decided_at: Time | None
+
+
+class ApprovalsBody(Page[ApprovalBody]):
+    """A page of open approvals."""
+
+
+class DecisionRequest(RequestBody):
+    """A decision about a tool call. Unknown fields are ignored."""
+
+    decision: Literal["approve", "deny"]
+    arguments: Annotated[
+        Annotated[dict[str, Any], PlainValidator(_read_arguments, json_schema_input_type=dict[str, Any])]
+        | None,
+        Field(description="With `approve`: other arguments for the tool, validated like the model's own."),
+    ] = None
+    reason: Annotated[
+        Annotated[str, Field(max_length=500, pattern=CLEAN)] | None,
+        Field(description="With `deny`: the reason, which the model receives."),
+    ] = None
+    digest: Annotated[
+        Annotated[str, Field(max_length=100, pattern=CLEAN)] | None,
+        Field(
+            description="The `digest` of the call that was reviewed. A decision about another call fails with "
+            "`approval_changed`. Required to approve by approval id."
+        ),
+    ] = None
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        if arguments is not None and info.data.get("decision") == "deny":
+            raise ValueError("can only be changed in an approval")
+        return arguments
+
+
+class ToolBody(Wire):
+    """A tool and its permission."""
+
+    name: str
+    description: str
+    idempotent: Annotated[bool, Field(description="Whether a call that a crash interrupted is repeated.")]
+    permission: Permission
+    why: Annotated[str, Field(description="The rule that decided the permission, or that no rule did.")]
+
+    @classmethod
+    def from_offer(cls, offer: ToolOverview) -> Self:
+        """Return the body of a tool."""
+        return cls(
+            name=offer.name,
+            description=offer.description,
+            idempotent=offer.idempotent,
+            permission=offer.verdict.permission,
+            why=offer.verdict.why,
+        )
+
+
+class ToolsBody(Wire):
+    """All tools."""
+
+    items: list[ToolBody]
+    next: Annotated[None, Field(description="Always null: the list has one page.")]
+    unknown: Annotated[list[str], Field(description="Names in `[[permissions]]` that no tool has.")]

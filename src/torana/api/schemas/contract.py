@@ -1,0 +1,164 @@
+"""Bodies of the contract's endpoints: messages, answers, problems, health and skills."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from torana.api.schemas.base import TEXT, Id, RequestBody, Time, Wire
+from torana.messages import CONTENT_LIMIT, OnBusy, Turn
+from torana.skills import MissingRequirement, Skill
+
+
+class MessageBody(RequestBody):
+    """A message to the agent. Unknown fields are ignored."""
+
+    content: Annotated[
+        str, Field(description="The message.", min_length=1, max_length=CONTENT_LIMIT, pattern=TEXT)
+    ]
+    channel_id: Annotated[
+        Id | None,
+        Field(
+            description="The channel of the session that the message continues. Without it the message starts "
+            "a session in a channel of its own. An integer stands for its decimal string."
+        ),
+    ] = None
+    user_id: Annotated[
+        Id | None,
+        Field(
+            description="The user who sends the message, for the user's limits and memory. An integer "
+            "stands for its decimal string."
+        ),
+    ] = None
+    on_busy: Annotated[
+        OnBusy | None,
+        Field(
+            description="The handling of the message while the session is busy: `queue` (it waits), `steer` "
+            "(the running turn takes it in), `interrupt` (the running turn is cancelled), `reject` (409). "
+            "Only the user who started the running turn, with the same token, can steer or interrupt it; any "
+            "other message is queued."
+        ),
+    ] = "queue"
+
+
+class UsageBody(Wire):
+    """The usage of a turn. The cost is 0 if the price of the model is unknown."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
+class AnswerBody(Wire):
+    """The agent's answer to a message."""
+
+    reply: str
+    id: Annotated[str, Field(description="The id of the turn.")]
+    channel_id: str
+    user_id: str | None
+    session_id: str
+    status: Literal["completed"]
+    model: str
+    usage: UsageBody
+    created_at: Time
+
+    @classmethod
+    def from_turn(cls, turn: Turn) -> Self:
+        """Return the answer of a completed turn."""
+        return cls.model_validate(
+            {
+                "reply": turn.reply or "",
+                "id": turn.id,
+                "channel_id": turn.channel,
+                "user_id": turn.user,
+                "session_id": turn.session_id,
+                "status": turn.state,
+                "model": turn.model or "unknown",
+                "usage": turn.usage,
+                "created_at": turn.created_at,
+            }
+        )
+
+
+class ProblemFault(Wire):
+    """An invalid field: a JSON pointer to it, and what is wrong with it."""
+
+    pointer: str
+    detail: str
+
+
+class ProblemBody(Wire):
+    """An error (RFC 9457). `error` is a short text, `code` is stable."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    error: str
+    code: str
+    request_id: str
+    errors: list[ProblemFault] | None = None
+    retry_after_ms: int | None = None
+    violated_policies: list[str] | None = None
+
+
+class SkillCounts(BaseModel):
+    """The number of loaded skills, by source."""
+
+    core: int
+    user: int
+
+
+class HealthBody(BaseModel):
+    """The health of the gateway."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Literal["ok", "starting", "degraded", "draining"]
+    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    uptime: Annotated[int, Field(ge=0, description="Whole seconds since the start.")]
+    memory: Annotated[str, Field(pattern=r"^\d+MB$", description="The resident memory.")]
+    skills: SkillCounts
+    connectors: Annotated[list[str], Field(description="The active connector accounts, by name.")]
+
+
+class Missing(Wire):
+    """The environment variables and programs that a skill requires and this machine lacks."""
+
+    env: list[str]
+    bins: list[str]
+
+
+class SkillBody(Wire):
+    """A loaded skill."""
+
+    slug: str
+    title: str
+    source: Literal["core", "user"]
+    description: str
+    requires_auth: Annotated[bool, Field(description="Whether the skill declares credentials that it needs.")]
+    version: str | None
+    license: str | None
+    eligible: Annotated[bool, Field(description="Whether this machine meets all requirements of the skill.")]
+    missing: Missing
+    tags: list[str]
+    digest: str
+
+    @classmethod
+    def from_skill(cls, skill: Skill, missing: MissingRequirement) -> Self:
+        """Return the body of a loaded skill."""
+        return cls(
+            slug=skill.slug,
+            title=skill.title,
+            source=skill.source,
+            description=skill.description,
+            requires_auth=skill.requires_auth,
+            version=skill.version,
+            license=skill.license,
+            eligible=not any(missing.values()),
+            missing=Missing(**missing),
+            tags=list(skill.tags),
+            digest=skill.digest,
+        )

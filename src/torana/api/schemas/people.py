@@ -1,0 +1,179 @@
+"""Bodies of tokens, the audit record and the erasure of a user."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field
+
+from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
+from torana.messages import Scope
+from torana.people.erasure import Receipt
+from torana.people.tokens import (
+    DEFAULT_OVERLAP,
+    DEFAULT_SCOPES,
+    LABEL_LIMIT,
+    LONGEST_LIFE,
+    LONGEST_OVERLAP,
+)
+from torana.store.rows.audit import AuditEntry
+from torana.store.rows.tokens import Token, TokenStatus
+
+_LONGEST_LIFE = int(LONGEST_LIFE.total_seconds())
+_LONGEST_OVERLAP = int(LONGEST_OVERLAP.total_seconds())
+#: Larger numbers count as this one, which is above every limit.
+_LARGEST = 10**12
+
+
+def _whole_number(value: object) -> int:
+    """Return a whole number, also of a form such as 60.0 (JSON Schema, 6.1.1)."""
+    is_whole = isinstance(value, int | Decimal) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not is_whole:
+        raise ValueError("must be a whole number of seconds")
+    return int(max(-_LARGEST, min(value, _LARGEST)))  # pyright: ignore[reportArgumentType]
+
+
+class TokenRequest(RequestBody):
+    """A token to create. Unknown fields are ignored."""
+
+    user: Annotated[
+        Annotated[Id, Field(min_length=1)] | None,
+        Field(
+            description="The user that the token is bound to. It acts for this user only, and sees only the "
+            "user's data. An integer stands for its decimal string."
+        ),
+    ] = None
+    scopes: Annotated[
+        Annotated[list[Scope], Field(min_length=1)] | None,
+        Field(
+            description="The scopes of the token. `admin` permits everything, for all users. A token that is "
+            "bound to a user cannot have `admin` or `impersonate`."
+        ),
+    ] = sorted(DEFAULT_SCOPES)
+    label: Annotated[
+        Annotated[str, Field(max_length=LABEL_LIMIT, pattern=CLEAN)] | None,
+        Field(description="A description of the token's purpose."),
+    ] = ""
+    expires_in: Annotated[
+        Annotated[int, Field(ge=1, le=_LONGEST_LIFE), BeforeValidator(_whole_number)] | None,
+        Field(description="Seconds until the token expires; null for a token that does not expire."),
+    ] = None
+
+
+class RotationRequest(RequestBody):
+    """The options of a token rotation. Unknown fields are ignored."""
+
+    overlap: Annotated[
+        Annotated[int, Field(ge=0, le=_LONGEST_OVERLAP), BeforeValidator(_whole_number)] | None,
+        Field(description="Seconds for which the old token remains valid; 0 ends it at once."),
+    ] = int(DEFAULT_OVERLAP.total_seconds())
+
+
+class TokenBody(Wire):
+    """A token without its secret."""
+
+    id: str
+    user: Annotated[str | None, Field(description="The user that the token is bound to.")]
+    label: str
+    scopes: list[Scope]
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+    used_at: Annotated[Time | None, Field(description="The time of its last use, to the minute.")]
+    replaces: Annotated[str | None, Field(description="The token that this token replaced.")]
+    status: TokenStatus
+
+    @classmethod
+    def from_token(cls, token: Token, now: datetime, /, **fields: Any) -> Self:
+        """Return the body of a stored token, with the fields that only this class has."""
+        return cls(
+            id=token.id,
+            user=token.user,
+            label=token.label,
+            scopes=sorted(token.scopes),
+            created_at=token.created_at,
+            expires_at=token.expires_at,
+            revoked_at=token.revoked_at,
+            used_at=token.used_at,
+            replaces=token.replaces,
+            status=token.status(now),
+            **fields,
+        )
+
+
+class IssuedTokenBody(TokenBody):
+    """A new token with its secret. The secret is not shown again."""
+
+    token: Annotated[str, Field(pattern=r"^torana_[A-Za-z0-9_-]{43}$")]
+
+
+class TokensBody(Page[TokenBody]):
+    """A page of tokens."""
+
+
+class AuditEntryBody(Wire):
+    """An administrative action."""
+
+    id: str
+    at: Time
+    principal: Annotated[
+        str, Field(description="The author: `operator`, `local`, or a token such as `token:tok_0198`.")
+    ]
+    source: Annotated[str, Field(description="An address, or `command line`.")]
+    action: Annotated[str, Field(description="The action, such as `token.create`.")]
+    target: Annotated[str, Field(description="The id of the object of the action.")]
+    detail: dict[str, Any]
+
+    @classmethod
+    def from_entry(cls, entry: AuditEntry) -> Self:
+        """Return the body of a recorded action."""
+        return cls(
+            id=entry.id,
+            at=entry.act.at,
+            principal=entry.act.principal,
+            source=entry.act.source,
+            action=entry.action,
+            target=entry.target,
+            detail=dict(entry.detail),
+        )
+
+
+class AuditBody(Page[AuditEntryBody]):
+    """A page of the audit record."""
+
+
+class ErasedCounts(Wire):
+    """The numbers of erased rows."""
+
+    sessions: Annotated[int, Field(description="Sessions in which no other user spoke.")]
+    turns: int
+    memories: Annotated[int, Field(description="Memories, including superseded ones.")]
+    schedules: int
+    keys: Annotated[int, Field(description="Idempotency keys of erased turns.")]
+    tokens_revoked: int
+    files: Annotated[int, Field(description="Files that the agent stored for the user.")]
+    copies: Annotated[int, Field(description="Copies of the whole database in the data directory.")]
+
+
+class ReceiptBody(Wire):
+    """The receipt of an erasure: the erased data, and the data that remains."""
+
+    user: str
+    erased_at: Time
+    counts: ErasedCounts
+    kept: Annotated[list[str], Field(description="Data that remains in the data directory.")]
+    out_of_reach: Annotated[list[str], Field(description="Data that the gateway cannot erase.")]
+
+    @classmethod
+    def from_receipt(cls, receipt: Receipt) -> Self:
+        """Return the body of a receipt."""
+        return cls(
+            user=receipt.user,
+            erased_at=receipt.erased_at,
+            counts=ErasedCounts(**asdict(receipt.counts), files=receipt.files, copies=receipt.copies),
+            kept=list(receipt.kept),
+            out_of_reach=list(receipt.out_of_reach),
+        )

@@ -1,0 +1,95 @@
+"""Bodies of schedules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from torana.api.schemas.base import CLEAN, TEXT, Id, Page, RequestBody, Time, Wire
+from torana.schedules.service import TEXT_LIMIT
+from torana.schedules.words import WORDS_LIMIT
+from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
+
+#: The bounds of these are for the document: ``Schedules`` checks them, and answers with ``schedule_invalid``.
+_Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": TEXT_LIMIT, "pattern": TEXT})]
+_Words = Annotated[str, Field(json_schema_extra={"maxLength": WORDS_LIMIT, "pattern": TEXT})]
+_Zone = Annotated[str, Field(json_schema_extra={"maxLength": 60, "pattern": CLEAN})]
+
+
+class ScheduleRequest(RequestBody):
+    """A reminder or a task at a time (`at`) or by a rule (`rule`). Unknown fields are ignored."""
+
+    text: Annotated[_Text, Field(description="The text of the reminder, or the task for the agent.")]
+    kind: Annotated[
+        ScheduleKind | None,
+        Field(description="`remind` sends the text itself; `task` sends the text to the agent as a message."),
+    ] = "remind"
+    at: Annotated[
+        _Words | None,
+        Field(description="A time: `2026-12-24T09:00`, with or without an offset, or `tomorrow at 9`."),
+    ] = None
+    rule: Annotated[
+        _Words | None, Field(description="`every weekday at 17:00`, or a cron expression: `30 9 * * MON-FRI`.")
+    ] = None
+    timezone: Annotated[
+        _Zone | None, Field(description="An IANA time zone. Without it the gateway's time zone applies.")
+    ] = None
+    missed: Annotated[
+        MissedPolicy | None,
+        Field(description="The handling of times of a rule that pass while the gateway is down."),
+    ] = "run_once"
+    channel_id: Annotated[
+        Id | None, Field(description="The channel. Without it the schedule has a channel of its own.")
+    ] = None
+    user_id: Annotated[Id | None, Field(description="The user who owns the schedule.")] = None
+
+
+class ScheduleBody(Wire):
+    """A reminder or a scheduled task."""
+
+    id: str
+    kind: ScheduleKind
+    text: str
+    rule: Annotated[str | None, Field(description="A cron expression; null for a schedule that is due once.")]
+    timezone: str
+    missed: MissedPolicy
+    state: ScheduleState
+    due_at: Annotated[Time | None, Field(description="The next time; null if there is none.")]
+    reason: Annotated[
+        str | None,
+        Field(description="The reason why the schedule is paused or delayed, or why its last time was missed."),
+    ]
+    failures: Annotated[int, Field(description="The number of consecutive failed runs before the last run.")]
+    channel_id: str
+    user_id: str | None
+    account: Annotated[str | None, Field(description="The connector account that sends the result.")]
+    last_due_at: Annotated[Time | None, Field(description="The last time that was run or missed.")]
+    turn_id: Annotated[str | None, Field(description="The turn of the last run.")]
+    created_at: Time
+
+    @classmethod
+    def from_schedule(cls, schedule: Schedule) -> Self:
+        """Return the body of a stored schedule."""
+        return cls(
+            id=schedule.id,
+            kind=schedule.kind,
+            text=schedule.text,
+            rule=schedule.cron,
+            timezone=schedule.timezone,
+            missed=schedule.missed,
+            state=schedule.state,
+            due_at=schedule.due_at,
+            reason=schedule.reason,
+            failures=schedule.failures,
+            channel_id=schedule.channel,
+            user_id=schedule.user,
+            account=schedule.account,
+            last_due_at=schedule.dealt_with,
+            turn_id=schedule.turn_id,
+            created_at=schedule.created_at,
+        )
+
+
+class SchedulesBody(Page[ScheduleBody]):
+    """A page of schedules."""

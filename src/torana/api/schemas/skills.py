@@ -1,0 +1,171 @@
+"""Bodies of skills: their state, their needs and the findings in them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictBool
+
+from torana.api.schemas.base import CLEAN, NotBlank, RequestBody, Wire
+from torana.skills.installation.sources import ADDRESS_LIMIT
+from torana.skills.status import Look, SkillDetails, SkillStatus, StandingState
+
+
+class SkillStandingBody(Wire):
+    """A skill in any state."""
+
+    slug: str
+    title: str
+    source: Literal["core", "user"]
+    description: str
+    version: str | None
+    state: Annotated[
+        StandingState,
+        Field(
+            description="`active`: loaded. `quarantine`: waits for approval. `disabled`: switched off. "
+            "`changed`: its files differ from the approved files. `broken`: unreadable."
+        ),
+    ]
+    fault: Annotated[str | None, Field(description="The fault, and how to repair it.")]
+    installed: Annotated[bool, Field(description="False for a folder that was placed by hand.")]
+    origin: Annotated[str | None, Field(description="The source that the skill was installed from.")]
+    granted: Annotated[bool, Field(description="Whether its scripts may run, with the resources they need.")]
+    digest: str | None
+    newer_digest: Annotated[str | None, Field(description="The digest of a newer version in quarantine.")]
+
+    @classmethod
+    def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
+        """Return the body of a skill, with the fields that only this class has."""
+        return cls(
+            slug=status.slug,
+            title=status.title,
+            source=status.source,
+            description=status.description,
+            version=status.version,
+            state=status.state,
+            fault=status.fault,
+            installed=status.installed,
+            origin=status.origin,
+            granted=status.granted,
+            digest=status.digest,
+            newer_digest=status.newer,
+            **fields,
+        )
+
+
+class SkillStandingsBody(Wire):
+    """All skills."""
+
+    items: list[SkillStandingBody]
+    next: Annotated[None, Field(description="Always null: the list has one page.")]
+
+
+class NeedsBody(Wire):
+    """The resources that the scripts of a skill need."""
+
+    bins: list[str]
+    hosts: list[str]
+    secrets: Annotated[list[str], Field(description="Names of environment variables.")]
+    directories: list[str]
+    writable: list[str]
+    scripts: list[str]
+
+
+class FindingBody(Wire):
+    """A place in a skill that a person should review."""
+
+    kind: str
+    file: str
+    line: int | None
+    excerpt: str
+
+
+class SkillVersionBody(Wire):
+    """A version of a skill, to review before it is approved."""
+
+    digest: str
+    version: str | None
+    description: str
+    files: list[str]
+    bytes: int
+    needs: NeedsBody
+    findings: list[FindingBody]
+    more_findings: Annotated[int, Field(description="The number of findings that `findings` leaves out.")]
+    instructions: str
+
+    @classmethod
+    def from_look(cls, look: Look) -> Self:
+        """Return the body of a version."""
+        return cls.model_validate(
+            {
+                "digest": look.skill.digest,
+                "version": look.skill.version,
+                "description": look.skill.description,
+                "files": look.report.files,
+                "bytes": look.report.bytes,
+                "needs": look.report.needs,
+                "findings": look.report.findings,
+                "more_findings": look.report.more,
+                "instructions": look.skill.instructions,
+            }
+        )
+
+
+class SkillDetailBody(SkillStandingBody):
+    """A skill with its versions."""
+
+    current: Annotated[SkillVersionBody | None, Field(description="Null if the skill is broken.")]
+    newer: Annotated[
+        SkillVersionBody | None, Field(description="A newer version in quarantine; null if there is none.")
+    ]
+
+    @classmethod
+    def from_details(cls, details: SkillDetails) -> Self:
+        """Return the body of a skill with its versions."""
+        return cls.from_status(
+            details.standing,
+            current=details.current and SkillVersionBody.from_look(details.current),
+            newer=details.newer and SkillVersionBody.from_look(details.newer),
+        )
+
+
+class RemovedSkillBody(Wire):
+    """A removed skill."""
+
+    slug: str
+
+
+class SkillRequest(RequestBody):
+    """The source of a skill to install. Unknown fields are ignored."""
+
+    source: Annotated[
+        NotBlank,
+        Field(
+            description="The https URL of a zip or tar.gz file or of a git repository. A branch, a tag or a "
+            "commit follows a `#`.",
+            max_length=ADDRESS_LIMIT,
+        ),
+    ]
+    path: Annotated[
+        Annotated[str, Field(max_length=300, pattern=CLEAN)] | None,
+        Field(description="The folder of the skill, if the source contains several."),
+    ] = None
+
+
+class SkillApproval(RequestBody):
+    """The approval of a skill. Unknown fields are ignored."""
+
+    digest: Annotated[
+        NotBlank,
+        Field(
+            description="The digest of the reviewed files, from `GET /v1/skills/{slug}`.",
+            max_length=100,
+        ),
+    ]
+    scripts: Annotated[
+        StrictBool | None,
+        Field(
+            description="Whether the scripts of the skill may run, with the resources they need. Without "
+            "scripts the skill is instructions only."
+        ),
+    ] = True

@@ -1,0 +1,145 @@
+"""Bodies of turns and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from torana.api.schemas.approvals import ApprovalBody
+from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
+from torana.api.schemas.contract import UsageBody
+from torana.messages import Turn, TurnState
+from torana.sessions.listing import Session, SessionMessage
+from torana.store.rows.approvals import Approval
+
+
+class FailureBody(Wire):
+    """The reason why a turn failed."""
+
+    code: str
+    detail: str
+
+
+class TurnBody(Wire):
+    """A turn: a message and its processing."""
+
+    id: str
+    channel_id: str
+    user_id: str | None
+    session_id: str
+    status: TurnState
+    reply: str | None
+    model: str | None
+    usage: UsageBody
+    error: FailureBody | None
+    approvals: Annotated[
+        list[ApprovalBody],
+        Field(description="The open approvals of the turn; with any, its status is `waiting`."),
+    ]
+    merged_into: Annotated[
+        str | None, Field(description="The turn that took in this message while it was running.")
+    ]
+    created_at: Time
+    ended_at: Time | None
+
+    @classmethod
+    def from_turn(cls, turn: Turn, approvals: Sequence[Approval] = ()) -> Self:
+        """Return the body of a turn with its open approvals."""
+        return cls.model_validate(
+            {
+                "id": turn.id,
+                "channel_id": turn.channel,
+                "user_id": turn.user,
+                "session_id": turn.session_id,
+                "status": turn.state,
+                "reply": turn.reply,
+                "model": turn.model,
+                "usage": turn.usage,
+                "error": turn.failure,
+                "approvals": approvals,
+                "merged_into": turn.merged_into,
+                "created_at": turn.created_at,
+                "ended_at": turn.ended_at,
+            }
+        )
+
+
+class SessionBody(Wire):
+    """A session: a conversation in a channel."""
+
+    id: str
+    owner: Annotated[
+        str, Field(description="`gateway`, or `user:` and the user whose token started the session.")
+    ]
+    channel_id: str
+    title: Annotated[str | None, Field(description="The beginning of the first message, if it is known.")]
+    turns: Annotated[int, Field(description="The number of accepted messages.")]
+    created_at: Time
+    updated_at: Time
+
+    @classmethod
+    def from_session(cls, session: Session) -> Self:
+        """Return the body of a session."""
+        return cls(
+            id=session.id,
+            owner=session.owner,
+            channel_id=session.channel,
+            title=session.title,
+            turns=session.turns,
+            created_at=session.created_at,
+            updated_at=session.updated_at,
+        )
+
+
+class ForkBody(RequestBody):
+    """The turn and the channel of a fork. Unknown fields are ignored."""
+
+    turn_id: Annotated[
+        Annotated[str, Field(json_schema_extra={"pattern": CLEAN})] | None,
+        Field(description="The last turn to copy. Without it the last ended turn."),
+    ] = None
+    channel_id: Annotated[
+        Id | None,
+        Field(description="The channel of the new session. Without it the session has a channel of its own."),
+    ] = None
+
+
+class DeletedBody(Wire):
+    """The numbers of deleted rows of a session."""
+
+    id: str
+    turns: Annotated[int, Field(description="The number of turns. Their ids answer 410 from now on.")]
+    idempotency_keys: Annotated[int, Field(description="The number of idempotency keys of these turns.")]
+
+
+class SessionsBody(Page[SessionBody]):
+    """A page of sessions."""
+
+
+class MessageItem(Wire):
+    """The message or the reply of a turn."""
+
+    id: str
+    turn_id: str
+    role: Literal["user", "assistant"]
+    content: str
+    user_id: str | None
+    created_at: Time
+
+    @classmethod
+    def from_message(cls, message: SessionMessage) -> Self:
+        """Return the body of a message."""
+        return cls(
+            id=message.id,
+            turn_id=message.turn_id,
+            role=message.role,
+            content=message.content,
+            user_id=message.user,
+            created_at=message.at,
+        )
+
+
+class MessagesBody(Page[MessageItem]):
+    """A page of messages."""

@@ -1,0 +1,110 @@
+"""Control and invisible characters: one table, and filters that remove or escape them.
+
+The table consists of parts of regular expression character classes; ``char_class`` combines them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+#: Control characters, without tabs, line feeds and carriage returns.
+CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+LINE_SEPARATORS = "\u2028\u2029"
+#: Characters that change the direction of the text.
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+ZERO_WIDTH = "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"
+#: Zero-width joiners, which emoji and some scripts, such as Persian, need.
+JOINERS = "\u200c\u200d"
+#: Tags, in which a text can be hidden, and variation selectors.
+TAGS = "\U000e0000-\U000e01ef"
+SURROGATES = "\ud800-\udfff"
+PRIVATE = "\ue000-\uf8ff\U000f0000-\U0010ffff"
+#: Letters and marks that are shown as nothing.
+FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+#: The characters that no text needs.
+HIDDEN = CONTROLS + LINE_SEPARATORS + BIDI + ZERO_WIDTH + TAGS + SURROGATES
+
+#: The characters of these Unicode categories that a text may contain.
+_KEPT = frozenset("\n\t" + JOINERS)
+_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Printable characters that look like a space, or like nothing.
+_BLANK = frozenset(FILLERS + "\u2800")
+_REMOVED = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
+#: The maximum length of a run of combining marks, and the characters that become marks by decomposition.
+_MARKS = 30
+_DECOMPOSED_MARKS = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
+#: Variation selectors and joiners may occur one by one; a row of them can hide a text.
+_SEQUENCES = (
+    re.compile(rf"[{FILLERS}\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{{2,}}"),
+    re.compile(f"[{JOINERS}]{{2,}}"),
+)
+
+
+def char_class(*parts: str) -> re.Pattern[str]:
+    """Return a pattern that matches one character of these parts of the table."""
+    return re.compile(f"[{''.join(parts)}]")
+
+
+def visible(text: str) -> str:
+    """Return the text without hidden characters, and with line feeds as line ends.
+
+    Removed are control, format, bidirectional, tag, filler, private and unassigned characters and surrogates.
+    """
+    text = re.sub(f"\r\n|[\r{LINE_SEPARATORS}]", "\n", text)
+    if text.isascii() and text.isprintable():
+        return text
+    kept = "".join(char for char in text if char in _KEPT or unicodedata.category(char) not in _REMOVED)
+    for sequence in _SEQUENCES:
+        kept = sequence.sub("", kept)
+    return kept
+
+
+def escape_hidden(text: str) -> str:
+    """Return the text with hidden characters escaped; line feeds, tabs and single joiners stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    escaped = "".join(
+        escape(char) if char not in _KEPT and unicodedata.category(char) in _ESCAPED else char for char in text
+    )
+    for sequence in _SEQUENCES:
+        escaped = sequence.sub(lambda found: escape(found[0]), escaped)
+    return escaped
+
+
+def escape_unprintable(text: str, *, keep: str = "") -> str:
+    """Return the text with unprintable and blank characters escaped, also joiners, except those in ``keep``."""
+    escaped = "".join(
+        char if char in keep or (char.isprintable() and char not in _BLANK) else escape(char) for char in text
+    )
+    for sequence in _SEQUENCES:
+        escaped = sequence.sub(lambda found: escape(found[0]), escaped)
+    return escaped
+
+
+def escape(text: str) -> str:
+    """Return the text in the escapes of a Python string literal."""
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return at most ``limit`` characters of the text, on one line and without unprintable characters."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
+    return " ".join(shown.split())[:limit]
+
+
+def normalize(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
+    """Return the normal form of the text, in linear time.
+
+    A run of combining marks is cut to 30 marks, as in the Stream-Safe Text Format (UAX #15): the time that
+    ``unicodedata`` takes for a run is quadratic.
+    """
+    if text.isascii():
+        return text
+    run, kept = 0, list[str]()
+    for char in text:
+        run = run + 1 if unicodedata.combining(char) or char in _DECOMPOSED_MARKS else 0
+        if run <= _MARKS:
+            kept.append(char)
+    return unicodedata.normalize(form, "".join(kept))

@@ -1,0 +1,1 @@
+"""The commands of ``torana``, one module for each command or group."""

@@ -1,0 +1,156 @@
+"""``torana approvals``: tool calls that wait for approval."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import RunningGateway, the_gateway
+from torana.cli.terminal import print_rows, printable
+from torana.errors import OperatorError
+from torana.store.rows.approval_questions import arguments_text, visible
+
+app = typer.Typer(help="List, approve and deny tool calls that wait for approval.", no_args_is_help=True)
+
+_Approval = Annotated[
+    str,
+    typer.Argument(
+        help="The approval's id, such as apr_0198…, or the id of a turn with a single open approval.",
+    ),
+]
+_CallId = Annotated[
+    str | None,
+    typer.Argument(help=("The call's id, after a turn's id, if the turn has several open approvals.")),
+]
+
+#: The prefix of approvals' ids.
+_PREFIX = "apr_"
+
+
+@app.command("list")
+def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """List the tool calls that wait for approval, the newest first."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    document: dict[str, Any] = gateway.ask("GET", "/v1/approvals?limit=200", read=dict)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    if not document["items"]:
+        typer.echo("No tool call waits for approval.")
+        return
+    print_rows(("id", "turn", "call", "tool", "until", "arguments"), map(_row, document["items"]))
+
+
+@app.command()
+def approve(
+    approval: _Approval,
+    call_id: _CallId = None,
+    arguments: Annotated[
+        str | None,
+        typer.Option(help=("Run the call with these arguments, a JSON object, instead of the model's.")),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", "-y", help=("Do not ask for confirmation. Requires the id of an approval or of a call.")
+        ),
+    ] = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Show a tool call, ask for confirmation, and approve it."""
+    body: dict[str, Any] = {"decision": "approve"}
+    if arguments is not None:
+        body["arguments"] = _object(arguments)
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    item = _open_approval(gateway, approval, call_id)
+    _show(item, instead=body.get("arguments"))
+    if item["state"] == "open":
+        _confirm(item, yes=yes, named=call_id is not None or approval == item["id"])
+    _decide(gateway, item, body)
+
+
+@app.command()
+def deny(
+    approval: _Approval,
+    call_id: _CallId = None,
+    reason: Annotated[str | None, typer.Option(help="The reason that the model receives.")] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Show a tool call, and deny it."""
+    body = {"decision": "deny"} | ({"reason": reason} if reason else {})
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    item = _open_approval(gateway, approval, call_id)
+    _show(item)
+    _decide(gateway, item, body)
+
+
+def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> dict[str, Any]:
+    """Return the approval with this id, or the only open approval of the turn with this id.
+
+    Raises ``OperatorError`` if there is none, or more than one.
+    """
+    if name.startswith(_PREFIX):
+        if call_id is not None:
+            raise OperatorError(f"{name} is the id of an approval, which needs no call id; omit {call_id}")
+        return gateway.ask("GET", f"/v1/approvals/{quote(name, safe='')}", read=dict)
+    turn: dict[str, Any] = gateway.ask("GET", f"/v1/turns/{quote(name, safe='')}", read=dict)
+    asked = [item for item in turn["approvals"] if call_id in (None, item["callId"])]
+    if not asked:
+        what = "no open approval" if call_id is None else f"no open approval for the call {call_id}"
+        raise OperatorError(f"{name} has {what}; `torana approvals list` shows the open approvals")
+    if len(asked) > 1:
+        ids = ", ".join(item["id"] for item in asked)
+        raise OperatorError(f"{name} has {len(asked)} open approvals; name one of them: {ids}")
+    return asked[0]
+
+
+def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None) -> None:
+    """Print a call with all of its arguments, and the replacing arguments (``instead``)."""
+    lines = [f"{item['id']}  {visible(item['tool'])}", arguments_text(item["arguments"])]
+    if instead is not None:
+        lines += ["approved with these arguments instead:", arguments_text(instead)]
+    typer.echo("\n".join(lines))
+
+
+def _confirm(item: dict[str, Any], *, yes: bool, named: bool) -> None:
+    """Ask whether the printed call may run, unless ``yes`` is given for a ``named`` call.
+
+    Exits if the answer is no. Raises ``OperatorError`` if there is no terminal to ask on.
+    """
+    again = f"review the call above, then run `torana approvals approve {item['id']} --yes`"
+    if yes and not named:
+        raise OperatorError(f"nothing was approved: with --yes a turn's id is not enough; {again}")
+    if not yes and not sys.stdin.isatty():
+        raise OperatorError(f"nothing was approved: there is no terminal to ask on; {again}")
+    if not yes:
+        typer.confirm("Approve?", abort=True)
+
+
+def _decide(gateway: RunningGateway, item: dict[str, Any], body: dict[str, Any]) -> None:
+    """Send the decision with the digest of the printed call, so that it applies only to that call."""
+    path = f"/v1/approvals/{quote(item['id'], safe='')}"
+    decided: dict[str, Any] = gateway.ask("POST", path, body=body | {"digest": item["digest"]}, read=dict)
+    typer.echo(printable(f"{decided['tool']} is {decided['state']}"))
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"--arguments is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter('--arguments must be a JSON object such as {"amount": 5}')
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _row(item: dict[str, Any]) -> tuple[str, ...]:
+    until = item["expiresAt"][:16].replace("T", " ")
+    arguments = visible(json.dumps(item["arguments"], ensure_ascii=False))
+    return item["id"], item["turnId"], item["callId"], visible(item["tool"]), until, arguments

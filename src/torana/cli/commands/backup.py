@@ -1,0 +1,73 @@
+"""``torana backup``: write all data into one file, also while the gateway runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torana import __version__
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.progress import progress_bar
+from torana.cli.terminal import printable
+from torana.errors import OperatorError
+from torana.skills.folder import files_to_keep
+from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
+from torana.store.engine.integrity import foreign_objects
+from torana.store.engine.read_only import check_there
+
+app = typer.Typer()
+
+
+@app.command()
+def backup(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help=("The file to write, or its directory. Default: torana-<time>.zip in the current directory.")
+        ),
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write the database, skills, users' files and accepted MCP tools into a new zip file.
+
+    The gateway may keep running.
+    """
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    now = datetime.now(UTC)
+    file = _file(target or Path(), now)
+    check_there(settings.data_dir / DATABASE_NAME)
+    if file.exists():
+        raise OperatorError(f"{file} already exists; name another file, or a directory")
+    if not file.parent.is_dir():
+        raise OperatorError(f"the directory {file.parent} does not exist; create it, or name another file")
+    with progress_bar("copying the database") as progress:
+        write_backup(
+            data_dir=settings.data_dir,
+            skill_files=files_to_keep(settings.skills_dir),
+            installed_files=files_to_keep(settings.data_dir / INSTALLED),
+            target=file,
+            version=__version__,
+            at=now,
+            progress=progress,
+        )
+    typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+    if foreign := _foreign(settings.data_dir / DATABASE_NAME):
+        warning = (
+            f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
+        )
+        typer.echo(printable(warning), err=True)
+
+
+def _foreign(database: Path) -> list[str]:
+    try:
+        return foreign_objects(database)
+    except OperatorError as error:
+        return [error.detail]
+
+
+def _file(target: Path, now: datetime) -> Path:
+    return target / f"torana-{now:%Y%m%dT%H%M%SZ}.zip" if target.is_dir() else target

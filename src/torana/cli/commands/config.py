@@ -1,0 +1,69 @@
+"""``torana config``: show the settings with their origins, and check them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import typer
+from rich.table import Table
+
+from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
+from torana.cli.terminal import on_one_line, print_table
+from torana.config import SECRETS, TABLES, Loaded
+from torana.errors import ConfigInvalid
+
+#: The text in place of a secret that is set.
+HIDDEN = "********"
+
+app = typer.Typer(help="Show and check the settings.", no_args_is_help=True)
+
+
+@app.command()
+def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Show every setting with its value and origin. Secrets are hidden."""
+    loaded = settings_from(config=config)
+    if as_json:
+        typer.echo(json.dumps(_entries(loaded), indent=2))
+    else:
+        _print_table(loaded)
+
+
+@app.command()
+def check(config: ConfigFlag = None) -> None:
+    """Check the settings. Each error is one line on standard error, and the exit code is 2.
+
+    The check imports modules that the settings name, such as your own tools. It starts nothing and makes no
+    network request.
+    """
+    # Imported here because it imports most of the gateway, which `config show` does not need.
+    from torana.app.checks import settings_faults
+
+    loaded, faults = faulty_settings_from(config=config)
+    if faults := [*faults, *settings_faults(loaded)]:
+        raise ConfigInvalid("\n".join(faults))
+    typer.echo("The settings are valid.")
+
+
+def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    values = loaded.settings.model_dump(mode="json")
+    values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
+    values |= {name: dict.fromkeys(values[name], HIDDEN) for name in TABLES}
+    return {name: {"value": values[name], "origin": origin} for name, origin in loaded.origins.items()}
+
+
+def _print_table(loaded: Loaded) -> None:
+    table = Table("setting", "value", "origin", box=None, pad_edge=False)
+    for name, entry in _entries(loaded).items():
+        table.add_row(name, *map(on_one_line, (_cell(entry["value"]), entry["origin"])))
+    print_table(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "not set"
+    if isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
+        return ", ".join(cast("list[str]", value))
+    if isinstance(value, str) and value.isprintable():
+        return value
+    return json.dumps(value)

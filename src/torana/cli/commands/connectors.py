@@ -1,0 +1,65 @@
+"""``torana connectors``: the status of chat platforms, and reloading their settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import on_one_line, print_rows
+
+app = typer.Typer(help="List chat platforms, and reload their settings.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Show the status of each connector of the running gateway, and the reason if it is not active."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    found = gateway.ask("GET", "/v1/status", read=_connectors)
+    if as_json:
+        typer.echo(json.dumps({"items": found}, indent=2))
+        return
+    if not found:
+        typer.echo("There are no connectors; a table such as [connectors.telegram] in the settings adds one.")
+        return
+    print_rows(("account", "kind", "state", "since", "waiting", "next try", "reason"), map(_row, found))
+
+
+@app.command()
+def reload(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Reload the settings of the running gateway. Accounts without changes stay connected."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    changed = gateway.ask("POST", "/v1/connectors/reload", read=_changed_accounts)
+    if as_json:
+        typer.echo(json.dumps({"changed": changed}, indent=2))
+    else:
+        typer.echo(on_one_line(f"Changed: {', '.join(changed)}") if changed else "No connector changed.")
+
+
+def _connectors(document: Any) -> list[Mapping[str, Any]]:
+    return list(cast("list[Mapping[str, Any]]", document["connectors"]))
+
+
+def _changed_accounts(document: Any) -> list[str]:
+    return [str(name) for name in document["changed"]]
+
+
+def _row(status: Mapping[str, Any]) -> tuple[str, ...]:
+    waiting = ", ".join(f"{count} {state}" for state, count in status["deliveries"].items())
+    return (
+        status["account"],
+        status["kind"],
+        status["state"],
+        _minute(status["since"]),
+        waiting or "-",
+        _minute(status["nextTry"]),
+        status["reason"] or "-",
+    )
+
+
+def _minute(time: str | None) -> str:
+    return "-" if time is None else time[:16].replace("T", " ")

@@ -1,0 +1,206 @@
+"""``torana doctor``: check the installation, and suggest cures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import httpx
+import typer
+
+from torana.app.checks import (
+    check_connectors,
+    check_data_dir,
+    check_mcp,
+    check_models,
+    check_search,
+    check_tools,
+)
+from torana.app.tooling import open_bubblewrap, open_skills
+from torana.cli.commands.skills.reading import SkillsHere
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.gateway import listen
+from torana.cli.remote import running_gateway
+from torana.cli.terminal import indented
+from torana.config import Loaded
+from torana.connectors.registry import Account
+from torana.errors import DataDirUnusable, GatewayError, OperatorError
+from torana.models.providers import probe
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.database_file import database_exists
+from torana.store.engine.integrity import check_database, foreign_objects
+from torana.store.engine.migrate import HEAD
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFinding:
+    """The result of one check; ``detail`` gives the state, or the problem and its cure."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+@app.command()
+def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
+
+    The check makes one real model call. It does not contact chat platforms: `torana connectors list` shows
+    their status in the running gateway.
+    """
+    loaded = settings_from(config=config, data_dir=data_dir)
+    findings = [
+        DoctorFinding("settings", True, "valid"),
+        *(_run_check(name, check, loaded) for name, check in _CHECKS),
+    ]
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            typer.echo(
+                f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:10} {indented(finding.detail, by=17)}"
+            )
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def _run_check(name: str, check: Callable[[Loaded], str], loaded: Loaded) -> DoctorFinding:
+    try:
+        return DoctorFinding(name, True, check(loaded))
+    except GatewayError as error:
+        return DoctorFinding(name, False, error.detail)
+    except OSError as error:
+        cure = "fix its permissions, or choose another with --data-dir"
+        return DoctorFinding(name, False, f"{error.filename}: {error.strerror}; {cure}")
+
+
+def _data(loaded: Loaded) -> str:
+    check_data_dir(loaded)
+    directory = loaded.settings.data_dir
+    return str(directory) if directory.exists() else f"{directory} will be created at the first start"
+
+
+def _gateway(loaded: Loaded) -> str:
+    settings = loaded.settings
+    gateway = running_gateway(settings)
+    if gateway is None:
+        with listen(settings.host, settings.port):
+            return f"not running; {settings.host}:{settings.port} is free"
+    address = gateway.address
+    try:
+        health = httpx.get(f"{address}/health", timeout=10, trust_env=False).json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise OperatorError(
+            f"{address} holds the data directory but does not respond ({error}); stop that process"
+        ) from None
+    if health["status"] in ("degraded", "draining"):
+        raise OperatorError(f"running at {address}, but {health['status']}; its log shows the cause")
+    return f"running at {address}"
+
+
+def _database(loaded: Loaded) -> str:
+    path = loaded.settings.data_dir / DATABASE_NAME
+    if not database_exists(path):
+        return "will be created at the first start"
+    at = check_database(path)
+    found = (
+        f"intact, at revision {at}"
+        if at == HEAD
+        else (f"intact; the next start upgrades it to revision {HEAD}")
+    )
+    foreign = foreign_objects(path)
+    return (
+        f"{found}; warning: `torana restore` refuses a backup of it: {', '.join(foreign)}" if foreign else found
+    )
+
+
+def _skills(loaded: Loaded) -> str:
+    try:
+        here = SkillsHere(loaded)
+    except DataDirUnusable:
+        return "unknown, because the database cannot be read"
+    counts = here.skills.catalogue().counts()
+    standings = here.standings.list_statuses()
+    if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
+        raise OperatorError("; ".join(faults))
+    waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
+    unapproved = [one.slug for one in standings if one.has_unapproved_scripts]
+    told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
+
+
+def _sandbox(loaded: Loaded) -> str:
+    fault = open_bubblewrap(loaded.settings).fault()
+    if fault is None:
+        return "scripts of skills can run"
+    catalogue = open_skills(loaded).catalogue()
+    with_scripts = [skill.slug for skill in catalogue.loaded if skill.needs.scripts]
+    if with_scripts:
+        raise OperatorError(f"the scripts of {', '.join(with_scripts)} cannot run. {fault}")
+    return f"not needed: no skill has scripts. {fault}"
+
+
+def _tools(loaded: Loaded) -> str:
+    names = check_tools(loaded)
+    check_search(loaded)
+    return ", ".join(names) or "no tools of your own"
+
+
+def _permissions(loaded: Loaded) -> str:
+    count = len(loaded.settings.permissions)
+    told = f"{count} rules" if count else "no rules: each tool's default applies"
+    gateway = running_gateway(loaded.settings)
+    if gateway is None:
+        return f"{told}; a running gateway is needed to check their tool names" if count else told
+    try:
+        unknown: list[str] = gateway.ask("GET", "/v1/tools", read=lambda document: list(document["unknown"]))
+    except OperatorError:  # the check of the gateway reports this
+        return told
+    return f"{told}; warning: there is no tool {', '.join(unknown)}" if unknown else told
+
+
+def _connectors(loaded: Loaded) -> str:
+    return ", ".join(_account_label(account) for account in check_connectors(loaded)) or "none"
+
+
+def _mcp(loaded: Loaded) -> str:
+    servers = check_mcp(loaded)
+    gateway = running_gateway(loaded.settings)
+    if gateway is None or not servers:
+        return ", ".join(server.name for server in servers) or "none"
+    records = gateway.ask("GET", "/v1/mcp", read=lambda document: list(document["items"]))
+    faulty = [f"{one['server']}: {one['reason']}" for one in records if one["reason"]]
+    faulty += [
+        f"{one['server']}: tools wait for review with `torana mcp approve`" for one in records if one["held"]
+    ]
+    if faulty:
+        raise OperatorError("; ".join(faulty))
+    return ", ".join(f"{one['server']} ({one['tools']} tools)" for one in records)
+
+
+def _account_label(account: Account) -> str:
+    return account.name if account.name == account.kind else f"{account.name} ({account.kind})"
+
+
+def _model(loaded: Loaded) -> str:
+    result = asyncio.run(probe(check_models(loaded)))
+    return f"{result.model} answered in {result.latency_ms:.0f} ms"
+
+
+_CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
+    ("data", _data),
+    ("gateway", _gateway),
+    ("database", _database),
+    ("skills", _skills),
+    ("sandbox", _sandbox),
+    ("tools", _tools),
+    ("permissions", _permissions),
+    ("connectors", _connectors),
+    ("mcp", _mcp),
+    ("model", _model),
+)

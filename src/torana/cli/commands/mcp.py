@@ -1,0 +1,104 @@
+"""``torana mcp``: the status of MCP servers, and the approval of their tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+import typer
+
+from torana.characters import escape_unprintable
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import indented, on_one_line, print_rows
+from torana.errors import OperatorError
+
+app = typer.Typer(help="List MCP servers, and approve tools that changed.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Show each MCP server of the running gateway, its tools, and the reasons for withheld tools."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    found = gateway.ask("GET", "/v1/mcp", read=_items)
+    if as_json:
+        typer.echo(json.dumps({"items": found}, indent=2))
+        return
+    if not found:
+        typer.echo("There are no MCP servers; a table such as [mcp.time] in the settings adds one.")
+        return
+    heads = ("server", "transport", "state", "tools", "connections", "reason")
+    print_rows(heads, [_row(one) for one in found])
+    tools = [(tool["name"], tool["permission"], _notes(tool)) for one in found for tool in one["offered"]]
+    left_out = [
+        (f"{one['server']}: {tool['tool']}", "-", tool["reason"]) for one in found for tool in one["leftOut"]
+    ]
+    typer.echo()
+    print_rows(("tool", "permission", "note"), [*tools, *left_out])
+
+
+@app.command()
+def approve(
+    server: Annotated[str, typer.Argument(help="The server's name.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the new and changed tools of a server, and approve them.
+
+    The output is the text that the model would read. A line `note:` says what Torana removed or shortened. A
+    line `the server's text:` shows text that the model does not receive.
+    """
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    one = next((one for one in gateway.ask("GET", "/v1/mcp", read=_items) if one["server"] == server), None)
+    if one is None:
+        raise OperatorError(f"there is no MCP server {server!r}; `torana mcp list` shows the servers")
+    if one["held"] is None:
+        typer.echo(f"No tool of {server} waits for approval.", err=as_json)
+        return
+    for tool in one["waiting"]:
+        typer.echo(f"{on_one_line(tool['tool'])}: {indented(tool['description'], by=4)}", err=as_json)
+        typer.echo(json.dumps(tool["inputSchema"]), err=as_json)
+        for note in tool["notes"]:
+            typer.echo(on_one_line(f"note: {note}"), err=as_json)
+        for text in tool["withheld"]:
+            typer.echo(f"the server's text: {_laid_open(text)}", err=as_json)
+        typer.echo(err=as_json)
+    if not yes:
+        typer.confirm("Offer these tools to the agent?", abort=True, err=as_json)
+    path, body = f"/v1/mcp/{server}/approve", {"held": one["held"]}
+    after = gateway.ask("POST", path, read=_whole, body=body)
+    if as_json:
+        typer.echo(json.dumps(after, indent=2))
+    else:
+        typer.echo(f"{server} offers {after['tools']} tools.")
+
+
+def _laid_open(text: str) -> str:
+    """Return the text on one line with its invisible characters escaped: they may be meant for a model only."""
+    return escape_unprintable(text)
+
+
+def _items(document: Any) -> list[Mapping[str, Any]]:
+    return list(cast("list[Mapping[str, Any]]", document["items"]))
+
+
+def _whole(document: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", document)
+
+
+def _notes(tool: Mapping[str, Any]) -> str:
+    return "; ".join(tool["notes"]) or "-"
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        one["server"],
+        one["transport"],
+        one["state"],
+        str(one["tools"]),
+        str(one["connections"]),
+        one["reason"] or "-",
+    )

@@ -1,0 +1,124 @@
+"""``torana pair``: the senders who may talk on chat platforms."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from torana.api.schemas.connections import SenderBody
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import act_by_hand, own_database, running_gateway
+from torana.cli.terminal import on_one_line, print_rows
+from torana.config import Settings
+from torana.connectors.registry import kinds_of_people
+from torana.errors import GatewayError, OperatorError
+from torana.messages import utc_now
+from torana.people.pairing import Pairing
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.read_only import read_database
+from torana.store.rows import senders as rows
+from torana.store.rows.senders import Paired
+
+app = typer.Typer(help="List, approve and deny senders on chat platforms.", no_args_is_help=True)
+
+_Who = Annotated[
+    str, typer.Argument(help=("The code that the sender received, or an id such as telegram:12345."))
+]
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of senders.")] = 50,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the senders who asked to talk, the newest first, with the operator's decision."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    work = partial(rows.list_senders, state=None, limit=limit)
+    found = [
+        SenderBody.from_paired(sender) for sender in read_database(settings.data_dir / DATABASE_NAME, work)
+    ]
+    if as_json:
+        items = [sender.model_dump(mode="json") for sender in found]
+        typer.echo(json.dumps({"items": items}, indent=2))
+        return
+    if not found:
+        typer.echo(
+            "No sender has asked yet. An unknown sender who writes to a connector's account "
+            "directly receives a code."
+        )
+        return
+    print_rows(("sender", "name", "account", "state", "user", "asked"), map(_row, found))
+
+
+@app.command()
+def approve(
+    who: _Who,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help=("The user id of the sender. Several senders may be one user. Default: the sender's id.")
+        ),
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Approve a sender."""
+    body = {"who": who} if user is None else {"who": who, "user": user}
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    kinds = kinds_of_people(settings.connectors)
+    sender = _decide(
+        settings,
+        "approve",
+        body,
+        lambda pairing: pairing.approve(who, user=user, kinds=kinds, act=act_by_hand()),
+    )
+    typer.echo(on_one_line(f"{sender.sender} may talk, as {sender.user}{_unknown_sender_note(sender)}"))
+
+
+@app.command()
+def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Deny a sender, or revoke an approval."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    kinds = kinds_of_people(settings.connectors)
+    sender = _decide(
+        settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, kinds=kinds, act=act_by_hand())
+    )
+    typer.echo(on_one_line(f"{sender.sender} may not talk{_unknown_sender_note(sender)}"))
+
+
+def _unknown_sender_note(sender: SenderBody) -> str:
+    """Return a note for a sender who never asked, because the id may be misspelt."""
+    return "" if sender.account else "; no sender with that id has asked for a code, so check the spelling"
+
+
+def _decide(
+    settings: Settings,
+    word: str,
+    body: Mapping[str, Any],
+    by_hand: Callable[[Pairing], Awaitable[Paired]],
+) -> SenderBody:
+    """Return the sender after the decision. Raises ``OperatorError`` if the decision is refused."""
+    gateway = running_gateway(settings)
+    if gateway is not None:
+        return gateway.ask("POST", f"/v1/pairing/{word}", body=body, read=SenderBody.model_validate)
+    with own_database(settings) as database:
+        try:
+
+            async def decide() -> Paired:
+                return await by_hand(Pairing(database=database, clock=utc_now))
+
+            return SenderBody.from_paired(asyncio.run(decide()))
+        except GatewayError as error:
+            raise OperatorError(error.detail) from error
+
+
+def _row(sender: SenderBody) -> tuple[str, ...]:
+    named = (sender.sender, sender.name or "-", sender.account or "-", sender.state, sender.user or "-")
+    return *named, f"{sender.asked_at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,66 @@
+"""``torana restore``: restore a backup."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.progress import progress_bar
+from torana.cli.terminal import printable
+from torana.errors import OperatorError
+from torana.store.backup.archive import restore_backup
+from torana.store.engine.lock import DataDirLock
+
+app = typer.Typer()
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="The file that `torana backup` wrote.")],
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            help="The maximum unpacked size, such as 20GB. Default: 1 GiB or 50 times the size of the backup, "
+            "and 512 MiB for each file except the database."
+        ),
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Restore a backup. Stop the gateway first. The replaced data is kept beside the restored data."""
+    limit = None if max_size is None else _bytes(max_size)
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    with (
+        DataDirLock(data_dir=settings.data_dir, address="torana restore"),
+        progress_bar("unpacking the backup") as progress,
+    ):
+        restored = restore_backup(
+            source=source,
+            data_dir=settings.data_dir,
+            skills_dir=settings.skills_dir,
+            at=datetime.now(UTC),
+            progress=progress,
+            max_size=limit,
+        )
+    typer.echo(
+        printable(
+            f"restored the backup of {restored.created_at} (Torana {restored.version}, "
+            f"skill files: {restored.skill_files}) into {settings.data_dir}"
+            f"{'; the replaced data is kept as *.replaced-*' if restored.replaced else ''}"
+        )
+    )
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        size = 0
+    if size <= 0:
+        raise OperatorError(f"--max-size: {text!r} is not a size; write a number with a unit, such as 20GB")
+    return size

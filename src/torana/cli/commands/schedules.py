@@ -1,0 +1,144 @@
+"""``torana schedules``: reminders and scheduled tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from torana.api.schemas.schedules import ScheduleBody
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import print_fields, print_rows
+from torana.errors import OperatorError
+from torana.messages import EVERYONE
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.read_only import read_database
+from torana.store.rows import schedules as rows
+from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleState
+
+app = typer.Typer(help="List, add, pause and remove reminders and scheduled tasks.", no_args_is_help=True)
+
+_Id = Annotated[str, typer.Argument(help="The schedule's id, such as sch_0198….")]
+_SHOWN = 60
+
+
+@app.command("list")
+def list_(
+    state: Annotated[ScheduleState | None, typer.Option(help="Only schedules in this state.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only schedules of this user.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of schedules.")] = 50,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the schedules of all users, the newest first."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    work = partial(rows.list_schedules, owner=EVERYONE, state=state, user=user, limit=limit)
+    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    if as_json:
+        typer.echo(json.dumps({"items": [_document(schedule) for schedule in found]}, indent=2))
+        return
+    if not found:
+        typer.echo("There are no schedules.")
+        return
+    print_rows(("schedule", "state", "user", "due (UTC)", "rule", "kind", "text"), map(_row, found))
+
+
+@app.command()
+def show(
+    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Show a schedule with its next time, or the reason why it has none."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    work = partial(rows.get, owner=EVERYONE, schedule_id=schedule_id)
+    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    if found is None:
+        raise OperatorError(f"there is no schedule {schedule_id}; `torana schedules list` names them")
+    _print(_document(found), as_json=as_json)
+
+
+@app.command()
+def add(
+    text: Annotated[str, typer.Argument(help="The text of the reminder, or the task for the agent.")],
+    at: Annotated[str | None, typer.Option(help="Once: 2026-12-24T09:00, or “tomorrow at 9”.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Repeatedly: “every weekday at 17:00”, or a cron expression.")
+    ] = None,
+    task: Annotated[
+        bool, typer.Option("--task", help=("Send the text to the agent as a task instead of a reminder."))
+    ] = False,
+    user: Annotated[str | None, typer.Option(help="The user who owns the schedule.")] = None,
+    channel: Annotated[str | None, typer.Option(help="The channel. Default: a channel of its own.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="An IANA time zone. Default: the gateway's.")] = None,
+    missed: Annotated[
+        MissedPolicy | None, typer.Option(help=("How to handle times that pass while the gateway is down."))
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add a reminder or a task to the running gateway."""
+    wish = {"text": text, "kind": "task" if task else "remind", "at": at, "rule": rule}
+    wish |= {"userId": user, "channelId": channel, "timezone": timezone, "missed": missed}
+    body = {name: value for name, value in wish.items() if value is not None}
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    made: dict[str, Any] = gateway.ask("POST", "/v1/schedules", read=dict, body=body)
+    if as_json:
+        _print(made, as_json=True)
+    else:
+        typer.echo(f"{made['id']} is due at {made['dueAt']}")
+
+
+@app.command()
+def remove(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Remove a schedule. A turn that it has started continues."""
+    _ask("DELETE", schedule_id, "", config, data_dir)
+    typer.echo(f"{schedule_id} is removed")
+
+
+@app.command()
+def pause(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Pause a schedule until it is resumed."""
+    typer.echo(f"{schedule_id} is {_ask('POST', schedule_id, '/pause', config, data_dir)['state']}")
+
+
+@app.command()
+def resume(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Resume a schedule. A one-off that was missed runs now."""
+    typer.echo(f"{schedule_id} is due at {_ask('POST', schedule_id, '/resume', config, data_dir)['dueAt']}")
+
+
+def _ask(
+    method: str, schedule_id: str, what: str, config: ConfigFlag, data_dir: DataDirFlag
+) -> Mapping[str, Any]:
+    """Return the gateway's schedule. Raises ``OperatorError`` if no gateway runs or it refuses."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    return gateway.ask(method, f"/v1/schedules/{quote(schedule_id, safe='')}{what}", read=dict)
+
+
+def _print(schedule: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(schedule, indent=2))
+        return
+    print_fields(schedule)
+
+
+def _document(schedule: Schedule) -> Mapping[str, Any]:
+    return ScheduleBody.from_schedule(schedule).model_dump(mode="json")
+
+
+def _row(schedule: Schedule) -> tuple[str, ...]:
+    return (
+        schedule.id,
+        schedule.state,
+        schedule.user or "-",
+        f"{schedule.due_at:%Y-%m-%d %H:%M}" if schedule.due_at else "-",
+        schedule.cron or "-",
+        schedule.kind,
+        " ".join(schedule.text.split())[:_SHOWN],
+    )

@@ -1,0 +1,155 @@
+"""``torana sessions``: the conversations, read from the database with or without a running gateway."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from sqlalchemy.engine import Connection
+
+from torana.api.schemas.turns import MessageItem
+from torana.api.session_export import Format, format_message, head
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.terminal import print_fields, print_rows, printable
+from torana.errors import OperatorError
+from torana.messages import EVERYONE
+from torana.paging import LARGEST_PAGE
+from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.read_only import read_database
+from torana.store.rows import sessions as rows
+
+app = typer.Typer(help="List, show and export sessions.", no_args_is_help=True)
+
+_SessionId = Annotated[str, typer.Argument(help="The session's id, such as ses_0198….")]
+_SHOWN = 60
+
+
+@app.command("list")
+def list_(
+    channel: Annotated[str | None, typer.Option(help="Only sessions of this channel.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only sessions in which this user spoke.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of sessions.")] = 20,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the sessions, the most recently used first."""
+    database = _database(config, data_dir)
+    work = partial(rows.list_sessions, owner=EVERYONE, channel=channel, user=user, before=None, limit=limit)
+    found = [session_of(row) for row in read_database(database, work)]
+    if as_json:
+        typer.echo(json.dumps({"items": [_record(session) for session in found]}, indent=2))
+        return
+    if not found:
+        typer.echo("There are no matching sessions.")
+        return
+    print_rows(("session", "channel", "turns", "last used", "title"), map(_row, found))
+
+
+@app.command()
+def show(
+    session_id: _SessionId,
+    turns: Annotated[int, typer.Option(min=1, max=1000, help="The number of its newest turns.")] = 20,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a session with its newest messages."""
+
+    def read(connection: Connection) -> tuple[Session, list[SessionMessage]]:
+        session = _find_session(connection, session_id)
+        first = session.turns - turns + 1
+        said = rows.list_turns(connection, EVERYONE, session_id, from_seq=first, limit=turns)
+        return session, [message for row in said for message in messages_of(row)]
+
+    session, messages = read_database(_database(config, data_dir), read)
+    if as_json:
+        items = [MessageItem.from_message(message).model_dump(mode="json") for message in messages]
+        document = _record(session) | {"messages": items}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    print_fields(_record(session))
+    for message in messages:
+        typer.echo(printable(format_message(message, "markdown")), nl=False)
+
+
+@app.command()
+def export(
+    session_id: _SessionId,
+    form: Annotated[
+        Format, typer.Option("--format", help=("One JSON object per line for each message, or Markdown."))
+    ] = "jsonl",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=("The file to write. Default: standard output."))
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Export all messages of a session."""
+
+    def write(connection: Connection) -> None:
+        session = _find_session(connection, session_id)
+        shown = printable if output is None and sys.stdout.isatty() else str
+        with _open_output(output) as file:
+            file.write(shown(head(session, form)))
+            for message in _every_message(connection, session_id):
+                file.write(shown(format_message(message, form)))
+
+    read_database(_database(config, data_dir), write)
+
+
+def _open_output(output: Path | None) -> Any:
+    """Open a new file that only its owner can read, or standard output.
+
+    Raises ``OperatorError`` if the file exists.
+    """
+    if output is None:
+        return nullcontext[TextIO](sys.stdout)
+    try:
+        output.touch(mode=0o600, exist_ok=False)
+    except FileExistsError as error:
+        raise OperatorError(f"{output} already exists; name another file") from error
+    return output.open("w", encoding="utf-8", newline="\n")
+
+
+def _every_message(connection: Connection, session_id: str) -> Iterator[SessionMessage]:
+    seq = 0
+    while said := rows.list_turns(connection, EVERYONE, session_id, from_seq=seq + 1, limit=LARGEST_PAGE):
+        for row in said:
+            yield from messages_of(row)
+        seq = said[-1]["seq"]
+
+
+def _database(config: Path | None, data_dir: Path | None) -> Path:
+    return settings_from(config=config, data_dir=data_dir).settings.data_dir / DATABASE_NAME
+
+
+def _find_session(connection: Connection, session_id: str) -> Session:
+    row = rows.get(connection, EVERYONE, session_id)
+    if row is None:
+        raise OperatorError(f"there is no session {session_id}; `torana sessions list` names the newest")
+    return session_of(row)
+
+
+def _row(session: Session) -> tuple[str, ...]:
+    channel, title = (" ".join(text.split())[:_SHOWN] for text in (session.channel, session.title or "-"))
+    return session.id, channel, str(session.turns), f"{session.updated_at:%Y-%m-%d %H:%M:%S}", title
+
+
+def _record(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "channel": session.channel,
+        "owner": session.owner,
+        "title": session.title,
+        "turns": session.turns,
+        "created": session.created_at.isoformat(),
+        "updated": session.updated_at.isoformat(),
+    }

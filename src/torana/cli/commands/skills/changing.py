@@ -1,0 +1,298 @@
+"""``torana skills install``, ``approve``, ``enable``, ``disable``, ``update`` and ``remove``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from torana.api.schemas.skills import SkillDetailBody
+from torana.cli.commands.skills.listing import Slug
+from torana.cli.commands.skills.printing import report_lines
+from torana.cli.commands.skills.reading import SkillsHere
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import RunningGateway, act_by_hand, own_database, running_gateway
+from torana.cli.terminal import on_one_line
+from torana.config import Loaded
+from torana.errors import GatewayError, OperatorError
+from torana.skills.errors import SkillInvalid
+from torana.skills.installation.fetching import Fetcher, open_fetcher
+from torana.skills.installation.installer import UPLOAD, SkillInstaller
+from torana.skills.installation.sources import read_source
+from torana.web import Guard
+
+#: Seconds for the gateway to unpack and scan an archive.
+_PATIENCE = 180.0
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A change that can be made through a running gateway or directly."""
+
+    method: str
+    path: str
+    by_hand: Callable[[SkillInstaller], Coroutine[Any, Any, object]]
+    #: The request's body: JSON, or an archive.
+    body: Mapping[str, Any] | bytes | None = None
+
+
+def install(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help=("A folder, a zip or .tar.gz file, a git address with an optional #revision, or a URL.")
+        ),
+    ],
+    path: Annotated[
+        str | None, typer.Option(help=("The skill's folder, if the source contains several."))
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fetch a skill into quarantine. It is loaded only after you approve it."""
+    loaded = settings_from(config=config, data_dir=data_dir)
+    archive, origin = _fetch_archive(loaded, source, path)
+
+    async def by_hand(changes: SkillInstaller) -> str:
+        made = await changes.take_in(archive, origin=origin, path=path, act=act_by_hand())
+        return made.slug
+
+    query = urlencode({"origin": origin, **({"path": path} if path else {})})
+    change = _Change(method="POST", path=f"/v1/skills?{query}", body=archive, by_hand=by_hand)
+    slug = _apply_change(loaded, change)
+    _tell_report(loaded, slug, as_json=as_json)
+
+
+def approve(
+    slug: Slug,
+    instructions_only: Annotated[
+        bool,
+        typer.Option("--instructions-only", help=("Grant its scripts nothing, and do not allow them to run.")),
+    ] = False,
+    yes: Yes = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a skill's needs and suspicious lines, and ask for approval.
+
+    After approval the skill is loaded, and its scripts may run with the shown needs, until one of its files
+    changes.
+    """
+    loaded = settings_from(config=config, data_dir=data_dir)
+    body = SkillsHere(loaded).body(slug)
+    version = body.newer or body.current
+    if version is None:
+        raise OperatorError(f"{slug} cannot be loaded: {body.fault}")
+    if not yes:
+        if as_json:
+            raise OperatorError("--json cannot ask for confirmation; add --yes")
+        lines = [f"{slug}: {version.description}", *report_lines(version)]
+        typer.echo("\n".join(map(on_one_line, lines)))
+        what = "Load it as instructions only" if instructions_only else ("Approve it with all of its needs")
+        typer.confirm(f"{what}?", abort=True)
+    digest, scripts = version.digest, not instructions_only
+
+    async def by_hand(changes: SkillInstaller) -> None:
+        await changes.approve(slug, digest=digest, grant=scripts, act=act_by_hand())
+
+    asked = {"digest": digest, "scripts": scripts}
+    _change(loaded, slug, "POST", "/approve", by_hand, body=asked, as_json=as_json)
+    if scripts:
+        _warn_of_secrets(loaded, slug, version.needs.secrets)
+
+
+def enable(
+    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Enable a disabled skill. Its approval still applies."""
+
+    async def by_hand(changes: SkillInstaller) -> None:
+        await changes.enable(slug, act=act_by_hand())
+
+    loaded = settings_from(config=config, data_dir=data_dir)
+    _change(loaded, slug, "POST", "/enable", by_hand, as_json=as_json)
+
+
+def disable(
+    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Disable a skill until it is enabled again."""
+
+    async def by_hand(changes: SkillInstaller) -> None:
+        await changes.disable(slug, act=act_by_hand())
+
+    loaded = settings_from(config=config, data_dir=data_dir)
+    _change(loaded, slug, "POST", "/disable", by_hand, as_json=as_json)
+
+
+def update(
+    slug: Slug,
+    source: Annotated[str | None, typer.Argument(help="The new source, if it has moved.")] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fetch an installed skill again. A new version waits in quarantine; the approved one stays active."""
+    loaded = settings_from(config=config, data_dir=data_dir)
+    decision = SkillsHere(loaded).installed.decision(slug)
+    origin = source or (decision and decision.origin)
+    if decision is None or decision.folder is None:
+        raise OperatorError(f"{slug} is not an installed skill, so it has no source to update from")
+    if origin is None or origin == UPLOAD:
+        raise OperatorError(f"{slug} was uploaded; name its source: torana skills update {slug} SOURCE")
+    try:
+        archive, _ = _fetch_archive(loaded, origin, decision.subfolder)
+    except OperatorError as error:
+        hint = "" if source else f" If it has moved: torana skills update {slug} NEW-SOURCE"
+        raise OperatorError(f"{error.detail}{hint}") from error
+
+    async def by_hand(changes: SkillInstaller) -> None:
+        await changes.renew(slug, archive, act=act_by_hand())
+
+    _apply_change(loaded, _Change(method="POST", path=_path(slug, "/update"), body=archive, by_hand=by_hand))
+    body = _tell_report(loaded, slug, as_json=as_json)
+    if decision.next_digest is not None and body.newer is None:
+        typer.echo(
+            "its newer version no longer exists at the source, and was removed from quarantine", err=True
+        )
+
+
+def remove(
+    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Delete an installed skill."""
+
+    async def by_hand(changes: SkillInstaller) -> None:
+        await changes.remove(slug, act=act_by_hand())
+
+    loaded = settings_from(config=config, data_dir=data_dir)
+    _apply_change(loaded, _Change(method="DELETE", path=_path(slug), by_hand=by_hand))
+    typer.echo(json.dumps({"slug": slug}) if as_json else f"{slug} is removed")
+
+
+def _warn_of_secrets(loaded: Loaded, slug: str, granted: Collection[str]) -> None:
+    """Warn of granted secrets that are not set in the running gateway, which read .env at its start."""
+    gateway = running_gateway(loaded.settings)
+    if gateway is not None:
+        records = gateway.ask("GET", "/skills", read=list[Mapping[str, Any]])
+        missing = next((one["missing"]["env"] for one in records if one["slug"] == slug), ())
+    else:
+        here = SkillsHere(loaded).skills
+        skill = here.catalogue().get(slug)
+        missing = here.missing(skill)["env"] if skill else ()
+    then = " and restart the gateway" if gateway else ""
+    for name in missing:
+        if name in granted:
+            typer.echo(f"warning: the secret {name} is not set; put it into .env{then}", err=True)
+
+
+def _change(
+    loaded: Loaded,
+    slug: str,
+    method: str,
+    end: str,
+    by_hand: Callable[[SkillInstaller], Coroutine[Any, Any, object]],
+    *,
+    body: Mapping[str, Any] | None = None,
+    as_json: bool,
+) -> None:
+    _apply_change(loaded, _Change(method=method, path=_path(slug, end), body=body, by_hand=by_hand))
+    skill = SkillsHere(loaded).body(slug)
+    typer.echo(_json(skill) if as_json else on_one_line(_state_line(skill)))
+
+
+def _apply_change(loaded: Loaded, change: _Change) -> str:
+    """Make a change and return the skill's slug. Raises ``OperatorError`` if it is refused."""
+    gateway = running_gateway(loaded.settings)
+    with _waiting("unpacking and scanning the skill"):
+        if gateway is not None:
+            return _ask_gateway(gateway, change)
+        with own_database(loaded.settings, making=True) as database:
+            here = SkillsHere(loaded)
+            changes = SkillInstaller(
+                database=database, skills=here.skills, installed=here.installed, fetcher=_fetcher(loaded)
+            )
+            return str(_run(change.by_hand(changes)))
+
+
+def _ask_gateway(gateway: RunningGateway, change: _Change) -> str:
+    if isinstance(change.body, bytes):
+        return gateway.send(change.method, change.path, read=_slug_of, archive=change.body, timeout=_PATIENCE)
+    return gateway.ask(change.method, change.path, read=_slug_of, body=change.body)
+
+
+def _slug_of(document: Any) -> str:
+    return str(document["slug"])
+
+
+def _fetch_archive(loaded: Loaded, source: str, path: str | None) -> tuple[bytes, str]:
+    """Return an archive of a local or remote source, fetched with the rights of the terminal's user."""
+    fetcher = _fetcher(loaded)
+    try:
+        found = read_source(source, local=True)
+        with _waiting(f"fetching {found}"):
+            return asyncio.run(fetcher.fetch(found, path=path)), str(found)
+    except SkillInvalid as error:
+        raise OperatorError(str(error)) from error
+
+
+def _fetcher(loaded: Loaded) -> Fetcher:
+    guard = Guard(allow=loaded.settings.web_allow, deny=loaded.settings.web_deny)
+    return open_fetcher(guard=guard, environ=os.environ, local=True)
+
+
+def _run(work: Coroutine[Any, Any, object]) -> object:
+    try:
+        return asyncio.run(work)
+    except GatewayError as error:
+        raise OperatorError(error.detail) from error
+
+
+def _waiting(label: str) -> Any:
+    """Show the current activity on standard error if it is a terminal."""
+    console = Console(stderr=True)
+    return console.status(Text(on_one_line(label)))
+
+
+def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> SkillDetailBody:
+    body = SkillsHere(loaded).body(slug)
+    if as_json:
+        typer.echo(_json(body))
+        return body
+    version = body.newer or body.current
+    lines = [_state_line(body), *(report_lines(version) if version else ())]
+    if body.newer or body.state == "quarantine":
+        lines.append(f"`torana skills show {slug}` shows its text, `torana skills approve {slug}` loads it.")
+    typer.echo("\n".join(map(on_one_line, lines)))
+    return body
+
+
+def _json(body: SkillDetailBody) -> str:
+    return json.dumps(body.model_dump(mode="json"), indent=2)
+
+
+def _state_line(body: SkillDetailBody) -> str:
+    if body.state == "quarantine":
+        return f"{body.slug} is in quarantine"
+    line = f"{body.slug} is {body.state}"
+    if body.newer:
+        return f"{line}; a newer version is in quarantine"
+    scripts = body.current and body.current.needs.scripts
+    may = "may" if body.granted else "may not"
+    return f"{line}; its scripts {may} be run" if body.state == "active" and scripts else line
+
+
+def _path(slug: str, end: str = "") -> str:
+    return f"/v1/skills/{quote(slug, safe='')}{end}"

@@ -1,0 +1,121 @@
+"""``torana skills list`` and ``torana skills show``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from torana.api.schemas.contract import SkillBody
+from torana.api.schemas.skills import SkillDetailBody, SkillStandingBody, SkillVersionBody
+from torana.cli.commands.skills.printing import report_lines
+from torana.cli.commands.skills.reading import SkillsHere
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.terminal import on_one_line, print_table, printable
+from torana.errors import OperatorError
+from torana.skills import BrokenSkill, Catalogue, Skill, Skills
+from torana.skills.status import Look, SkillDetails, SkillStatus
+
+Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
+
+
+def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+    """List the loaded skills, then those that are not: in quarantine, disabled, changed or broken."""
+    here = SkillsHere(settings_from(config=config, data_dir=data_dir))
+    catalogue = here.skills.catalogue()
+    waiting = [one for one in here.standings.list_statuses() if one.state in ("quarantine", "disabled")]
+    active = [one for one in here.standings.list_statuses() if one.state == "active"]
+    if as_json:
+        records = [_record(here.skills, skill) for skill in catalogue.loaded]
+        broken = [_fault(item) for item in catalogue.broken]
+        inactive = [SkillStandingBody.from_status(one).model_dump(mode="json") for one in waiting]
+        typer.echo(json.dumps({"items": records, "inactive": inactive, "broken": broken}, indent=2))
+        return
+    _print_table(here.skills, catalogue)
+    for one in waiting:
+        cure = "approve" if one.state == "quarantine" else "enable"
+        why = one.fault or f"{one.state}; `torana skills {cure} {one.slug}` loads it"
+        typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
+    for one in active:
+        if why := one.fault or _news(one):
+            typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
+    for item in catalogue.broken:
+        typer.echo(on_one_line(f"{item.slug}: {item.fault}"), err=True)
+
+
+def show(
+    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Show a skill: its place, needs, suspicious lines, files and instructions."""
+    here = SkillsHere(settings_from(config=config, data_dir=data_dir))
+    shown = here.get(slug)
+    look = shown.newer or shown.current
+    if look is None:
+        raise OperatorError(f"{slug} could not be loaded: {shown.standing.fault}")
+    if as_json:
+        typer.echo(json.dumps(_details(here.skills, shown), indent=2))
+    else:
+        _print(shown, look)
+
+
+def _details(skills: Skills, shown: SkillDetails) -> dict[str, Any]:
+    look, body = shown.current or shown.newer, SkillDetailBody.from_details(shown).model_dump(mode="json")
+    if look is None:
+        return body
+    files = list(look.report.files)
+    own = {"path": str(look.skill.path), "files": files, "instructions": look.skill.instructions}
+    return _record(skills, look.skill) | body | own
+
+
+def _record(skills: Skills, skill: Skill) -> dict[str, Any]:
+    return SkillBody.from_skill(skill, skills.missing(skill)).model_dump(mode="json")
+
+
+def _news(standing: SkillStatus) -> str:
+    """Return a note if an active skill has a newer version or scripts without approval."""
+    approve = f"`torana skills approve {standing.slug}`"
+    if standing.newer:
+        return f"a newer version is in quarantine; {approve} activates it"
+    return (
+        f"its scripts are not approved; {approve} allows them to run" if standing.has_unapproved_scripts else ""
+    )
+
+
+def _fault(item: BrokenSkill) -> dict[str, str]:
+    return {"slug": item.slug, "source": item.source, "path": str(item.path), "fault": item.fault}
+
+
+def _print_table(skills: Skills, catalogue: Catalogue) -> None:
+    table = Table("skill", "source", "missing", "description", box=None, pad_edge=False)
+    for skill in catalogue.loaded:
+        missing = skills.missing(skill)
+        lacking = ", ".join([*missing["env"], *missing["bins"]])
+        table.add_row(skill.slug, skill.source, *map(on_one_line, (lacking, skill.description)))
+    print_table(table)
+
+
+def _print(shown: SkillDetails, look: Look) -> None:
+    skill, standing = look.skill, shown.standing
+    is_newer = look is shown.newer
+    state = "a newer version, in quarantine" if is_newer else standing.state
+    why = standing.fault or ("" if is_newer else _news(standing))
+    details = {
+        "state": f"{state}: {why}" if why else state,
+        "origin": standing.origin,
+        "path": skill.path,
+        "version": skill.version,
+        "license": skill.license,
+        "digest": skill.digest,
+        "files": ", ".join(look.report.files),
+    }
+    lines = [
+        f"{skill.title} ({skill.slug}, {skill.source})",
+        skill.description,
+        "",
+        *(f"{name:8} {detail or '-'}" for name, detail in details.items()),
+        "",
+        *(() if skill.source == "core" else (*list(report_lines(SkillVersionBody.from_look(look)))[2:], "")),
+    ]
+    typer.echo("\n".join([*map(on_one_line, lines), printable(skill.instructions.strip())]))

@@ -1,0 +1,51 @@
+"""``torana tools``: the agent's tools and their permissions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import on_one_line, print_rows
+
+app = typer.Typer(help="Show the agent's tools and their permissions.", no_args_is_help=True)
+
+
+@app.callback()
+def tools() -> None:
+    """Show the agent's tools and their permissions."""
+
+
+@app.command("list")
+def list_(
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Show the permissions of this user. Default: the permissions of calls without a user."
+        ),
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="Show the permissions of this token, by its id.")] = None,
+    skill: Annotated[
+        str | None, typer.Option(help="Show the permissions after the agent has opened this skill.")
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List all tools of the running gateway, including MCP tools, with their permissions."""
+    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    named = {"user": user, "token": token, "skill": skill}
+    query = urlencode({name: value for name, value in named.items() if value})
+    document: dict[str, Any] = gateway.ask("GET", f"/v1/tools?{query}", read=dict)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    rows = [(item["name"], item["permission"], item["why"], item["description"]) for item in document["items"]]
+    print_rows(("tool", "permission", "why", "description"), rows)
+    if document["unknown"]:
+        strangers = on_one_line(", ".join(document["unknown"]))
+        typer.echo(f"warning: [[permissions]] names unknown tools: {strangers}", err=True)

@@ -1,0 +1,105 @@
+"""``torana turns``: list, show, retry and cancel turns."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import on_one_line, print_fields, print_rows
+from torana.config import Settings
+from torana.errors import OperatorError
+from torana.messages import EVERYONE, Turn, TurnState
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.read_only import read_database
+from torana.store.rows import turns as rows
+
+app = typer.Typer(help="List, show, retry and cancel turns.", no_args_is_help=True)
+
+_TurnId = Annotated[str, typer.Argument(help="The turn's id, such as turn_0198….")]
+_SHOWN = 60
+
+
+@app.command("list")
+def list_(
+    state: Annotated[TurnState | None, typer.Option(help="Only turns in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of turns.")] = 20,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the newest turns, with the errors of failed ones."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    work = partial(rows.newest, owner=EVERYONE, state=state, limit=limit)
+    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    if as_json:
+        typer.echo(json.dumps({"items": [_record(turn) for turn in found]}, indent=2))
+        return
+    if not found:
+        typer.echo("There are no matching turns.")
+        return
+    print_rows(("turn", "state", "channel", "accepted", "message"), map(_row, found))
+
+
+@app.command()
+def show(
+    turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Show a turn: its message, and its reply or error."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    work = partial(rows.get, owner=EVERYONE, turn_id=turn_id)
+    turn = read_database(settings.data_dir / DATABASE_NAME, work)
+    if turn is None:
+        raise OperatorError(f"there is no turn {turn_id}; `torana turns list` names the newest")
+    record = _record(turn)
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+        return
+    print_fields(record)
+
+
+@app.command()
+def retry(turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Retry a failed turn at the end of its session. Settled steps are not repeated."""
+    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "retry")
+
+
+@app.command()
+def cancel(turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+    """Cancel a queued or running turn."""
+    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "cancel")
+
+
+def _row(turn: Turn) -> tuple[str, ...]:
+    said = turn.failure.detail if turn.failure else turn.content
+    channel, message = (" ".join(text.split())[:_SHOWN] for text in (turn.channel, said))
+    return turn.id, turn.state, channel, f"{turn.created_at:%Y-%m-%d %H:%M:%S}", message
+
+
+def _ask(settings: Settings, turn_id: str, what: str) -> None:
+    """Send the change to the running gateway. Raises ``OperatorError`` if none runs or it refuses."""
+    path = f"/v1/turns/{quote(turn_id, safe='')}/{what}"
+    told = the_gateway(settings).ask("POST", path, read=lambda turn: f"{turn['id']} is {turn['status']}")
+    typer.echo(on_one_line(told))
+
+
+def _record(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "state": turn.state,
+        "channel": turn.channel,
+        "user": turn.user,
+        "session": turn.session_id,
+        "attempts": turn.attempt,
+        "crashes": turn.crashes,
+        "accepted": turn.created_at.isoformat(),
+        "ended": turn.ended_at and turn.ended_at.isoformat(),
+        "failure": turn.failure and f"{turn.failure.code}: {turn.failure.detail}",
+        "content": turn.content,
+        "reply": turn.reply,
+    }

@@ -1,0 +1,106 @@
+"""``torana usage``: spending per day as a chart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Column, Table
+
+from torana.api.schemas.usage import SpendingBody
+from torana.app.limits import limits_of
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.terminal import on_one_line
+from torana.errors import OperatorError
+from torana.limits.usage_reports import LONGEST, Spent, State, Subject, UsageReport, report
+from torana.messages import utc_now
+from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.read_only import read_database
+
+app = typer.Typer()
+
+#: The maximum length of a bar, in columns of the terminal.
+_BAR = 40
+
+
+@app.command()
+def usage(
+    user: Annotated[str | None, typer.Option(help="Only usage of this user.")] = None,
+    token: Annotated[str | None, typer.Option(help="Only usage of this token, by its id.")] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=LONGEST, help=("The number of days up to today, in UTC."))
+    ] = 30,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show messages, tokens and money per day, and the state of the limits."""
+    if user is not None and token is not None:
+        raise OperatorError("--user and --token exclude each other; give one of them")
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    subject = Subject(user=user, token=token)
+    work = partial(report, subject=subject, limits=limits_of(settings), days=days, at=utc_now())
+    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    if as_json:
+        spending = SpendingBody.from_report(found).model_dump(mode="json")
+        typer.echo(json.dumps({"account": subject.account} | spending, indent=2))
+        return
+    console = Console(markup=False, highlight=False)
+    console.print(on_one_line(subject.account), _plot(found), sep="\n")
+    if found.limits:
+        console.print("", _limits(found.limits), sep="\n")
+
+
+def _plot(found: UsageReport) -> Table:
+    """Return a line for each day. The bars show money if any was spent, else tokens, else messages."""
+    heights = [_heights(spent) for _, spent in found.days]
+    title, values = next(
+        (
+            (name, [each[name] for each in heights])
+            for name in ("cost", "tokens", "messages")
+            if any(each[name] for each in heights)
+        ),
+        ("messages", [0.0] * len(heights)),
+    )
+    names = ("messages", "tokens in", "out", "USD")
+    numbers = [Column(name, justify="right", no_wrap=True) for name in names]
+    bars = Column(title, max_width=_BAR)
+    table = Table(Column("day", no_wrap=True), *numbers, bars, box=None, pad_edge=False)
+    for (date, spent), value in zip(found.days, values, strict=True):
+        table.add_row(date, *_numbers(spent), Bar(max(values) or 1, 0, value))
+    table.add_row("this month", *_numbers(found.month), "")
+    return table
+
+
+def _heights(spent: Spent) -> dict[str, float]:
+    return {
+        "cost": spent.cost_usd,
+        "tokens": spent.input_tokens + spent.output_tokens,
+        "messages": spent.messages,
+    }
+
+
+def _numbers(spent: Spent) -> list[str]:
+    counts = (spent.messages, spent.input_tokens, spent.output_tokens)
+    return [*(f"{count:,}" for count in counts), f"{spent.cost_usd:,.4f}"]
+
+
+def _limits(states: Sequence[State]) -> Table:
+    columns = [Column(name, justify="right", no_wrap=True) for name in ("limit", "used", "held back")]
+    bars, ends = Column(max_width=_BAR // 2), Column("free again", no_wrap=True)
+    table = Table(Column("policy", no_wrap=True), *columns, bars, ends, box=None, pad_edge=False)
+    for state in states:
+        numbers = [f"{number:,.10g}" for number in (state.quota, state.used, state.reserved)]
+        bar = Bar(state.quota, 0, min(state.quota, state.used + state.reserved))
+        table.add_row(state.policy, *numbers, bar, _until(state.resets_at))
+    return table
+
+
+def _until(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "when turns are answered"

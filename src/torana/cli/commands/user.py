@@ -1,0 +1,71 @@
+"""``torana user``: export or erase a user's data."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+from zipfile import ZipFile
+
+import httpx
+import typer
+
+from torana.api.user_ids import write_user_id
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.remote import the_gateway
+from torana.cli.terminal import printable
+from torana.errors import OperatorError
+
+app = typer.Typer(help="Export or erase all data of a user.", no_args_is_help=True)
+
+_UserId = Annotated[str, typer.Argument(help="The user's id: the value of `userId` in requests.")]
+#: Seconds. The gateway rewrites its whole database.
+_PATIENCE = 600
+
+
+@app.command()
+def export(
+    user_id: _UserId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The zip file to write.")],
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write all data of a user into a new zip file."""
+    if output.exists():
+        raise OperatorError(f"{output} already exists; name another file")
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    partial = output.with_name(f"{output.name}.part")
+    try:
+        place = f"/v1/users/{write_user_id(user_id)}/export"
+        with the_gateway(settings).stream("GET", place, timeout=_PATIENCE) as answer:
+            _save(answer, partial)
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+    with ZipFile(output) as archive:
+        counts = json.loads(archive.read("manifest.json"))["counts"]
+    holds = ", ".join(f"{name} {count}" for name, count in counts.items())
+    typer.echo(f"{output} ({output.stat().st_size:,} bytes): {holds}")
+
+
+@app.command()
+def erase(
+    user_id: _UserId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Erase all data of a user, and list what was erased and kept. This cannot be undone."""
+    settings = settings_from(config=config, data_dir=data_dir).settings
+    if not yes:
+        typer.confirm(f"Permanently erase all data of {printable(user_id)!r}?", abort=True)
+    place = f"/v1/users/{write_user_id(user_id)}"
+    with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
+        typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
+
+
+def _save(answer: httpx.Response, file: Path) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        for chunk in answer.iter_bytes():
+            out.write(chunk)

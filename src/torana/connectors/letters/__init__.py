@@ -1,1 +1,0 @@
-"""Mail as it comes: what it is made of, what it says, and who wrote it."""

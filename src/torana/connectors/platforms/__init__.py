@@ -1,0 +1,1 @@
+"""Connectors: one module or package for each chat platform, independent of each other."""

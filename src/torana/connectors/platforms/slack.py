@@ -1,0 +1,484 @@
+"""Slack, in Socket Mode: the connector opens a WebSocket for events, so the gateway needs no public address.
+
+The SDK is used for the Web API. Its Socket Mode client is not used: it reconnects for ever by itself, closes
+the old connection before it opens the new one, and hides the errors of listeners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from torana.characters import one_line
+from torana.connectors.base import (
+    Attachment,
+    Capabilities,
+    Connector,
+    ConnectorSettings,
+    IncomingMessage,
+    MessageSink,
+    OutcomeUnknown,
+    Part,
+    PermanentError,
+    Place,
+    RetryLater,
+    Sender,
+    TooLarge,
+    attachment_kind,
+    collect,
+)
+from torana.connectors.transport.concurrency import Hear, concurrently
+from torana.connectors.transport.http import seconds
+from torana.connectors.transport.markup import slack
+from torana.connectors.transport.timestamps import time_of
+
+#: Timeouts, in seconds, for a call, for a connection's hello, and for a file.
+_PATIENCE = 30.0
+_GREETING = 30.0
+_FILE_PATIENCE = 120.0
+#: Timeout, in seconds, for a sender's name: Slack expects an acknowledgement within three seconds.
+_NAME_PATIENCE = 1.5
+_NAMES = 1_000
+#: Seconds of silence before the connection is probed; it counts as dead after half as many more.
+_PROBE = 10.0
+#: How long a connection is read after Slack announced its end.
+_DRAIN = 60.0
+#: How far back a part is searched: seconds, pages, and messages of a page.
+_LOOK_BACK = 86_400.0
+_PAGES = 5
+_PAGE = 200
+#: The type of the metadata that contains a part's key.
+_MARK = "torana_part"
+
+#: Subtypes of messages; others report changes, members or settings.
+_SAID = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
+#: Reasons of a "disconnect" that only request a new connection.
+_RENEWALS = frozenset({"warning", "refresh_requested"})
+_CREDENTIALS = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
+_LATER = frozenset(
+    {"ratelimited", "rate_limited", "service_unavailable", "team_added_to_org", "request_timeout"}
+)
+#: Errors after which the operation may have succeeded partly, according to Slack's reference.
+_UNSURE = frozenset({"internal_error", "fatal_error"})
+
+_ENTITY = re.compile(r"<([^<>|]*)(?:\|([^<>]*))?>")
+
+
+class SlackSettings(ConnectorSettings):
+    """The settings of a Slack app."""
+
+    bot_token: SecretStr = Field(description="The app's bot token in the workspace, `xoxb-…`.")
+    app_token: SecretStr = Field(
+        description="The app-level token, `xapp-…`, with the scope `connections:write`."
+    )
+    api_url: str = Field(default="https://slack.com/api/", description="The base URL of the Web API.")
+
+
+class _File(BaseModel):
+    name: str | None = None
+    mimetype: str | None = None
+    size: int | None = None
+    subtype: str | None = None
+    url_private_download: str | None = None
+
+
+class _Event(BaseModel):
+    type: str
+    subtype: str | None = None
+    channel: str = ""
+    channel_type: str | None = None
+    user: str | None = None
+    username: str | None = None
+    bot_id: str | None = None
+    text: str | None = None
+    ts: str = ""
+    thread_ts: str | None = None
+    parent_user_id: str | None = None
+    files: Sequence[_File] | None = None
+
+
+class _Envelope(BaseModel):
+    type: str = ""
+    envelope_id: str | None = None
+    reason: str | None = None
+    payload: Mapping[str, Any] | None = None
+
+
+class Slack(Connector[SlackSettings]):
+    """An app in a workspace. Ids are Slack's: ``U…`` people, ``D…`` and ``C…`` chats, ``chat:ts`` messages."""
+
+    Settings = SlackSettings
+    abilities = Capabilities(
+        length=4_000,
+        repeat="readable",
+        render=slack,
+        edits=True,
+        edit_every=3.0,
+        threads=True,
+        pace=3.0,
+        quiet=60.0,
+    )
+
+    def __init__(self, settings: SlackSettings) -> None:
+        super().__init__(settings)
+        #: The SDK's client, whose parameters are untyped. Its session is used for all other requests.
+        self._web: Any = None
+        self._user = ""
+        self._bot = ""
+        self._names: dict[str, str] = {}
+        self._doubt = asyncio.Event()
+
+    @property
+    def credentials(self) -> str:
+        """Return the app-level token: Slack would distribute events among listeners with the same token."""
+        return self.settings.app_token.get_secret_value()
+
+    async def run(self, sink: MessageSink) -> None:
+        """Listen; when Slack renews a connection, no event is lost."""
+        ended: Exception | None = None
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_PATIENCE, sock_connect=10)
+        ) as session:
+            self._web = AsyncWebClient(
+                token=self.settings.bot_token.get_secret_value(),
+                base_url=self.settings.api_url,
+                session=session,
+                # By default the SDK repeats a post after a broken connection, which may show it twice.
+                retry_handlers=[],
+                # The SDK logs messages of users at DEBUG.
+                logger=logging.Logger("slack_sdk", logging.CRITICAL),  # noqa: LOG001 - outside the tree
+            )
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._listen(sink, tasks))
+                    tasks.create_task(self._doubting())
+            except ExceptionGroup as group:
+                ended = group.exceptions[0]
+            finally:
+                self._web = None
+        if ended is not None:
+            raise ended
+
+    @property
+    def _client(self) -> Any:
+        if self._web is None:
+            raise RetryLater("not connected to Slack")
+        return self._web
+
+    async def _listen(self, sink: MessageSink, tasks: asyncio.TaskGroup) -> None:
+        """Run one connection to its end; if Slack announces the end, open another connection first."""
+        await self._introduce()
+        socket = await self._connect()
+        patience = asyncio.timeout(_GREETING)
+        renewed = False
+        try:
+            async with socket, patience, concurrently(sink) as hear:
+                async for frame in socket:
+                    sink.alive()
+                    if frame.type is aiohttp.WSMsgType.PING:
+                        await _write(socket.pong(frame.data))
+                    if frame.type is not aiohttp.WSMsgType.TEXT:
+                        continue
+                    envelope = _envelope(frame.data)
+                    if envelope.type == "hello":
+                        patience.reschedule(None)
+                        sink.ready()
+                    elif envelope.type == "disconnect" and not renewed:
+                        _check_reason(envelope.reason)
+                        renewed = True
+                        patience.reschedule(asyncio.get_running_loop().time() + _DRAIN)
+                        tasks.create_task(self._listen(sink, tasks))
+                    elif envelope.envelope_id:
+                        await self._take(hear, envelope, partial(_acknowledge, socket, envelope))
+        except TimeoutError:
+            if not patience.expired():
+                raise
+        if not renewed:
+            raise ConnectionError("the connection to Slack ended, or Slack did not say hello")
+
+    async def _connect(self) -> aiohttp.ClientWebSocketResponse[Literal[True]]:
+        token = self.settings.app_token.get_secret_value()
+        answer = await self._call("apps_connections_open", app_token=token)
+        session: aiohttp.ClientSession = self._client.session
+        try:
+            return await session.ws_connect(
+                str(answer.get("url")),
+                # `_listen` answers pings itself, so that every frame counts as a sign of life.
+                heartbeat=_PROBE,
+                autoping=False,
+                proxy=self._client.proxy,
+                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),  # pyright: ignore[reportCallIssue]
+            )
+        except aiohttp.ClientError as error:
+            # The error's text contains the URL, which contains a secret.
+            raise ConnectionError(f"cannot open Slack's WebSocket: {type(error).__name__}") from None
+
+    async def _introduce(self) -> None:
+        """Request the bot's identity, for each connection: a token may have been revoked meanwhile."""
+        who = await self._call("auth_test")
+        self._user, self._bot = str(who.get("user_id")), str(who.get("bot_id") or "")
+        if not self._bot:
+            raise PermanentError("bot_token is not a bot token; bot tokens begin with xoxb-")
+        self._names[self._user] = one_line(str(who.get("user") or ""))
+
+    async def _doubting(self) -> None:
+        """After a call with an invalid token, check the token; an error ends ``run``."""
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            await self._introduce()
+
+    async def _take(self, hear: Hear, envelope: _Envelope, taken: Callable[[], Awaitable[None]]) -> None:
+        """Process a message; acknowledge other events and the bot's own messages at once."""
+        event = _message(envelope)
+        if event and event.user != self._user and event.bot_id != self._bot:
+            await hear(await self._parse_event(event), taken)
+        else:
+            await taken()
+
+    async def _parse_event(self, event: _Event) -> IncomingMessage:
+        sender = event.user or event.bot_id or ""
+        raw = event.text or ""
+        direct = event.channel_type == "im"
+        mentioned = f"<@{self._user}>" in raw or f"<@{self._user}|" in raw
+        return IncomingMessage(
+            id=f"{event.channel}:{event.ts}",
+            sender=Sender(
+                id=sender,
+                name=await self._name(event),
+                automatic=bool(event.bot_id) or sender == "USLACKBOT",
+            ),
+            place=Place(chat=event.channel, thread=event.thread_ts if event.thread_ts != event.ts else None),
+            text=self._plain(raw),
+            direct=direct,
+            addressed=direct or mentioned or event.parent_user_id == self._user,
+            attachments=[self._attachment(file) for file in event.files or ()],
+            said_at=time_of(event.ts),
+        )
+
+    async def _name(self, event: _Event) -> str:
+        """Return the sender's name; empty if Slack does not return it in time."""
+        if event.user is None:
+            return one_line(event.username or "")
+        if event.user not in self._names:
+            name = ""
+            with suppress(PermanentError, RetryLater, OutcomeUnknown, TimeoutError):
+                async with asyncio.timeout(_NAME_PATIENCE):
+                    user = _at(await self._call("users_info", user=event.user), "user")
+                named = _at(user, "profile", "display_name") or _at(user, "real_name") or _at(user, "name")
+                name = one_line(str(named or ""))
+            if len(self._names) >= _NAMES:
+                self._names = {self._user: self._names[self._user]}
+            self._names[event.user] = name
+        return self._names[event.user]
+
+    def _plain(self, raw: str) -> str:
+        """Convert Slack's text to plain text, without a leading mention of the bot."""
+        text = re.sub(rf"^(?:\s*<@{re.escape(self._user)}(?:\|[^<>]*)?>[\s,:]*)+", "", raw)
+        text = _ENTITY.sub(self._entity, text)
+        return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+    def _entity(self, found: re.Match[str]) -> str:
+        """Return the text for a reference in angle brackets: a user, a channel, a group or a link."""
+        target, label = found[1], found[2] or ""
+        match target[:1]:
+            case "@":
+                return f"@{label or self._names.get(target[1:]) or target[1:]}"
+            case "#":
+                return f"#{label or target[1:]}"
+            case "!":
+                return label or f"@{target[1:].partition('^')[0]}"
+            case _:
+                bare = re.sub(r"^(https?://|mailto:|tel:)", "", target)
+                return (
+                    f"{label} ({target})"
+                    if label not in ("", target, bare, bare.rstrip("/"))
+                    else label or target
+                )
+
+    def _attachment(self, file: _File) -> Attachment:
+        media_type = file.mimetype or "application/octet-stream"
+        return Attachment(
+            kind="voice" if file.subtype == "slack_audio" else attachment_kind(media_type),
+            name=file.name or "",
+            media_type=media_type,
+            size=file.size,
+            fetch=partial(self._fetch, file) if self._is_slacks(file.url_private_download) else None,
+        )
+
+    def _is_slacks(self, url: str | None) -> bool:
+        """Return whether the token may be sent there: only to the API's host and its ``files.`` host."""
+        with suppress(ValueError):
+            there, api = urlsplit(url or ""), urlsplit(self.settings.api_url)
+            same = (there.scheme, there.port) == (api.scheme, api.port)
+            return same and there.hostname in (api.hostname, f"files.{api.hostname}")
+        return False
+
+    async def _fetch(self, file: _File, limit: int) -> bytes:
+        """Return the content of a file of at most ``limit`` bytes."""
+        if (file.size or 0) > limit:
+            raise TooLarge(f"the file has {file.size} bytes")
+        session: aiohttp.ClientSession = self._client.session
+        token = self.settings.bot_token.get_secret_value()
+        try:
+            async with session.get(
+                str(file.url_private_download),
+                headers={"Authorization": f"Bearer {token}"},
+                allow_redirects=False,
+                proxy=self._client.proxy,
+                timeout=aiohttp.ClientTimeout(total=_FILE_PATIENCE, sock_read=_PATIENCE),
+            ) as answer:
+                _check_file(answer, file)
+                size = answer.content_length or 0
+                return await collect(answer.content.iter_chunked(65_536), limit, announced=size)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise RetryLater(f"the file could not be fetched: {type(error).__name__}") from None
+
+    async def send(self, part: Part) -> str:
+        """Post or edit a message. Its metadata contains the part's key, for ``find``."""
+        chat = part.place.chat
+        message: dict[str, object] = {
+            "channel": chat,
+            "text": part.text,
+            "parse": "none",
+            "link_names": False,
+            "metadata": {"event_type": _MARK, "event_payload": {"key": part.key}},
+        }
+        if part.edits is not None:
+            chat, _, ts = part.edits.rpartition(":")
+            await self._call("chat_update", **message | {"channel": chat, "ts": ts})
+            return part.edits
+        answer = await self._call(
+            "chat_postMessage", **message, thread_ts=part.place.thread, unfurl_links=False, unfurl_media=False
+        )
+        return f"{answer.get('channel') or chat}:{answer.get('ts')}"
+
+    async def find(self, part: Part) -> str | None:
+        """Search the part's key in the last day's messages of its place, at most a thousand."""
+        place, cursor = part.place, None
+        name = "conversations_replies" if place.thread else "conversations_history"
+        where = {"channel": place.chat} | ({"ts": place.thread} if place.thread else {})
+        where["oldest"] = f"{time.time() - _LOOK_BACK:.6f}"
+        for _ in range(_PAGES):
+            try:
+                page = await self._call(name, **where, limit=_PAGE, cursor=cursor, include_all_metadata=True)
+            except OutcomeUnknown as error:  # reading has no side effects
+                raise RetryLater(str(error)) from None
+            for message in page.get("messages") or ():
+                # The metadata of other users' messages is not trusted.
+                if _at(message, "user") == self._user and _key(message) == part.key:
+                    return f"{place.chat}:{_at(message, 'ts')}"
+            cursor = _at(page, "response_metadata", "next_cursor")
+            if not cursor:
+                break
+        return None
+
+    async def _call(self, name: str, **arguments: object) -> Mapping[str, Any]:
+        """Call a method of the API by its name in the SDK. Raises connector errors."""
+        method = getattr(self._client, name)
+        try:
+            answer = await method(**arguments)
+        except SlackApiError as error:
+            raise self._failure(name, cast("Any", error.response)) from None
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise RetryLater(f"cannot connect to Slack: {type(error).__name__}") from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise OutcomeUnknown(
+                f"Slack did not answer {name.replace('_', '.')}: {type(error).__name__}"
+            ) from None
+        return cast("Mapping[str, Any]", answer.data)
+
+    def _failure(self, name: str, answer: Any) -> Exception:
+        """Return the error for a response; for an HTML page the SDK raises aiohttp's own error."""
+        status: int = getattr(answer, "status_code", None) or answer.status
+        code = str(_at(getattr(answer, "data", None), "error") or "")
+        told = f"Slack answered {name.replace('_', '.')} with {code or status}"
+        if status == HTTPStatus.TOO_MANY_REQUESTS or code in _LATER:
+            return RetryLater(told, seconds=seconds(answer.headers.get("Retry-After")))
+        if not code or code in _UNSURE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return OutcomeUnknown(told)
+        if code in _CREDENTIALS and name != "auth_test":
+            self._doubt.set()
+        return PermanentError(told)
+
+
+def _envelope(data: str) -> _Envelope:
+    """Return the parsed envelope; an unreadable one has no known type."""
+    try:
+        return _Envelope.model_validate_json(data)
+    except ValidationError:
+        return _Envelope()
+
+
+def _message(envelope: _Envelope) -> _Event | None:
+    """Return the message of an envelope; an "app_mention" duplicates a "message" and is ignored."""
+    told = (envelope.payload or {}).get("event")
+    if not isinstance(told, Mapping) or cast("Mapping[str, object]", told).get("type") != "message":
+        return None
+    try:
+        event = _Event.model_validate(told)
+    except ValidationError:
+        logging.getLogger(__name__).warning("slack_message_unreadable")
+        return None
+    said = (event.subtype or "") in _SAID and (event.text or event.files)
+    return event if said and event.channel and event.ts and (event.user or event.bot_id) else None
+
+
+def _check_reason(reason: str | None) -> None:
+    if reason == "link_disabled":
+        raise PermanentError("Socket Mode is disabled: enable it in the settings of the Slack app")
+    if reason not in _RENEWALS:
+        raise ConnectionError(f"Slack ended the connection: {reason}")
+
+
+def _check_file(answer: aiohttp.ClientResponse, file: _File) -> None:
+    told = f"Slack answered {answer.status} for the file"
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise RetryLater(told, seconds=seconds(answer.headers.get("Retry-After")))
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise RetryLater(told)
+    if answer.status != HTTPStatus.OK:
+        raise PermanentError(told)
+    if answer.content_type == "text/html" and file.mimetype != "text/html":
+        raise PermanentError(
+            "Slack answered with a page instead of the file; the app needs the scope files:read"
+        )
+
+
+async def _acknowledge(socket: aiohttp.ClientWebSocketResponse[Literal[True]], envelope: _Envelope) -> None:
+    await _write(socket.send_json({"envelope_id": envelope.envelope_id}))
+
+
+async def _write(writing: Coroutine[Any, Any, None]) -> None:
+    """Write a frame; ignore a closed connection, which the reader handles."""
+    with suppress(aiohttp.ClientError, ConnectionError):
+        await writing
+
+
+def _at(data: object, *path: str) -> Any:
+    """Return the value at this path of a response, or None."""
+    for name in path:
+        data = cast("Mapping[str, object]", data).get(name) if isinstance(data, Mapping) else None
+    return data
+
+
+def _key(message: object) -> object:
+    """Return the key of the part in a message's metadata, or None."""
+    return (
+        _at(message, "metadata", "event_payload", "key")
+        if _at(message, "metadata", "event_type") == _MARK
+        else None
+    )

@@ -1,0 +1,590 @@
+"""XMPP (Jabber): one account on one server, through slixmpp.
+
+A message is acknowledged to the server (XEP-0198) after it is stored; the server keeps unacknowledged messages
+for the next connection. Each object makes one connection: slixmpp's own reconnecting is off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+import re
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from itertools import count
+from typing import Any, Literal, Self
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+from xml.etree import ElementTree as ET
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from slixmpp import JID, ClientXMPP, InvalidJID, Iq, Message, Presence
+from slixmpp.exceptions import IqError, IqTimeout
+from slixmpp.stanza import StreamFeatures
+from slixmpp.xmlstream.stanzabase import StanzaBase
+from slixmpp.xmlstream.xmlstream import NotConnectedError
+
+from torana.connectors.base import (
+    Attachment,
+    Capabilities,
+    Connector,
+    ConnectorSettings,
+    Ids,
+    IncomingMessage,
+    MessageSink,
+    OutcomeUnknown,
+    Part,
+    PermanentError,
+    Place,
+    RetryLater,
+    Sender,
+    attachment_kind,
+)
+from torana.connectors.transport.concurrency import concurrently
+
+log = logging.getLogger(__name__)
+
+#: Network timeout and probe interval in seconds, and the number of probes between two checks of the rooms.
+TIMEOUT = 30.0
+PROBE = 40.0
+ROOM_PROBES = 8
+
+#: Maximum number of unprocessed messages; above it the connection is not read.
+_BACKLOG = 100
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+#: Characters that XML cannot contain.
+_ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REPLACE = "{urn:xmpp:message-correct:0}replace"
+_MUC = "{http://jabber.org/protocol/muc}"
+_MUC_USER = "{http://jabber.org/protocol/muc#user}"
+#: slixmpp's plugins for chat states, acknowledgements, pings, delays and unique ids. Its plugin for rooms
+#: (XEP-0045) is not used: a join waits for the room's subject, and misses errors without the original payload.
+_PLUGINS = ("xep_0085", "xep_0198", "xep_0199", "xep_0203", "xep_0359")
+#: Elements of stanzas that are no new message: corrections, reactions, retractions, copies, invitations.
+_NO_MESSAGE = (
+    _REPLACE,
+    "{urn:xmpp:reactions:0}reactions",
+    "{urn:xmpp:message-retract:0}retract",
+    "{urn:xmpp:message-retract:1}retract",
+    "{urn:xmpp:fasten:0}apply-to",
+    "{urn:xmpp:carbons:2}received",
+    "{urn:xmpp:carbons:2}sent",
+    "{urn:xmpp:mam:2}result",
+    "{jabber:x:conference}x",
+    f"{_MUC_USER}x/{_MUC_USER}invite",
+)
+#: Answers to a self-ping that mean that the account is still in the room (XEP-0410).
+_THERE = ("", "service-unavailable", "feature-not-implemented", "item-not-found", "remote-server-timeout")
+
+
+class XmppSettings(ConnectorSettings):
+    """The settings of an account on an XMPP server."""
+
+    jid: str = Field(
+        pattern=r"^[^@/\s]+@[^@/\s]+(/\S+)?$",
+        description="The account's address, such as `torana@example.org`.",
+    )
+    password: SecretStr = Field(description="The account's password.")
+    host: str = Field(default="", description="The server's host name, if it cannot be found by the JID.")
+    port: int = Field(default=5222, ge=1, le=65_535, description="The server's port, if `host` is given.")
+    tls: Literal["starttls", "direct", "none"] = Field(
+        default="starttls",
+        description="How the connection is encrypted; `none` only for this machine (`host` is 127.0.0.1).",
+    )
+    join: Ids = Field(
+        default=(), description="Addresses of the rooms to join, such as `room@rooms.example.org`."
+    )
+    nick: str = Field(default="torana", min_length=1, max_length=60, description="The nickname in rooms.")
+
+    @field_validator("jid")
+    @classmethod
+    def _address(cls, jid: str) -> str:
+        return JID(jid).full
+
+    @field_validator("join")
+    @classmethod
+    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not JID(room).user or JID(room).resource for room in rooms):
+            raise ValueError("a room has an address such as room@rooms.example.org")
+        return tuple(JID(room).bare for room in rooms)
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        if self.tls == "none" and self.host not in _LOOPBACK:
+            raise ValueError('tls = "none" is for a server on this machine: host must be 127.0.0.1')
+        return self
+
+
+class Xmpp(Connector[XmppSettings]):
+    """An account on an XMPP server."""
+
+    Settings = XmppSettings
+    global_ids = True
+    abilities = Capabilities(
+        length=10_000, repeat="blind", edits=True, edit_every=5.0, typing_every=20.0, pace=2.0, quiet=120.0
+    )
+
+    def __init__(self, settings: XmppSettings) -> None:
+        super().__init__(settings)
+        self._rooms = {room: _Room(room, settings.nick) for room in settings.join}
+        self._client: _Client | None = None
+        self._negotiated = asyncio.Event()
+        self._inbox: asyncio.Queue[tuple[IncomingMessage, int] | Exception] = asyncio.Queue()
+        #: Stanzas that the server counts, and the numbers of those in the inbox.
+        self._received = 0
+        self._untaken: deque[int] = deque()
+        #: The outcomes of messages in progress, by message id.
+        self._sent: dict[str, asyncio.Future[None]] = {}
+
+    @property
+    def credentials(self) -> str:
+        return JID(self.settings.jid).bare
+
+    async def run(self, sink: MessageSink) -> None:
+        """Connect and listen; ready when each room is joined, or its refusal is logged."""
+        client = self._client = _Client(self.settings)
+        self._listen(client, sink)
+        attending: asyncio.Task[None] | None = None
+        deadline = asyncio.timeout(2 * TIMEOUT)
+        try:
+            async with deadline:
+                client.open()
+                attending = asyncio.create_task(self._attend(client, sink, deadline))
+                async with concurrently(sink) as hear:
+                    while True:
+                        come = await self._inbox.get()
+                        if isinstance(come, Exception):
+                            raise come
+                        heard, number = come
+                        await hear(heard, partial(self._take, client, number))
+        except TimeoutError as error:
+            if deadline.expired():
+                raise ConnectionError(f"the login took more than {2 * TIMEOUT:g} s") from error
+            raise
+        finally:
+            self._client = None
+            for answer in self._sent.values():
+                _fail(answer, OutcomeUnknown("the connection has ended"))
+            if attending is not None:
+                attending.cancel()
+            await client.close()
+
+    async def send(self, part: Part) -> str:
+        """Send a part; return after the server or the room has accepted it. A later bounce is logged."""
+        client = self._client
+        if client is None:
+            raise RetryLater("there is no connection")
+        message = self._message(client, part)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent[message["id"]] = answer
+        waits: set[asyncio.Future[Any]] = {answer}
+        try:
+            message.send()
+            if message["type"] == "chat":  # a room echoes it, the server answers a later ping
+                waits.add(client.ping(client.boundjid.host))
+            await asyncio.wait(waits, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()
+            elif not any(_is_answered(wait) for wait in waits):
+                raise OutcomeUnknown("the server did not answer")
+        finally:
+            del self._sent[message["id"]]
+            for wait in waits:
+                wait.cancel()
+        return part.edits or message["id"]
+
+    async def typing(self, place: Place) -> None:
+        if self._client is not None and place.chat not in self._rooms:
+            message = self._client.make_message(JID(place.chat), mtype="chat")
+            message["chat_state"] = "composing"
+            message.send()
+
+    def _message(self, client: _Client, part: Part) -> Message:
+        room = self._rooms.get(part.place.chat)
+        if room is not None and room.closed:
+            raise PermanentError(f"cannot join {room.address}: {room.closed}")
+        if room is not None and not room.is_in:
+            raise RetryLater(f"not in {room.address} at the moment")
+        try:
+            to = JID(part.place.chat)
+        except InvalidJID as error:
+            raise PermanentError("the place is not an address") from error
+        if not to.domain:  # the server would deliver it to the account itself
+            raise PermanentError("the place is not an address")
+        message = client.make_message(to, _ILLEGAL.sub("", part.text), mtype="groupchat" if room else "chat")
+        message["id"] = uuid4().hex if part.edits else part.key
+        if part.edits:
+            ET.SubElement(message.xml, _REPLACE, id=part.edits)
+        if room is None:
+            message["chat_state"] = "active"
+        return message
+
+    def _listen(self, client: _Client, sink: MessageSink) -> None:
+        """Register the handlers of all events; the first error ends the connection."""
+
+        def fail(error: Exception) -> None:
+            self._inbox.put_nowait(error)
+
+        def incoming(stanza: StanzaBase) -> StanzaBase:
+            sink.alive()
+            self._receive(client, stanza)
+            return stanza
+
+        def on(event: str, handler: Callable[[Any], None]) -> None:
+            client.add_event_handler(event, handler)
+
+        client.add_filter("in", incoming)
+        on("stream_negotiated", lambda _: self._negotiated.set())
+        on("message_error", self._on_returned)
+        on("failed_auth", lambda answer: client.refusals.append(answer["condition"]))
+        on("failed_all_auth", lambda _: fail(client.refusal()))
+        on("ssl_invalid_chain", lambda error: fail(ConnectionError(f"TLS: {error}")))
+        on("connection_failed", lambda error: client.faults.append(str(error)))
+        on("reconnect_delay", lambda _: fail(ConnectionError("; ".join(client.faults))))
+        on("stream_error", lambda error: fail(_stream_fault(error["condition"])))
+        on("disconnected", lambda why: fail(ConnectionError(f"the connection ended: {why}")))
+
+    def _receive(self, client: _Client, stanza: StanzaBase) -> None:
+        counted = client.plugin["xep_0198"].enabled_in and isinstance(stanza, (Message, Presence, Iq))
+        self._received += counted
+        heard = None
+        try:
+            if isinstance(stanza, Message):
+                heard = self._parse_message(client, stanza)
+            elif isinstance(stanza, Presence):
+                self._on_presence(stanza)
+        except Exception:
+            # Not acknowledged, the server would repeat it for ever; an unreadable stanza is dropped.
+            log.exception("xmpp_stanza_unreadable")
+        if heard is not None:
+            self._inbox.put_nowait((heard, self._received))
+            self._untaken.append(self._received)
+            if len(self._untaken) > _BACKLOG and client.transport is not None:
+                client.transport.pause_reading()
+        self._count(client)
+
+    async def _take(self, client: _Client, number: int) -> None:
+        """Mark a message as processed, and acknowledge all messages before the first unprocessed one."""
+        self._untaken.remove(number)
+        self._count(client)
+        if client.plugin["xep_0198"].enabled_in:
+            client.plugin["xep_0198"].send_ack()
+        # Resume only when all are processed: otherwise each one would admit a whole buffer of new messages.
+        if not self._untaken and client.transport is not None:
+            client.transport.resume_reading()
+
+    def _count(self, client: _Client) -> None:
+        """Set the number of stanzas that slixmpp acknowledges: those before the first unprocessed message."""
+        handled = self._untaken[0] - 1 if self._untaken else self._received
+        client.plugin["xep_0198"].handled = handled % 2**32
+
+    async def _attend(self, client: _Client, sink: MessageSink, deadline: asyncio.Timeout) -> None:
+        """Join the rooms, and then check the server and the rooms regularly."""
+        try:
+            await self._negotiated.wait()
+            client.send_presence()
+            await asyncio.gather(*(self._enter(client, room) for room in self._rooms.values()))
+            await self._ping(client, client.boundjid.host)
+            deadline.reschedule(None)
+            sink.ready()
+            for beat in count(1):
+                await asyncio.sleep(PROBE)
+                await self._ping(client, client.boundjid.host)
+                for room in self._rooms.values():
+                    if beat % ROOM_PROBES == 0 or not (room.is_in or room.closed):
+                        await self._look_after(client, room)
+        except Exception as error:  # noqa: BLE001 - ``run`` raises it
+            self._inbox.put_nowait(error)
+
+    async def _ping(self, client: _Client, to: str) -> str:
+        """Return the error of a ping, or an empty text; no response from the server ends the connection."""
+        try:
+            await client.ping(to)
+        except IqError as error:
+            return error.condition
+        except IqTimeout as error:
+            if to == client.boundjid.host:
+                raise TimeoutError("the server does not answer") from error
+            return "remote-server-timeout"
+        return ""
+
+    async def _look_after(self, client: _Client, room: _Room) -> None:
+        if room.is_in and await self._ping(client, f"{room.address}/{room.nick}") in _THERE:
+            return
+        await self._enter(client, room)
+
+    async def _enter(self, client: _Client, room: _Room) -> None:
+        why = await room.enter(client, self.settings.nick)
+        if why == "conflict":
+            why = await room.enter(client, f"{self.settings.nick}_")
+        if why:
+            log.warning("xmpp_room_closed", extra={"room": room.address, "reason": why})
+
+    def _on_presence(self, presence: Presence) -> None:
+        if room := self._rooms.get(presence["from"].bare):
+            room.take(presence)
+
+    def _on_returned(self, message: Message) -> None:
+        """Handle the error for a message of the account."""
+        condition, chat = message["error"]["condition"], message["from"].bare
+        why = _ILLEGAL.sub("", f"{condition}: {message['error']['text']}")[:200]
+        later = message["error"]["type"] == "wait"
+        if condition == "not-acceptable" and chat in self._rooms:  # the room has removed the account
+            self._rooms[chat].is_in, later = False, True
+        answer = self._sent.get(message["id"])
+        if answer is None:
+            log.warning("xmpp_message_returned", extra={"chat": chat, "reason": why})
+        else:
+            _fail(answer, RetryLater(why) if later else PermanentError(why))
+
+    def _parse_message(self, client: _Client, message: Message) -> IncomingMessage | None:
+        """Parse a message; None for stanzas that contain no message for the account."""
+        sender: JID = message["from"]
+        body = _ILLEGAL.sub("", message["body"]).strip()
+        if message["type"] in ("error", "headline") or sender.bare == client.boundjid.bare or not body:
+            return None
+        room, direct = self._rooms.get(sender.bare), message["type"] != "groupchat"
+        if room is not None and not direct and sender.resource == room.nick:
+            self._on_own_message(message["id"])
+            return None
+        if any(_has(message, path) for path in _NO_MESSAGE):
+            return None
+        # A room's own messages and its history are not for the account.
+        if (room is not None and not sender.resource) or (
+            not direct and (room is None or message.get_plugin("delay", check=True))
+        ):
+            return None
+        who = sender.bare if room is None else room.people.get(sender.resource) or sender.full
+        text, addressed = (body, True) if direct or room is None else _split_mention(message, body, room)
+        return IncomingMessage(
+            id=_identity(message, who, archive=client.boundjid.bare if direct else sender.bare),
+            sender=Sender(id=who, name=sender.user if room is None else sender.resource),
+            place=Place(chat=sender.full if room is not None and direct else sender.bare),
+            text=text,
+            direct=direct,
+            addressed=addressed,
+            attachments=_attachments(message),
+            said_at=_said_at(message),
+        )
+
+    def _on_own_message(self, name: str) -> None:
+        answer = self._sent.get(name)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+
+class _Room:
+    """A room: the account's nickname in it, and the other members (XEP-0045)."""
+
+    def __init__(self, address: str, nick: str) -> None:
+        self.address = address
+        self.nick: str = nick
+        #: The members' addresses by nickname; empty if the room hides them.
+        self.people: dict[str, str] = {}
+        self.is_in = False
+        #: The permanent reason why the account cannot join.
+        self.closed = ""
+        self._entering: asyncio.Future[tuple[str, bool]] | None = None
+
+    async def enter(self, client: _Client, nick: str) -> str:
+        """Join under a nickname, without history; return the error, or an empty text."""
+        self.nick, self.closed, self.is_in = nick, "", False
+        self.people.clear()
+        self._entering = asyncio.get_running_loop().create_future()
+        presence = client.make_presence(pto=f"{self.address}/{nick}")
+        ET.SubElement(ET.SubElement(presence.xml, f"{_MUC}x"), f"{_MUC}history", maxstanzas="0")
+        presence.send()
+        try:
+            async with asyncio.timeout(TIMEOUT / 3):  # one slow room must not delay the others
+                why, for_good = await self._entering
+        except TimeoutError:
+            why, for_good = "no answer", False
+        self._entering = None
+        self.closed = why if for_good else ""
+        return why
+
+    def take(self, presence: Presence) -> None:
+        """Handle the presence of a member: a join, a leave or a new nickname."""
+        nick, kind = str(presence["from"].resource), str(presence["type"])
+        x = presence.xml.find(f"{_MUC_USER}x")
+        codes = [] if x is None else [one.get("code") for one in x.findall(f"{_MUC_USER}status")]
+        item = None if x is None else x.find(f"{_MUC_USER}item")
+        ours = "110" in codes or nick == self.nick
+        if kind == "error":
+            self._answer(presence["error"]["condition"], for_good=presence["error"]["type"] != "wait")
+        elif kind == "unavailable":
+            self.people.pop(nick, None)
+            if ours and "303" in codes and item is not None:
+                self.nick = str(item.get("nick") or nick)
+            elif ours:
+                self.is_in = False
+                log.warning("xmpp_room_left", extra={"room": self.address, "codes": codes})
+        else:
+            jid = None if item is None else item.get("jid")
+            self.people[nick] = JID(jid).bare if jid else ""
+            if ours:
+                self.nick, self.is_in = nick, True
+                self._answer("", for_good=False)
+
+    def _answer(self, why: str, *, for_good: bool) -> None:
+        if self._entering is not None and not self._entering.done():
+            self._entering.set_result((why, for_good))
+
+
+class _Client(ClientXMPP):
+    """slixmpp's client for one connection; ``close`` ends all its tasks."""
+
+    def __init__(self, settings: XmppSettings) -> None:
+        jid = JID(settings.jid)
+        if not jid.resource:
+            # A fixed resource: a new connection replaces an old one that the server takes for alive.
+            jid.resource = "torana"
+        plain = settings.tls == "none"
+        login = {"unencrypted_plain": plain, "unencrypted_scram": plain}
+        password = settings.password.get_secret_value()
+        super().__init__(jid, password, {"feature_mechanisms": login})  # pyright: ignore[reportUnknownMemberType]
+        self.enable_plaintext = plain
+        self.enable_starttls = settings.tls == "starttls" or (not plain and not settings.host)
+        self.enable_direct_tls = settings.tls == "direct" or (not plain and not settings.host)
+        self.max_redirects = -1
+        self.roster.auto_authorize = True  # presence is public; some servers require it
+        self.roster.auto_subscribe = False
+        for plugin in _PLUGINS:
+            self.register_plugin(plugin)  # pyright: ignore[reportUnknownMemberType]
+        # Unacknowledged messages go to the next login, which is another object.
+        self.plugin["xep_0198"].allow_resume = False
+        self.refusals: list[str] = []
+        self.faults: list[str] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._address = (settings.host, settings.port) if settings.host else (None, None)
+
+    def open(self) -> None:
+        """Begin to connect; events report the result."""
+        self.connect(*self._address)  # pyright: ignore[reportUnknownMemberType]
+
+    def ping(self, to: str) -> asyncio.Future[Iq]:
+        """Ping an address; the result raises ``IqError`` or ``IqTimeout``."""
+        return self.plugin["xep_0199"].send_ping(JID(to), timeout=TIMEOUT)  # pyright: ignore[reportUnknownMemberType]
+
+    def refusal(self) -> Exception:
+        if "temporary-auth-failure" in self.refusals:
+            return ConnectionError("the server cannot check passwords at the moment")
+        why = ", ".join(self.refusals) or "it offers no secure login method"
+        return PermanentError(f"{self.boundjid.host} refuses {self.boundjid.bare}: {why}")
+
+    async def close(self) -> None:
+        """End the stream and all tasks of the library."""
+        self.cancel_connection_attempt()
+        with suppress(TimeoutError, NotConnectedError):
+            async with asyncio.timeout(2):
+                await self.disconnect(wait=1)  # pyright: ignore[reportUnknownMemberType]
+        self.abort()
+        await asyncio.sleep(0)
+        for name in list(self.scheduled_events):
+            self.cancel_schedule(name)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def send_raw(self, data: str | bytes) -> None:
+        """Send data as the library does, without a log line: the data may hold passwords."""
+        if self.transport is None:
+            raise NotConnectedError
+        self.transport.write(data.encode() if isinstance(data, str) else data)
+
+    async def run_filters(self) -> None:
+        """Run the library's filters in a task that ``close`` ends."""
+        self._hold()
+        await super().run_filters()
+
+    async def _connect_loop(self) -> asyncio.Future[Any] | None:
+        self._hold()
+        return await super()._connect_loop()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    async def _handle_stream_features(self, features: StreamFeatures) -> bool | None:
+        self._hold()
+        return await super()._handle_stream_features(features)
+
+    def _hold(self) -> None:
+        if task := asyncio.current_task():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+def _has(message: Message, path: str) -> bool:
+    return message.xml.find(path) is not None
+
+
+def _said_at(message: Message) -> datetime | None:
+    """Return the time of a delayed message (XEP-0203); None for a message without delay."""
+    delay = message.get_plugin("delay", check=True)
+    try:
+        stamp: Any = None if delay is None else delay["stamp"]
+        return stamp.astimezone(UTC) if stamp else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _split_mention(message: Message, body: str, room: _Room) -> tuple[str, bool]:
+    """Return the text without a leading mention, and whether it addresses the account."""
+    name = rf"(?<!\w){re.escape(room.nick)}(?!\w)"
+    reply = message.xml.find("{urn:xmpp:reply:0}reply")
+    replied = reply is not None and reply.get("to") == f"{room.address}/{room.nick}"
+    text = re.sub(rf"^@?{name}\s*[:,]?\s*", "", body, flags=re.IGNORECASE)
+    return text, replied or re.search(name, body, re.IGNORECASE) is not None
+
+
+def _identity(message: Message, who: str, *, archive: str) -> str:
+    """Return an id that is the same when the server or a client with origin ids repeats the message.
+
+    Other clients may reuse ids on each connection (RFC 6120, 8.1.3), and a question may be asked twice in the
+    same words; for them the id in the ``archive`` (a room or the account) makes the difference.
+    """
+    sender, origin = message["from"], message.get_plugin("origin_id", check=True)
+    ids = message.xml.findall("{urn:xmpp:sid:0}stanza-id")
+    kept = (one.get("id") for one in ids if one.get("by") == archive)
+    if origin is not None and (vouched := origin["id"]):
+        names = (sender.bare, vouched)
+    else:
+        names = (sender.full, message["id"], next(kept, None) or "")
+        if not any(names[1:]):
+            return uuid4().hex
+    return sha256("\0".join((who, *names, message["body"])).encode()).hexdigest()[:32]
+
+
+def _attachments(message: Message) -> list[Attachment]:
+    """Return the files of a message, which are URLs. They are only named, as senders choose the URLs."""
+    urls = [x.findtext("{jabber:x:oob}url") or "" for x in message.xml.findall("{jabber:x:oob}x")[:20]]
+    return [_attachment(url) for url in urls if url]
+
+
+def _attachment(url: str) -> Attachment:
+    # An invalid URL gives no name.
+    name = ""
+    with suppress(ValueError):
+        name = unquote(urlsplit(url).path).rpartition("/")[2]
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return Attachment(kind=attachment_kind(media_type), name=name, media_type=media_type)
+
+
+def _fail(answer: asyncio.Future[None], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _is_answered(wait: asyncio.Future[Any]) -> bool:
+    """Return whether a response came; an error counts, as it shows that earlier stanzas arrived."""
+    return wait.done() and not isinstance(wait.exception(), IqTimeout)
+
+
+def _stream_fault(condition: str) -> Exception:
+    if condition == "host-unknown":
+        return PermanentError("the server does not know the account's domain")
+    if condition == "conflict":
+        return ConnectionError("another client has logged in with the same account and resource")
+    return ConnectionError(f"the server ended the connection: {condition}")

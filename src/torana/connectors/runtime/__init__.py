@@ -1,0 +1,1 @@
+"""The runtime of connectors: supervision, incoming messages, the outbox and progress previews."""

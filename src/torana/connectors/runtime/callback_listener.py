@@ -1,0 +1,144 @@
+"""The HTTP listener for platforms that call the gateway: ``/hooks/{account}`` only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import uvicorn
+
+from torana import http11
+from torana.connectors.base import HookRequest, HookResponse
+from torana.errors import OperatorError
+
+#: Maximum size of a request in bytes, and its timeout in seconds.
+_LIMIT = 2 * 1024 * 1024
+_SECONDS = 30.0
+
+#: Maximum number of concurrent connections, and their share (1/n) of the open-file limit.
+_CONNECTIONS = 256
+_SHARE = 8
+
+_NOT_FOUND = HookResponse(status=404)
+_METHODS = ("GET", "HEAD", "POST")
+
+_log = logging.getLogger(__name__)
+
+
+class HooksListener:
+    """A separate HTTP server for unauthenticated callers; each connector checks the signatures."""
+
+    def __init__(
+        self, *, host: str, port: int, answer: Callable[[str, HookRequest], Awaitable[HookResponse]]
+    ) -> None:
+        """``answer`` takes the account's name and the request."""
+        self._host = host
+        self._port = port
+        self._answer = answer
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def start(self) -> None:
+        """Start listening. Raises ``OperatorError`` if the address cannot be used."""
+        listener = self._listen()
+        self._port = listener.getsockname()[1]
+        config = http11.Config(
+            self,
+            most=min(_CONNECTIONS, http11.open_files() // _SHARE),
+            lifespan="off",
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="hooks")
+        _log.info("hooks_listening", extra={"port": self._port})
+
+    async def stop(self) -> None:
+        """Stop; requests in progress get five seconds."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        response = await self._response(scope, receive)
+        headers = [
+            (b"content-type", response.media_type.encode()),
+            (b"content-length", str(len(response.body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _response(self, scope: Any, receive: Any) -> HookResponse:
+        account = scope["path"].removeprefix("/hooks/")
+        if account == scope["path"] or not account or "/" in account:
+            return _NOT_FOUND
+        if scope["method"] not in _METHODS:
+            return HookResponse(status=405)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                body = await _body(receive)
+                if body is None:
+                    return HookResponse(status=413)
+                return await self._answer(unquote(account), _request(scope, body))
+        except (TimeoutError, _CallerLeftError):
+            return HookResponse(status=503)
+        except Exception as error:  # noqa: BLE001 - the platform must call again
+            _log.warning("hook_failed", extra={"account": account, "reason": type(error).__name__})
+            return HookResponse(status=503)
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self._host, self._port))
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            reason = error.strerror or error
+            raise OperatorError(
+                f"cannot listen for hooks on {self._host}:{self._port}: {reason}; choose another "
+                "TORANA_HOOKS_PORT"
+            ) from error
+        return listener
+
+
+class _CallerLeftError(Exception):
+    """The connection ended before the request was complete."""
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def _request(scope: Any, body: bytes) -> HookRequest:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    return HookRequest(method=scope["method"], headers=headers, query=query, body=body)
+
+
+async def _body(receive: Any) -> bytes | None:
+    """Return the body; None if it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _CallerLeftError
+        body += message.get("body", b"")
+        if len(body) > _LIMIT:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)

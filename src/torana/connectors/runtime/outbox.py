@@ -1,0 +1,226 @@
+"""Deliver the messages of one account in order and once, with retries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from torana.aio import wait_first
+from torana.connectors.base import Capabilities, Connector, Part, PermanentError, RetryLater
+from torana.connectors.runtime.addressing import read_place
+from torana.connectors.transport.splitting import split
+from torana.errors import StoreUnavailable
+from torana.store.engine.database import Database
+from torana.store.rows import deliveries
+from torana.store.rows.deliveries import FRESH, Delivery
+from torana.supervision import backoff
+
+#: The prefix of a part that may have arrived before; parts leave room for it.
+REPEATED = "(sent again) "
+
+#: Maximum number of lines (conversations) with a delivery in progress.
+_ABREAST = 8
+
+#: Timeout, in seconds, for one call of the platform, and the longest time between two checks.
+_CALL = 60.0
+_LOOK = 60.0
+
+#: Seconds before the second attempt to send a part.
+_FIRST_PAUSE = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """The account's deliveries, across its connections."""
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        database: Database,
+        clock: Callable[[], datetime],
+        settled: Callable[[Delivery], Awaitable[None]],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``settled`` waits until no preview can overwrite a delivery."""
+        self._account = account
+        self._database = database
+        self._clock = clock
+        self._settled = settled
+        self._pause = pause
+        self._woken = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._busy: set[str] = set()
+        self._turnstile = asyncio.Lock()
+        self._free_at = 0.0
+
+    def wake(self) -> None:
+        """Report that there may be new deliveries."""
+        self._idle.clear()
+        self._woken.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no delivery is due or in progress."""
+        await self._idle.wait()
+
+    async def deliver(self, connector: Connector[Any]) -> None:
+        """Deliver over this connection until cancelled.
+
+        Deliveries that an earlier connection or process left unfinished first become unsure.
+        """
+        for delivery in await self._database.run(partial(deliveries.cut_off, account=self._account)):
+            await self._unsure(connector, delivery, "the connection ended while it was sent")
+        tasks: set[asyncio.Task[None]] = set()
+        self._busy.clear()
+        try:
+            while True:
+                self._woken.clear()
+                for delivery in await self._due():
+                    task = asyncio.create_task(self._attempt(connector, delivery), name=delivery.id)
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                await wait_first(self._woken, self._pause(self._look_in))
+        finally:
+            for task in list(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _due(self) -> list[Delivery]:
+        """Return the deliveries that can be sent now, one part for each line, and plan the next check."""
+        now = self._clock()
+        try:
+            heads = await self._database.run(partial(deliveries.heads, account=self._account, now=now))
+        except StoreUnavailable:
+            self._look_in = 1.0
+            return []
+        waiting = [head for head in heads if head.line not in self._busy]
+        # A due time after the expiry of any reply was set by a clock that was ahead.
+        later = [head for head in waiting if now < head.due_at <= now + FRESH]
+        self._look_in = min([_LOOK, *((head.due_at - now).total_seconds() for head in later)])
+        due = [head for head in waiting if head not in later][: max(0, _ABREAST - len(self._busy))]
+        self._busy.update(head.line for head in due)
+        if not self._busy:
+            self._idle.set()
+        return due
+
+    async def _attempt(self, connector: Connector[Any], delivery: Delivery) -> None:
+        try:
+            if delivery.state == "sending":  # the outcome of an earlier attempt was not stored
+                await self._unsure(connector, delivery, "the outcome of an earlier attempt is unknown")
+            else:
+                await self._send(connector, delivery)
+        except StoreUnavailable:
+            await self._pause(1.0)  # the stored state stays valid: at worst the delivery is unsure
+        except Exception:  # noqa: BLE001 - no caller awaits this task
+            _log.exception("delivery_failed", extra={"delivery_id": delivery.id})
+            await self._pause(_LOOK)
+        finally:
+            self._busy.discard(delivery.line)
+            self.wake()
+
+    async def _send(self, connector: Connector[Any], delivery: Delivery) -> None:
+        await self._settled(delivery)
+        cut = delivery if delivery.is_cut else await self._split_into_parts(connector.abilities, delivery)
+        if cut is None:
+            return  # the delivery was dropped meanwhile, or its question was closed
+        delivery = cut
+        part = await asyncio.to_thread(_part, connector.abilities, delivery)
+        await self._take_turn(connector.abilities.pace)
+        if not await self._database.run(partial(deliveries.begin, delivery=delivery, at=self._clock())):
+            return
+        delivery = replace(delivery, tries=delivery.tries + 1)
+        try:
+            async with asyncio.timeout(_CALL):
+                shown_as = await self._send_or_find(connector, delivery, part)
+        except PermanentError as error:
+            await self._on_refused(delivery, str(error))
+        except RetryLater as error:
+            await self._later(delivery, str(error), error.seconds)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            await self._unsure(connector, delivery, "the call was cancelled internally")
+        except Exception as error:  # noqa: BLE001 - after any error the part may have arrived
+            await self._unsure(connector, delivery, str(error) or type(error).__name__)
+        else:
+            await self._keep_sent(delivery, shown_as)
+
+    async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
+        """Store that a part arrived; retry until the store accepts it."""
+        work = partial(deliveries.record_sent, number=delivery.number, shown_as=shown_as, at=self._clock())
+        await self._database.persist(work, pause=self._pause)
+
+    async def _split_into_parts(self, abilities: Capabilities, delivery: Delivery) -> Delivery | None:
+        room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
+        pieces = await asyncio.to_thread(split, delivery.text, replace(abilities, length=room)) or ["…"]
+        return await self._database.run(partial(deliveries.cut, delivery=delivery, pieces=pieces))
+
+    async def _send_or_find(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:
+        if delivery.unsure and connector.abilities.repeat == "readable" and part.edits is None:
+            found = await connector.find(part)
+            if found is not None:
+                return found
+        return await connector.send(part)
+
+    async def _on_refused(self, delivery: Delivery, reason: str) -> None:
+        if delivery.shown_as is not None:  # the preview is gone: send the part as a new message
+            again = replace(delivery, shown_as=None)
+            work = partial(deliveries.put_back, delivery=again, due_at=self._clock(), reason=reason)
+            await self._database.run(work)
+            return
+        _log.warning("delivery_refused", extra={"delivery_id": delivery.id, "reason": reason})
+        await self._end(delivery, "refused", reason)
+
+    async def _later(self, delivery: Delivery, reason: str, seconds: float | None) -> None:
+        """Wait as long as the platform requests; the whole account waits, as the limit's scope is unknown."""
+        if seconds is not None:
+            self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
+        wait = seconds or backoff(
+            delivery.tries - 1, first=_FIRST_PAUSE
+        )  # repeated retries after 0 s would be a hot loop
+        due_at = self._clock() + timedelta(seconds=wait)
+        await self._database.run(partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason))
+
+    async def _unsure(self, connector: Connector[Any], delivery: Delivery, reason: str) -> None:
+        """Repeat or end a delivery that may have arrived: see ``Repeat``. An edit can always be repeated."""
+        again = replace(delivery, unsure=delivery.unsure + 1)
+        is_safe = connector.abilities.repeat != "blind" or delivery.shown_as is not None
+        may_repeat = connector.settings.on_ambiguous == "resend" and delivery.unsure == 0
+        if not is_safe and not may_repeat:
+            _log.warning("delivery_ambiguous", extra={"delivery_id": delivery.id, "reason": reason})
+            await self._end(delivery, "ambiguous", reason)
+            return
+        due_at = self._clock() + timedelta(seconds=backoff(delivery.tries - 1, first=_FIRST_PAUSE))
+        await self._database.run(partial(deliveries.put_back, delivery=again, due_at=due_at, reason=reason))
+
+    async def _end(self, delivery: Delivery, state: deliveries.DeliveryState, reason: str) -> None:
+        await self._database.run(
+            partial(deliveries.end, number=delivery.number, state=state, at=self._clock(), reason=reason)
+        )
+
+    async def _take_turn(self, pace: float) -> None:
+        """Wait until the account may send again."""
+        async with self._turnstile:
+            now = asyncio.get_running_loop().time()
+            if self._free_at > now:
+                await self._pause(self._free_at - now)
+            self._free_at = max(self._free_at, now) + 1 / pace
+
+
+def _part(abilities: Capabilities, delivery: Delivery) -> Part:
+    mark = REPEATED if delivery.unsure and abilities.repeat == "blind" and delivery.shown_as is None else ""
+    return Part(
+        key=str(UUID(delivery.id.removeprefix("dlv_"))),
+        place=read_place(delivery.place),
+        text=mark + abilities.render(delivery.text),
+        number=delivery.part,
+        edits=delivery.shown_as,
+    )

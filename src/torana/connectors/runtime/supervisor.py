@@ -1,0 +1,258 @@
+"""Keep one account connected, and detect dead connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol, cast
+
+from pydantic import SecretStr
+
+from torana.connectors.base import (
+    Connector,
+    HookRequest,
+    HookResponse,
+    IncomingMessage,
+    PermanentError,
+    RetryLater,
+)
+from torana.connectors.registry import Account, open_connector
+from torana.errors import ConfigInvalid, StoreUnavailable
+from torana.store.engine.database import Database
+from torana.store.rows import leases
+from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended, cancel_with_grace
+
+#: How long a lease lasts without renewal.
+_LEASE = timedelta(seconds=45)
+#: Timeout, in seconds, for connecting.
+_CONNECT = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status(ConnectionStatus):
+    """The status of an account."""
+
+    account: str
+    kind: str
+    heard_at: datetime | None = None
+
+
+class AccountLease:
+    """The lease of an account, among the holders that share a database."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        holder: str,
+        clock: Callable[[], datetime],
+        duration: timedelta = _LEASE,
+    ) -> None:
+        """``holder`` identifies this account of this process."""
+        self._database = database
+        self._holder = holder
+        self._clock = clock
+        self._duration = duration
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncGenerator[asyncio.Task[None]]:
+        """Hold the lease inside the block; the task that is returned renews it, and fails when it is lost.
+
+        Raises ``RetryLater`` if another holder has it.
+        """
+        until = await self._take(name)
+        renewal = asyncio.create_task(self._renew(name, until), name=f"lease {self._holder}")
+        try:
+            yield renewal
+        finally:
+            renewal.cancel()
+            with suppress(Exception):
+                await self._database.run(partial(leases.give_back, account=name, holder=self._holder))
+
+    async def _take(self, name: str) -> datetime:
+        now = self._clock()
+        until = now + self._duration
+        work = partial(leases.take, account=name, holder=self._holder, now=now, until=until)
+        if not await self._database.run(work):
+            raise RetryLater(
+                "another process, or another account of the settings, listens with these credentials"
+            )
+        return until
+
+    async def _renew(self, name: str, until: datetime) -> None:
+        """Renew the lease three times in its duration, until it cannot be renewed."""
+        while True:
+            await asyncio.sleep(min(self._duration.total_seconds() / 3, self._seconds_until(until)))
+            try:
+                async with asyncio.timeout(self._seconds_until(until)):
+                    until = await self._take(name)
+            except (StoreUnavailable, TimeoutError):
+                if self._clock() >= until:  # before its end, no other holder can take it
+                    raise RetryLater("the lease expired and could not be renewed") from None
+
+    def _seconds_until(self, until: datetime) -> float:
+        return max(0.0, (until - self._clock()).total_seconds())
+
+
+class Hears(Protocol):
+    """Processes incoming messages: see ``MessageSink``."""
+
+    async def hear(self, heard: IncomingMessage) -> None:
+        """Process a message."""
+        ...
+
+    async def paired_ids(self, most: int) -> Sequence[str]:
+        """Return the ids of paired senders."""
+        ...
+
+
+class Supervisor(ConnectionSupervisor[Status]):
+    """Keeps one account connected, from the start of the gateway, or of its settings, to their end."""
+
+    log_names = ("connector", "account")
+
+    def __init__(
+        self,
+        *,
+        account: Account,
+        ingress: Callable[[Connector[Any]], Hears],
+        deliver: Callable[[Connector[Any]], Coroutine[Any, Any, None]],
+        lease: AccountLease,
+        clock: Callable[[], datetime],
+        told: Callable[[Status], None] = lambda _: None,
+        open_: Callable[[Account], Connector[Any]] = open_connector,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``deliver`` sends the deliveries until cancelled; ``told`` receives each new status."""
+        status = Status(account=account.name, kind=account.kind, since=clock())
+        super().__init__(account.name, status, clock=clock, pause=pause)
+        self._account = account
+        self._ingress = ingress
+        self._deliver = deliver
+        self._lease = lease
+        self._told = told
+        self._open = open_
+        self._secrets: Sequence[str] = ()
+        #: The current connection, while messages can be received and sent.
+        self.connector: Connector[Any] | None = None
+
+    async def hook(self, request: HookRequest) -> HookResponse:
+        """Answer the platform's request; 503 while the account is not connected."""
+        if self.connector is None:
+            return HookResponse(status=503)
+        return await self.connector.hook(request)
+
+    async def _connect(self) -> str:
+        try:
+            connector = await asyncio.to_thread(self._open, self._account)
+        except ConfigInvalid:
+            raise
+        except Exception as error:
+            raise ConfigInvalid(f"{type(error).__name__}: {error}") from error
+        self._secrets = _secrets_of(connector)
+        name = f"{self._account.kind}:{sha256(connector.credentials.encode()).hexdigest()[:32]}"
+        async with self._lease.hold(name) as renewal:
+            await self._listen(connector, renewal)
+        return "the connection ended"
+
+    def _describe(self, error: BaseException) -> Ended:
+        expected = isinstance(error, PermanentError | RetryLater)
+        text = str(error) if expected else f"{type(error).__name__}: {error}"
+        for secret in self._secrets:  # libraries put URLs into their errors
+            text = text.replace(secret, "***")
+        seconds = (error.seconds or 0.0) if isinstance(error, RetryLater) else 0.0
+        return Ended(reason=text[:500], refused=isinstance(error, PermanentError), seconds=seconds)
+
+    def _on_change(self) -> None:
+        self._told(self.status)
+
+    async def _listen(self, connector: Connector[Any], renewal: asyncio.Task[None]) -> None:
+        """Run the connector, deliver over it, and detect silence and the loss of the lease."""
+        sink = _ConnectionSink(self._ingress(connector), heard=self._note_heard)
+        run = asyncio.create_task(connector.run(sink), name=f"{self._name} listens")
+        tasks: set[asyncio.Task[Any]] = {run, renewal}
+        try:
+            await _wait_until_ready(tasks, sink)
+            if not (run.done() or renewal.done()):
+                self.connector = connector
+                self._set_active()
+                tasks.add(asyncio.create_task(self._deliver(connector)))
+                tasks.add(asyncio.create_task(sink.wait_until_silent(connector.abilities.quiet)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self.connector = None
+            await asyncio.gather(*(cancel_with_grace(task) for task in tasks))
+
+    def _note_heard(self) -> None:
+        self.status = replace(self.status, heard_at=self._clock())
+
+
+class _ConnectionSink:
+    """Passes a connector's messages on, and notes each sign of life."""
+
+    def __init__(self, ingress: Hears, *, heard: Callable[[], None]) -> None:
+        self._ingress = ingress
+        self._heard = heard
+        self._sign = asyncio.Event()
+        self._listening = 0
+        self.is_ready = asyncio.Event()
+
+    def ready(self) -> None:
+        self.is_ready.set()
+
+    def alive(self) -> None:
+        self._sign.set()
+
+    async def hear(self, heard: IncomingMessage) -> None:
+        self._heard()
+        self._sign.set()
+        self._listening += 1  # while a message is being processed, the connector does not read
+        try:
+            await self._ingress.hear(heard)
+        finally:
+            self._listening -= 1
+            self._sign.set()
+
+    async def paired_ids(self, most: int) -> Sequence[str]:
+        return await self._ingress.paired_ids(most)
+
+    async def wait_until_silent(self, quiet: float | None) -> None:
+        """Raise ``RetryLater`` after ``quiet`` seconds without a sign of life; with None never."""
+        while True:
+            self._sign.clear()
+            try:
+                async with asyncio.timeout(quiet):
+                    await self._sign.wait()
+            except TimeoutError:
+                if not self._listening:
+                    raise RetryLater(f"nothing was received for {quiet:g} s") from None
+
+
+async def _wait_until_ready(tasks: set[asyncio.Task[Any]], sink: _ConnectionSink) -> None:
+    """Wait until the connector is ready, or one of the tasks has ended. Raises ``RetryLater`` in time."""
+    ready = asyncio.create_task(sink.is_ready.wait())
+    try:
+        done, _ = await asyncio.wait({*tasks, ready}, timeout=_CONNECT, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ready.cancel()
+    if not done:
+        raise RetryLater(f"not connected after {_CONNECT:g} s")
+
+
+def _secrets_of(connector: Connector[Any]) -> list[str]:
+    values = dict(connector.settings).values()
+    items = [item for value in values for item in (_as_tuple(value))]
+    return [
+        item.get_secret_value() for item in items if isinstance(item, SecretStr) and item.get_secret_value()
+    ]
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)

@@ -1,0 +1,1 @@
+"""Shared clients and formats for connectors: HTTP, websockets, access tokens, Markdown and splitting."""

@@ -1,0 +1,103 @@
+"""The HTTP client of an app, which calls its platform with an access token that it renews."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import httpx
+
+from torana.connectors.base import RetryLater
+from torana.connectors.transport.http import (
+    ANSWER_LIMIT,
+    as_object,
+    read_bounded,
+    read_json,
+    request_json,
+    translate_errors,
+)
+
+T = TypeVar("T")
+
+#: Timeout, in seconds, for one step of a call.
+_SECONDS = 30.0
+#: A token is renewed this many seconds before it expires.
+_EARLY = 300.0
+
+
+class Stale(RetryLater):
+    """The platform no longer accepts the token."""
+
+
+class AppClient(ABC):
+    """A platform's HTTP API, called as the app. Only one of several concurrent calls requests a new token."""
+
+    platform: ClassVar[str]
+    #: The header with the token, and the format of its value.
+    authorization: ClassVar[tuple[str, str]]
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._lock = asyncio.Lock()
+        self._token, self._until = "", 0.0
+
+    def client(self) -> httpx.AsyncClient:
+        """Return a new HTTP client; the caller closes it."""
+        return httpx.AsyncClient(base_url=self._base_url, timeout=_SECONDS)
+
+    async def call(
+        self, http: httpx.AsyncClient, method: str, path: str, body: object = None
+    ) -> dict[str, Any]:
+        """Call a method of the API with the token, and return the JSON object of its response."""
+        return await self._use_token(http, partial(self._request, http, method, path, body))
+
+    async def _request(
+        self,
+        http: httpx.AsyncClient,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        response, content = await request_json(self.platform, http, method, path, body=body, headers=headers)
+        return self._check(response, as_object(content))
+
+    async def _download(
+        self, http: httpx.AsyncClient, url: str, limit: int, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        with translate_errors(self.platform):
+            async with http.stream("GET", url, headers=headers) as response:
+                if response.status_code != 200:
+                    self._check(response, as_object(read_json(await read_bounded(response, ANSWER_LIMIT))))
+                return await read_bounded(response, limit)
+
+    async def _use_token(self, http: httpx.AsyncClient, call: Callable[[Mapping[str, str]], Awaitable[T]]) -> T:
+        """Make a call with the token, and repeat it with a new token if it raises ``Stale``."""
+        token = await self._fresh(http)
+        try:
+            return await call(self._header(token))
+        except Stale:
+            return await call(self._header(await self._fresh(http, instead_of=token)))
+
+    def _header(self, token: str) -> Mapping[str, str]:
+        name, value = self.authorization
+        return {name: value.format(token)}
+
+    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
+        async with self._lock:
+            if time.monotonic() >= self._until or self._token == instead_of:
+                self._token, lasts = await self._new_token(http)
+                self._until = time.monotonic() + lasts - _EARLY
+            return self._token
+
+    @abstractmethod
+    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+        """Request a token, and return it with its lifetime in seconds."""
+
+    @abstractmethod
+    def _check(self, response: httpx.Response, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the object of a response, or raise the connector error for a failure."""

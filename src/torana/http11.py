@@ -1,0 +1,283 @@
+"""HTTP/1.1 parsing and connection limits for both listeners, and responses that need no framework."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+import resource
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from ipaddress import ip_address, ip_network
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from torana.errors import BadRequest, GatewayError
+
+#: The maximum size of a request line and headers together, in bytes.
+HEAD_LIMIT = 64 * 1024
+
+#: Seconds within which the request line and headers must arrive.
+HEAD_SECONDS = 30.0
+
+#: Seconds after which a connection whose client does not read the response may be closed for a new one.
+UNREAD_SECONDS = 30.0
+
+#: Seconds for which an incomplete head, or an incomplete body, does not count as slow.
+YOUNG_HEAD = 1.0
+YOUNG_BODY = 10.0
+
+#: The maximum number of open files. Half of them may be connections, and each may hold a head in memory.
+_FILES = 4_096
+
+#: The minimum number of seconds between two log lines about the same connection limit.
+_TOLD = 60.0
+
+_PROBLEM = "application/problem+json"
+
+#: A target in absolute form without its query. Userinfo in it is an error (RFC 9110, 4.2.4).
+_ABSOLUTE = re.compile(rb"https?://([^/@]+)(/.*)?", re.IGNORECASE)
+
+_BYTES = re.compile(r": (bytearray\(|b['\"]).*", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files to the system's maximum, but not above 4,096. Each connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # some systems report a higher limit than they allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open_files() -> int:
+    """Return the number of files that the process may have open, at most 4,096."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES if soft == resource.RLIM_INFINITY else min(soft, _FILES)
+
+
+async def send_json(send: Any, body: Mapping[str, Any]) -> None:
+    """Send a response with status 200 over ASGI."""
+    await _send(send, HTTPStatus.OK, {"content-type": "application/json"}, body)
+
+
+async def send_unavailable(send: Any, error: GatewayError) -> None:
+    """Send a response with status 503 over ASGI."""
+    headers = {"content-type": _PROBLEM, "retry-after": "2"}
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    await _send(send, status, headers, problem_body(error, status, "Unavailable"))
+
+
+def problem_body(
+    error: GatewayError, status: HTTPStatus, wording: str, *, request_id: str | None = None
+) -> dict[str, Any]:
+    """Return a problem (RFC 9457); without ``request_id`` it gets a new id."""
+    request_id = request_id or str(uuid4())
+    return {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": error.detail,
+        "instance": f"urn:uuid:{request_id}",
+        "error": wording,
+        "code": error.code,
+        "requestId": request_id,
+    }
+
+
+class Config(uvicorn.Config):
+    """The configuration that both listeners share.
+
+    At more than ``most`` connections, the protocol closes the connection that has kept the listener waiting for
+    longest, or the new connection if all others are being answered.
+    """
+
+    def __init__(self, app: Any, *, most: int, **more: Any) -> None:
+        super().__init__(
+            _OriginServer(app),
+            http=Protocol,
+            h11_max_incomplete_event_size=HEAD_LIMIT,
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            **more,
+        )
+        self.most = most
+        self._told: dict[str, float] = {}
+
+    def tell_full(self, event: str, now: float) -> None:
+        """Log that the limit of connections is reached, at most once a minute for each event."""
+        if now - self._told.get(event, -math.inf) >= _TOLD:
+            self._told[event] = now
+            _log.warning(event, extra={"connections": self.most})
+
+
+class _OriginServer:
+    """Wraps an application with the rules of RFC 9112 that uvicorn does not enforce.
+
+    A target in absolute form becomes a path, and its authority replaces ``Host`` (3.2.2). A request with two
+    lengths may be request smuggling, so its connection is closed after the response (6.1).
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                # uvicorn looks for this header in this list, as if the client had sent it.
+                scope["headers"].append((b"connection", b"close"))
+            if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
+                scope = {**scope, **_origin_form(scope, authority=found[1], path=found[2] or b"/")}
+        await self._app(scope, receive, send)
+
+
+class Protocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol with connection limits, and a problem as the response to an invalid request.
+
+    It uses h11. The faster parser drops the body of a request that offers an upgrade, as Java's client and
+    ``curl --http2`` do, and has no limit for a head. A message costs the same with both (measured).
+    """
+
+    config: Config
+    connections: set[Protocol]
+    _watchdog: asyncio.TimerHandle | None = None
+    _waiting_since = 0.0
+    _unread_since: float | None = None
+    #: The client's address or network, as ``_network`` returns it.
+    network = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Accept the connection if there is room, and start the time limit for its first head."""
+        super().connection_made(transport)
+        self._waiting_since = self.loop.time()
+        self.network = _network(self.client)
+        if len(self.connections) <= self.config.most or self._evict_another():
+            self._watch_head()
+        else:
+            self.config.tell_full("too_many_connections", self.loop.time())
+            transport.close()
+
+    def patience(self) -> tuple[int, float] | None:
+        """Return the order in which connections are closed for new ones: a rank, then the start of the wait.
+
+        Rank 0: has waited long for a head, or its refusal is delayed. Rank 1: has waited long for a body, or
+        for the client to read. Ranks 2 and 3: has just begun to wait for a head or a body. None: a request is
+        being answered.
+        """
+        now = self.loop.time()
+        if not getattr(self, "cycle", None) or self.cycle.response_complete:
+            return (0 if now - self._waiting_since >= YOUNG_HEAD else 2), self._waiting_since
+        if self.cycle.more_body and not self.cycle.response_started:
+            return (1 if now - self._waiting_since >= YOUNG_BODY else 3), self._waiting_since
+        if self._unread_since is not None and now - self._unread_since >= UNREAD_SECONDS:
+            return 1, self._unread_since
+        return (0, self._waiting_since) if self.scope.get("state", {}).get("is_slowed_down") else None
+
+    def _evict_another(self) -> bool:
+        """Close the connection with the lowest patience in the network that has most connections to close.
+
+        A single machine with many connections loses its own. Behind a proxy all connections have one address,
+        and only their patience counts.
+        """
+        others = ((other, other.patience()) for other in self.connections if other is not self)
+        waiting = [(other, patience) for other, patience in others if patience is not None]
+        if not waiting:
+            return False
+        counts = Counter(other.network for other, _ in waiting)
+        victim, _ = min(waiting, key=lambda one: (-counts[one[0].network], one[1]))
+        self.config.tell_full("slow_connections_evicted", self.loop.time())
+        self.connections.discard(victim)
+        victim.transport.abort()  # close() would wait until the client has read the response
+        return True
+
+    def on_response_complete(self) -> None:
+        """Start to wait for the next request."""
+        self._waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Record that the client does not read."""
+        self._unread_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Record that the client reads again."""
+        self._unread_since = None
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit for a head."""
+        self._rest()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the data. A complete head stops the time limit; the next head starts it again."""
+        super().data_received(data)
+        self._watch_head()
+
+    def _watch_head(self) -> None:
+        if getattr(self, "cycle", None) and not self.cycle.response_complete:
+            self._rest()
+        elif self._watchdog is None:
+            self._watchdog = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _rest(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Send the reason with status 400, unless a response has already started, and close the connection."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            # h11 appends the bytes as a Python literal; they are not sent back.
+            fault = _BYTES.sub("", str(sys.exception() or msg))
+            error = BadRequest(f"This is not a valid HTTP/1.1 request: {fault}.")
+            body = json.dumps(problem_body(error, HTTPStatus.BAD_REQUEST, "Bad request")).encode()
+            head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {_PROBLEM}\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: an offer of an upgrade may be ignored (RFC 9110, 7.8)."""
+
+
+def _network(client: tuple[str, int] | None) -> str:
+    """Return the client's IPv4 address, or its IPv6 network of 64 bits, which belongs to one subscriber."""
+    if client is None:  # a Unix socket
+        return ""
+    address = ip_address(client[0].partition("%")[0])
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ip_network((address, 64), strict=False))
+
+
+def _origin_form(scope: Any, *, authority: bytes, path: bytes) -> dict[str, Any]:
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        "raw_path": path,
+        "path": unquote(path.decode("ascii")),
+        "headers": [*headers, (b"host", authority)],
+    }
+
+
+async def _send(send: Any, status: HTTPStatus, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:
+    raw = json.dumps(body).encode()
+    fields = {"cache-control": "no-store", "content-length": str(len(raw)), **headers}
+    encoded = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": int(status), "headers": encoded})
+    await send({"type": "http.response.body", "body": raw})

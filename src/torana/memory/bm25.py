@@ -1,0 +1,69 @@
+"""Rank the memories of one user by BM25.
+
+The database finds the candidates and this module ranks them, so that the order is the same on every database
+and scores reveal nothing about other users.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torana.store.engine.fts import begins_words
+from torana.store.rows.memories import Candidate, Remembered
+
+#: The saturation of repeated words and the influence of the text's length: the usual values (Robertson and
+#: Zaragoza, 2009).
+_K1, _B = 1.2, 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """A memory and its score. Scores are comparable within one result; higher is better."""
+
+    memory: Remembered
+    score: float
+    #: Number of different query words that it contains.
+    held: int
+
+
+def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -> list[Recalled]:
+    """Return the candidates that contain a term, best first, equal scores newest first.
+
+    ``candidates`` are all memories of a user that contain any of the terms, out of ``total``.
+    """
+    counts = [_count_terms(terms, candidate) for candidate in candidates]
+    rarity = {term: _rarity(sum(term in found for found in counts), total) for term in terms}
+    usual = sum(len(candidate.words) for candidate in candidates) / max(len(candidates), 1)
+    fits = [
+        Recalled(
+            memory=candidate.memory,
+            score=sum(
+                rarity[term] * _weight(times, len(candidate.words) / usual) for term, times in found.items()
+            ),
+            held=len(found),
+        )
+        for candidate, found in zip(candidates, counts, strict=True)
+        if found
+    ]
+    newest_first = sorted(fits, key=lambda fit: (fit.memory.created_at, fit.memory.id), reverse=True)
+    return sorted(newest_first, key=lambda fit: fit.score, reverse=True)
+
+
+def _count_terms(terms: Sequence[str], candidate: Candidate) -> dict[str, int]:
+    words = Counter(candidate.words)
+    # A prefix term is one character.
+    beginnings = Counter(word[:1] for word in candidate.words)
+    counts = {term: (beginnings if begins_words(term) else words)[term] for term in terms}
+    return {term: times for term, times in counts.items() if times}
+
+
+def _rarity(holders: int, total: int) -> float:
+    return math.log1p((total - holders + 0.5) / (holders + 0.5))
+
+
+def _weight(times: int, length: float) -> float:
+    """Return the weight of a term; ``length`` is relative to the mean length of the candidates."""
+    return times * (_K1 + 1) / (times + _K1 * (1 - _B + _B * length))

@@ -1,0 +1,1 @@
+"""The format of a skill: front matter, body, manifest, requirements and triggers."""

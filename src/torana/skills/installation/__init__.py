@@ -1,0 +1,1 @@
+"""Installation of skills: sources, archives, staging and the installer."""

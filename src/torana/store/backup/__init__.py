@@ -1,0 +1,1 @@
+"""Backups, snapshots, copies before an upgrade, and erasure."""

@@ -1,0 +1,239 @@
+"""Backups: one zip file with the database, skills, users' files, the pins of MCP servers and a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from torana.errors import BackupInvalid, DataDirUnusable, OperatorError
+from torana.store.backup.entries import (
+    DATABASE_NAME,
+    INSTALLED,
+    MANIFEST,
+    MCP_NAME,
+    SKILLS,
+    ArchiveFile,
+    extract,
+    select_entries,
+)
+from torana.store.engine.database_file import RESTORE_PREFIX, sync_directory
+from torana.store.engine.integrity import check_restorable
+from torana.store.engine.snapshot import Progress, copy_database
+from torana.store.workspaces import WORKSPACES_NAME, everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The content of a restored backup: its version and time, and the number of skill files."""
+
+    version: str
+    created_at: str
+    skill_files: int
+    #: Whether the restore replaced existing files, which are kept.
+    replaced: bool
+
+
+def write_backup(
+    *,
+    data_dir: Path,
+    skill_files: Iterable[tuple[str, Path]],
+    installed_files: Iterable[tuple[str, Path]] = (),
+    target: Path,
+    version: str,
+    at: datetime,
+    progress: Progress,
+) -> None:
+    """Write a backup to ``target`` atomically. The gateway may be running.
+
+    The target's directory must exist. ``skill_files`` and ``installed_files`` are paths relative to their
+    directory, with forward slashes, and files. Raises ``OperatorError`` if a file cannot be read or written.
+    """
+    try:
+        named = [(SKILLS, skill_files), (INSTALLED, installed_files)]
+        files = ((f"{folder}/{name}", file) for folder, kept in named for name, file in kept)
+        _write(data_dir, files, target, version, at, progress)
+    except (OSError, sqlite3.Error) as error:
+        raise OperatorError(f"cannot write the backup {target}: {error}; no file was written") from error
+
+
+def _write(
+    data_dir: Path,
+    files: Iterable[tuple[str, Path]],
+    target: Path,
+    version: str,
+    at: datetime,
+    progress: Progress,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".torana-backup-") as scratch:
+        database = Path(scratch, DATABASE_NAME)
+        copy_database(data_dir / DATABASE_NAME, database, progress)
+        archive = Path(scratch, "archive.zip")
+        # Zip files store no time before 1980, and some packers date every file 1970.
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
+            out.write(database, DATABASE_NAME)
+            for name, file in files:
+                out.write(file, name)
+            for pins in _pins(data_dir):
+                out.write(pins, f"{MCP_NAME}/{pins.name}")
+            for name, body in everything(data_dir / WORKSPACES_NAME):
+                out.writestr(f"{WORKSPACES_NAME}/{name}", body)
+            manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
+            out.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        archive.chmod(0o600)
+        archive.replace(target)
+
+
+def _pins(directory: Path) -> list[Path]:
+    """Return the files of accepted MCP tools; subdirectories are homes of MCP programs."""
+    found = sorted(directory.glob(f"{MCP_NAME}/*.json"))
+    return [file for file in found if file.is_file() and not file.is_symlink()]
+
+
+def restore_backup(
+    *,
+    source: Path,
+    data_dir: Path,
+    skills_dir: Path,
+    at: datetime,
+    progress: Progress,
+    max_size: int | None = None,
+) -> Restored:
+    """Replace the database, skills and files with those of a backup.
+
+    The caller holds the data directory's lock. The whole backup is checked first: it contains only files that
+    Torana writes, within limits (``max_size`` bytes in total, if given), and a database with exactly Torana's
+    schema. Existing files are kept as ``<name>.replaced-<time>``. ``progress`` counts bytes. On every error
+    nothing is changed: ``BackupInvalid``, ``DatabaseTooNew`` and, if files cannot be written,
+    ``OperatorError``.
+    """
+    try:
+        earlier = list(data_dir.glob(f"{RESTORE_PREFIX}*"))
+        with tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORE_PREFIX) as scratch:
+            restored = _unpack(source, Path(scratch), progress, max_size)
+            replaced = _put_in_place(Path(scratch), data_dir, skills_dir, _suffix(data_dir, at))
+        for left in earlier:  # of interrupted restores
+            shutil.rmtree(left)
+    except OSError as error:
+        raise OperatorError(f"cannot put the backup in place: {error}") from error
+    return replace(restored, replaced=replaced)
+
+
+def _suffix(data_dir: Path, at: datetime) -> str:
+    """Return the suffix for replaced files: the time, and a number if two restores have the same time."""
+    suffix, number = f".replaced-{at:%Y%m%dT%H%M%SZ}", 1
+    while any(data_dir.glob(f"*{suffix}*")):
+        number += 1
+        suffix = f".replaced-{at:%Y%m%dT%H%M%SZ}-{number}"
+    return suffix
+
+
+def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) -> bool:
+    """Replace the files; return whether any existed. If a step fails, the earlier steps are undone.
+
+    The old database is moved first and the new one last: after a crash in between the database is missing, and
+    the next start refuses to run instead of mixing both.
+    """
+    database = data_dir / DATABASE_NAME
+    places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
+    # Also if the backup has none: the existing files belong to the old database's rows and users.
+    places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
+    # Pins of other servers stay: without them the gateway would accept any tools they offer next.
+    places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
+    with ExitStack() as undo:
+        were_there = [_set_aside(database, f"{DATABASE_NAME}{suffix}", undo)]
+        for journal in ("-wal", "-shm"):
+            # Named after the old database, so that SQLite finds its last writes.
+            kept = f"{DATABASE_NAME}{suffix}{journal}"
+            _set_aside(database.with_name(f"{DATABASE_NAME}{journal}"), kept, undo)
+        for new, old in places:
+            were_there.append(_set_aside(old, f"{old.name}{suffix}", undo))
+            _put(new, old, undo)
+        _put(scratch / DATABASE_NAME, database, undo)
+        sync_directory(data_dir)
+        undo.pop_all()
+    return any(were_there)
+
+
+def _set_aside(old: Path, name: str, undo: ExitStack) -> bool:
+    """Rename an existing file, and return whether it existed; nothing is copied."""
+    if not os.path.lexists(old):
+        return False
+    undo.callback(old.rename(old.with_name(name)).rename, old)
+    return True
+
+
+def _put(new: Path, place: Path, undo: ExitStack) -> None:
+    """Move a file to a free path, which may be on another disk."""
+    if new.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        undo.callback(_delete, place)
+        shutil.move(new, place)
+
+
+def _delete(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _unpack(source: Path, scratch: Path, progress: Progress, max_size: int | None) -> Restored:
+    """Extract and check the files of a backup. Raises ``OSError`` if they cannot be written."""
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(ArchiveFile(source))
+        except FileNotFoundError:
+            raise BackupInvalid(f"{source}: no such file") from None
+        except OSError as error:
+            raise BackupInvalid(f"{source} cannot be read: {error.strerror}; choose another") from error
+        try:
+            archive = opened.enter_context(zipfile.ZipFile(file))
+            free = shutil.disk_usage(scratch).free
+            entries = select_entries(archive, packed=file.seek(0, os.SEEK_END), max_size=max_size, free=free)
+            manifest = json.loads(archive.read(MANIFEST))
+            restored = Restored(
+                version=str(manifest["version"]),
+                created_at=str(manifest["createdAt"]),
+                skill_files=len(entries.skills),
+                replaced=False,
+            )
+            extract(archive, [entries.database, *entries.skills, *entries.others], scratch, progress)
+            _check(scratch / DATABASE_NAME, manifest["sha256"])
+        except _BROKEN as error:
+            raise BackupInvalid(
+                f"{source} is not a complete backup of Torana ({error}); choose another"
+            ) from error
+    return restored
+
+
+#: Errors of reading a file that is not a zip file, is damaged or encrypted, or is another program's.
+_BROKEN = (EOFError, RuntimeError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+def _check(database: Path, sha256: object) -> None:
+    """Raise ``ValueError`` for a database that is damaged or not Torana's, and ``DatabaseTooNew``."""
+    if sha256 != _sha256(database):
+        raise ValueError("its database is damaged")
+    try:
+        check_restorable(database)
+    except DataDirUnusable as error:
+        fault, _, _ = error.detail.partition(";")
+        raise ValueError(fault.replace(str(database), "its database")) from error
+    with database.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

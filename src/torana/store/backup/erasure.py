@@ -1,0 +1,163 @@
+"""Delete all data of a user in one transaction.
+
+A user's turns are those of the user's tokens (the user owns them) and those that others sent for the user (the
+gateway owns them). A session of the gateway is deleted with its last turn; the turns of other users in it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.messages import owner_of
+from torana.store.engine.tables import history, memories, senders, sessions, tokens, tombstones, turns
+from torana.store.engine.tables import unfinished as not_ended
+from torana.store.rows import audit, deliveries, memory_index, schedules
+from torana.store.rows.audit import Act
+from torana.store.rows.senders import of_user
+from torana.store.rows.session_deletion import delete_turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The numbers of deleted rows by kind, including replaced memories and revoked tokens."""
+
+    sessions: int
+    turns: int
+    memories: int
+    schedules: int
+    keys: int
+    tokens_revoked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedUser:
+    """The deleted data of a user, and the ids of the deleted turns."""
+
+    counts: Counts
+    turn_ids: Sequence[str]
+
+
+def unfinished_turns(connection: Connection, user: str) -> list[tuple[str, str]]:
+    """Return the owner and id of each unfinished turn of the user, the last of a session first."""
+    rows = connection.execute(
+        sa.select(turns.c.owner, turns.c.id)
+        .where(not_ended, _of(user))
+        .order_by(turns.c.session_id, turns.c.seq.desc())
+    )
+    return [(row.owner, row.id) for row in rows]
+
+
+def revoke_tokens(connection: Connection, user: str, act: Act) -> int:
+    """Revoke the user's tokens and return their number. Each is recorded in the audit record.
+
+    This comes before the erasure, so that a client cannot delay it by sending messages.
+    """
+    valid = (tokens.c.user == user) & tokens.c.revoked_at.is_(None)
+    revoked = sa.update(tokens).where(valid).values(revoked_at=act.at).returning(tokens.c.id)
+    ids = connection.execute(revoked).scalars().all()
+    for token_id in ids:
+        audit.record(connection, act, "token.revoke", token_id, user=user)
+    return len(ids)
+
+
+def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -> ErasedUser | None:
+    """Delete all data of a user and record it; return None, with nothing changed, if a turn has not ended.
+
+    Turns leave tombstones, idempotency keys lose the digest of their message, bound tokens lose their labels,
+    and notices of the gateway in chats are deleted because their place may name the user. Usage and the audit
+    record stay. ``tokens_revoked`` is only reported. Idempotent.
+    """
+    if unfinished_turns(connection, user):
+        return None
+    whole, shared = _sessions(connection, user)
+    memory_index.clear(connection, owner_of(user))
+    deleted = delete_turns(connection, _of(user), act.at)
+    counts = Counts(
+        sessions=len(whole),
+        turns=len(deleted.turns),
+        keys=deleted.keys,
+        memories=connection.execute(sa.delete(memories).where(memories.c.owner == owner_of(user))).rowcount,
+        schedules=schedules.delete_of(connection, user),
+        tokens_revoked=tokens_revoked,
+    )
+    connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
+    _forget_senders(connection, user)
+    deliveries.delete_notices(connection)
+    if whole:
+        connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
+    if shared:
+        connection.execute(_MEND, [{"key": session_id, "gone": user} for session_id in shared])
+    told = asdict(counts)
+    told["tokensRevoked"] = told.pop("tokens_revoked")
+    audit.record(connection, act, "user.erase", user, **told)
+    return ErasedUser(counts=counts, turn_ids=deleted.turns)
+
+
+def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:
+    """Return the erased turns among ``turn_ids``."""
+    remaining = iter(turn_ids)
+    erased: set[str] = set()
+    while chunk := list(islice(remaining, 500)):
+        erased.update(connection.execute(_ERASED, {"ids": chunk}).scalars())
+    return erased
+
+
+def _forget_senders(connection: Connection, user: str) -> None:
+    """Delete the user's senders; of a denied sender keep only the denial."""
+    is_denied = senders.c.state == "denied"
+    connection.execute(sa.delete(senders).where(of_user(user), ~is_denied))
+    blank = {"name": "", "place": "", "account": "", "user": None}
+    connection.execute(sa.update(senders).where(of_user(user), is_denied).values(blank))
+
+
+def _of(user: str) -> sa.ColumnElement[bool]:
+    own = sa.select(sessions.c.id).where(sessions.c.owner == owner_of(user))
+    return (turns.c.user == user) | turns.c.session_id.in_(own)
+
+
+def _sessions(connection: Connection, user: str) -> tuple[list[str], list[str]]:
+    """Return the sessions to delete with the user, and those that contain other users' turns."""
+    spoke = sessions.c.id.in_(sa.select(turns.c.session_id).where(turns.c.user == user))
+    others = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user.is_distinct_from(user))
+    is_own = sessions.c.owner == owner_of(user)
+    whole = sa.select(sessions.c.id).where(is_own | (spoke & ~others))
+    shared = sa.select(sessions.c.id).where(~is_own, spoke, others)
+    return list(connection.execute(whole).scalars()), list(connection.execute(shared).scalars())
+
+
+_ERASED = sa.select(tombstones.c.turn_id).where(tombstones.c.turn_id.in_(sa.bindparam("ids", expanding=True)))
+_DELETE_SESSION = sa.delete(sessions).where(sessions.c.id == sa.bindparam("key"))
+_next_place = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
+    history.c.session_id == sessions.c.id
+)
+_next_speaker = (
+    sa.select(turns.c.user)
+    .where(turns.c.session_id == sessions.c.id, turns.c.user.is_not(None))
+    .order_by(turns.c.seq)
+    .limit(1)
+)
+#: Removes the user from the remaining sessions. ``shared`` stays: other users may still read them. History
+#: places after the last are assigned again, so ``fresh_from`` is limited to the end. ``summary_to`` changes, so
+#: that a summary in progress, made from deleted turns, is not stored.
+_MEND = (
+    sa.update(sessions)
+    .where(sessions.c.id == sa.bindparam("key"))
+    .values(
+        speaker=sa.case(
+            (sessions.c.speaker == sa.bindparam("gone"), _next_speaker.scalar_subquery()),
+            else_=sessions.c.speaker,
+        ),
+        fresh_from=sa.case(
+            (sessions.c.fresh_from > _next_place.scalar_subquery(), _next_place.scalar_subquery()),
+            else_=sessions.c.fresh_from,
+        ),
+        title=None,
+        summary=None,
+        summary_to=sa.case((sessions.c.summary_to > 0, 0), else_=sessions.c.summary_to) - 1,
+    )
+)

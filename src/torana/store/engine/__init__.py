@@ -1,0 +1,1 @@
+"""The database engine: connections, migrations, locks and integrity checks."""

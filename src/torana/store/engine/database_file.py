@@ -1,0 +1,94 @@
+"""Check the database file before SQLite opens it: SQLite takes an empty file for a new database."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from torana.errors import DataDirUnusable
+
+#: Prefix of a restore's temporary directory; an interrupted restore leaves it behind.
+RESTORE_PREFIX = ".torana-restore-"
+
+#: SQLite's header (https://www.sqlite.org/fileformat.html, 1.3).
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+_PAGE_SIZES = frozenset(2**power for power in range(9, 17))
+
+
+def database_exists(path: Path) -> bool:
+    """Return whether the database file exists; its content is not checked.
+
+    Raises ``DataDirUnusable`` for a file that is shorter than its header, and for a missing file of which other
+    files remain: a lost database must not be replaced silently. Raises ``OSError`` if the path cannot be read.
+    """
+    try:
+        status = path.stat()
+    except NotADirectoryError:
+        return False
+    except FileNotFoundError:
+        _refuse_traces(path)
+        return False
+    if stat.S_ISREG(status.st_mode) and (fault := _truncation(path, status.st_size)):
+        raise DataDirUnusable(
+            f"{path} {fault} although it exists: its data was lost, for example on a full disk or in a "
+            "copy that was interrupted. Restore a backup with `torana restore`, or "
+            "delete the file to start with an empty database"
+        )
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _truncation(path: Path, size: int) -> str | None:
+    """Describe how the file is truncated, or return None.
+
+    SQLite rounds the number of pages up, so it does not notice a truncated last page. A log beside the file may
+    hold that page.
+    """
+    if size == 0:
+        return "is empty"
+    if size < _HEADER_BYTES:
+        return f"has {size} bytes, less than a database's header"
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    # 1 means 65,536 bytes.
+    page = int.from_bytes(header[16:18], "big")
+    page = 65_536 if page == 1 else page
+    is_database = header.startswith(_MAGIC) and page in _PAGE_SIZES
+    if is_database and size % page and not _has_log(path):
+        return f"has {size} bytes, which is not a whole number of pages of {page} bytes,"
+    return None
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _refuse_traces(path: Path) -> None:
+    if path.is_symlink():
+        raise DataDirUnusable(
+            f"{path} is a link to {path.readlink()}, which is missing; mount or restore its target, or delete "
+            "the link to start with an empty database"
+        )
+    if _has_log(path):
+        raise DataDirUnusable(
+            f"{path} is missing, but its log {path.name}-wal is there and holds data: the database was moved "
+            f"or deleted without it. Put {path.name} back, or restore a backup with `torana restore`, or "
+            "delete the log to start with an empty database"
+        )
+    if left := next(path.parent.glob(f"{RESTORE_PREFIX}*"), None):
+        raise DataDirUnusable(
+            f"{path} is missing: a restore was interrupted. Run `torana restore` again, or move "
+            f"{path.name}.replaced-* back to {path.name}, with its -wal file if there is one; to start "
+            f"with an empty database, delete {left}"
+        )

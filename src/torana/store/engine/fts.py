@@ -1,0 +1,34 @@
+"""SQLite FTS5: the tokenizer of all text indexes, and the syntax of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torana.store.engine.tokenizer import words
+
+#: Maximum number of different words in a query; the rest are ignored.
+QUERY_LIMIT = 64
+
+#: The texts are already split into words, so only separators end a word.
+TOKENIZER = "unicode61 remove_diacritics 2 categories 'L* M* N* P* S* C*'"
+
+
+def terms(text: str) -> list[str]:
+    """Return the first ``QUERY_LIMIT`` different words of a query, in order."""
+    return list(dict.fromkeys(words(text)))[:QUERY_LIMIT]
+
+
+def begins_words(term: str) -> bool:
+    """Return whether a term matches as a prefix: a single character of a script without spaces."""
+    return len(term) == 1 and not term.isascii()
+
+
+def any_of(found: Sequence[str]) -> str:
+    """Return the FTS5 expression for texts with any of the terms; search syntax in them is quoted."""
+    return " OR ".join(quote_term(term) for term in found)
+
+
+def quote_term(term: str) -> str:
+    """Return the term as an FTS5 string."""
+    string = '"' + term.replace('"', '""') + '"'
+    return string + "*" if begins_words(term) else string

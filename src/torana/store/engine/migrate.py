@@ -1,0 +1,185 @@
+"""Create a database or upgrade it to this program's revision before anything else opens it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DatabaseError
+
+from torana.errors import DatabaseTooNew, DataDirUnusable
+from torana.store.engine.database import sqlite_engine
+from torana.store.engine.database_file import database_exists, sync_directory
+from torana.store.engine.schema import Definition, Key, differences, read_schema, same
+from torana.store.engine.snapshot import copy_database
+from torana.store.engine.tables import metadata
+
+#: The newest revision in ``migrations/versions`` (a test compares them).
+HEAD = "0008"
+
+_MIGRATIONS = Path(__file__).with_name("migrations")
+
+#: Alembic's version table in a new database; an upgraded one may have Alembic's own definition.
+_VERSION_KEY = ("table", "alembic_version")
+_VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+_VERSION_TABLE_OF_ALEMBIC = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+    "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def migrate(path: Path) -> None:
+    """Create the database or upgrade it to ``HEAD``.
+
+    The caller holds the data directory's lock. Creation is atomic. Before an upgrade the file is copied to
+    ``<name>.before-<HEAD>``. Raises ``DatabaseTooNew`` for an unknown revision, and ``DataDirUnusable`` for a
+    file that is empty, not Torana's database, or cannot be written.
+    """
+    try:
+        if database_exists(path):
+            _migrate(path)
+        else:
+            _create(path)
+    except (DatabaseError, OSError) as error:
+        reason = error.orig if isinstance(error, DatabaseError) else error.strerror
+        raise DataDirUnusable(f"{path}: {reason}; move the file away, or restore a backup") from error
+
+
+def revision(connection: Connection, path: Path) -> str:
+    """Return the revision of a database, which this program can use or upgrade.
+
+    Raises ``DatabaseTooNew`` for an unknown revision, and ``DataDirUnusable`` for a database without tables or
+    of another program.
+    """
+    tables = sa.inspect(connection).get_table_names()
+    if not tables:
+        raise DataDirUnusable(
+            f"{path} is a database without tables: its data was lost, or it was never Torana's; restore a "
+            "backup with `torana restore`, or delete the file to start with an empty database"
+        )
+    foreign = connection.exec_driver_sql("PRAGMA application_id").scalar_one() != 0
+    # Other programs use Alembic too; the other two tables exist in every revision.
+    if foreign or not {"alembic_version", "turns", "memories"}.issubset(tables):
+        raise DataDirUnusable(f"{path} is the database of another program; move the file away")
+    current = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    if current not in _revisions():
+        raise DatabaseTooNew(
+            f"the database is at revision {current}, which this version does not know: a newer Torana wrote "
+            "it. Install that version, or restore a backup made with this one"
+        )
+    return current
+
+
+def schema_differences(connection: Connection, path: Path) -> list[str]:
+    """Describe the differences between the schema and the one that the migrations build for its revision.
+
+    Executes nothing that the schema defines. Raises the errors of ``revision``.
+    """
+    found = read_schema(connection)
+    version = found.get(_VERSION_KEY)
+    # Checked before it is read: a table of that name may be virtual or compute its values.
+    if version is not None and not any(
+        same(version, ("alembic_version", sql)) for sql in (_VERSION_TABLE, _VERSION_TABLE_OF_ALEMBIC)
+    ):
+        return ["the table 'alembic_version' is changed"]
+    expected = _schema_of(revision(connection, path))
+    expected[_VERSION_KEY] = found[_VERSION_KEY]
+    return differences(found, expected)
+
+
+def _schema_of(revision: str) -> dict[Key, Definition]:
+    """Return the schema that the migrations build up to a revision."""
+    engine = sa.create_engine("sqlite://")
+    try:
+        with engine.begin() as connection:
+            run_migrations(connection, revision)
+            return read_schema(connection)
+    finally:
+        engine.dispose()
+
+
+def _revisions() -> set[str]:
+    """Return all revisions by their file names; importing Alembic is slow."""
+    return {file.name.partition("_")[0] for file in (_MIGRATIONS / "versions").glob("*.py")}
+
+
+def _migrate(path: Path) -> None:
+    engine = sqlite_engine(path)
+    try:
+        with engine.begin() as connection:
+            current = revision(connection, path)
+        if current != HEAD:
+            _upgrade(engine, path, current)
+    finally:
+        engine.dispose()
+
+
+def _create(path: Path) -> None:
+    """Create the newest tables in a draft file, and rename it to ``path`` when it is complete.
+
+    SQLite creates an empty file and fills it later: a crash in between would look like lost data.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    journals = [draft.with_name(f"{draft.name}{suffix}") for suffix in ("-wal", "-shm")]
+    for left in (draft, *journals):
+        left.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    engine = sqlite_engine(draft)
+    try:
+        with engine.begin() as connection:
+            _create_tables(connection)
+    finally:
+        engine.dispose()
+    if journals[0].exists():  # closing merges the log into the file, unless the disk is full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def _create_tables(connection: Connection) -> None:
+    """Create the newest tables without Alembic, which takes a third of a second."""
+    metadata.create_all(connection)
+    connection.exec_driver_sql(_VERSION_TABLE)
+    connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _upgrade(engine: Engine, path: Path, current: str) -> None:
+    _keep_copy(path, path.with_name(f"{path.name}.before-{HEAD}"))
+    with engine.begin() as connection:
+        run_migrations(connection, "head")
+    _log.info("database_upgraded", extra={"from": current, "to": HEAD})
+
+
+def run_migrations(connection: Connection, target: str) -> None:
+    """Migrate the connection's database to a revision, or to ``head``."""
+    # Imported here because it is slow and rarely needed.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, target)
+
+
+def _keep_copy(path: Path, target: Path) -> None:
+    partial = target.with_name(f"{target.name}.part")
+    try:
+        copy_database(path, partial)
+        partial.replace(target)
+    except (OSError, sqlite3.Error) as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise DataDirUnusable(
+            f"{path} cannot be copied before its upgrade ({error}), so it was not upgraded. Free "
+            "enough disk space for a second file of the same size"
+        ) from error

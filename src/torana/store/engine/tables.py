@@ -1,0 +1,429 @@
+"""The tables; ``migrations/versions`` builds exactly these (a test compares them)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Dialect
+
+from torana.messages import EVERYONE
+from torana.store.engine.fts import TOKENIZER
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+
+class UtcTime(sa.types.TypeDecorator[datetime]):
+    """An aware time, stored in UTC. SQLite stores no time zone, so it is added when the time is read."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Convert the time to UTC."""
+        return value and value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the time with its zone."""
+        return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def owned_by(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
+    """Return the condition for an owner's rows, or for all rows if the owner is ``EVERYONE``."""
+    return sa.true() if owner == EVERYONE else table.c.owner == owner
+
+
+#: Unique by owner and channel. ``next_seq`` numbers the turns in the order of acceptance. ``speaker`` is the
+#: first user, and ``shared`` is true if other users have sent messages since.
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("next_seq", sa.Integer, nullable=False),
+    sa.Column("speaker", sa.Text),
+    sa.Column("shared", sa.Boolean, nullable=False),
+    # The model sees no history before this place,
+    sa.Column("fresh_from", sa.Integer, nullable=False, server_default="0"),
+    # nor turns with a seq below this one: accepted before the session was reset, ended after it.
+    sa.Column("fresh_seq", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("title", sa.Text),
+    # The summary of the history up to and including the place ``summary_to``.
+    sa.Column("summary", sa.Text),
+    sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("updated_at", UtcTime, nullable=False),
+    sa.UniqueConstraint("owner", "channel"),
+    sa.Index("ix_sessions_recent", "owner", "updated_at"),
+)
+
+#: Conditions of the partial indices. A query must repeat the condition literally: with bound parameters SQLite
+#: does not use the index.
+active = sa.text("state IN ('running', 'waiting')")
+unfinished = sa.text("state IN ('queued', 'running', 'waiting')")
+
+#: One message and its answer.
+turns = sa.Table(
+    "turns",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("session_id", sa.Text, sa.ForeignKey("sessions.id"), nullable=False),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("token", sa.Text),
+    sa.Column("user", sa.Text),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reply", sa.Text),
+    sa.Column("failure_code", sa.Text),
+    sa.Column("failure_detail", sa.Text),
+    sa.Column("failure_retry_after", sa.Integer),
+    # Names of limits, separated by spaces.
+    sa.Column("failure_policies", sa.Text, nullable=False, server_default=""),
+    sa.Column("model", sa.Text),
+    sa.Column("input_tokens", sa.Integer, nullable=False),
+    sa.Column("output_tokens", sa.Integer, nullable=False),
+    sa.Column("cost_usd", sa.Float, nullable=False),
+    sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
+    sa.Column("merged_into", sa.Text),
+    sa.Column("merged_step", sa.Integer),
+    # Reserved for the next model request, in the usage row of that period (see ``usage``).
+    sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reserved_on", sa.Text),
+    # The connector's account, the platform's message id, and the address of the reply (JSON).
+    sa.Column("account", sa.Text),
+    sa.Column("message", sa.Text),
+    sa.Column("place", sa.Text),
+    # Number of files, so that most turns need no query for them.
+    sa.Column("files", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime),
+    sa.UniqueConstraint("session_id", "seq"),
+    # A repeated platform message is the same turn.
+    sa.Index("uq_turns_message", "account", "message", unique=True),
+    # Invariant 2: a session has at most one running turn.
+    sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active),
+    sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished),
+    sa.Index("ix_turns_user", "user", "created_at"),
+)
+
+#: The model's messages, one row per turn, so that a window never separates a call from its result.
+history = sa.Table(
+    "history",
+    metadata,
+    sa.Column("session_id", sa.Text, sa.ForeignKey("sessions.id"), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    # Without this index, deleting a turn scans the table.
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
+    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+#: Conditions of unfinished deliveries,
+undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
+
+#: and of those that are neither sent nor dropped.
+unsent = sa.text("state NOT IN ('sent', 'dropped')")
+
+#: Texts to send to a platform: a row for each part of a reply, or a notice. ``place`` is the address (JSON);
+#: ``line`` is the account's chat and thread, in which the order is preserved.
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("line", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
+    # Parts of a reply count from 0, its questions from 250,000, and notices of its end to other accounts from
+    # 500,000. ``root`` is the row of the first part; an uncut row holds the whole text.
+    sa.Column("root", sa.Integer),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("is_cut", sa.Boolean, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    # Number of interrupted attempts, whose outcome is unknown.
+    sa.Column("unsure", sa.Integer, nullable=False),
+    sa.Column("due_at", UtcTime, nullable=False),
+    # The platform's message id, once it is shown.
+    sa.Column("shown_as", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime),
+    sa.UniqueConstraint("turn_id", "part"),
+    sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered),
+    sa.Index("ix_deliveries_unsent", "account", "state", sqlite_where=unsent),
+    sa.Index("ix_deliveries_ended", "ended_at"),
+    # Numbers are never reused: a delivery in progress would be confused with another.
+    sqlite_autoincrement=True,
+)
+
+#: Files of a message, in order, until its turn has completed or was cancelled.
+attachments = sa.Table(
+    "attachments",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+#: Accounts that are notified of the ends of all turns: ``turn.completed`` or ``turn.failed``.
+subscriptions = sa.Table(
+    "subscriptions",
+    metadata,
+    sa.Column("event", sa.Text, primary_key=True),
+    sa.Column("account", sa.Text, primary_key=True),
+)
+
+#: People who asked for access on a platform, by connector kind and platform id; ``code`` is a digest of the
+#: pairing code, and ``user`` is the approved user.
+senders = sa.Table(
+    "senders",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("user", sa.Text),
+    sa.Column("code", sa.LargeBinary, index=True),
+    sa.Column("codes", sa.Integer, nullable=False),
+    sa.Column("asked_at", UtcTime, nullable=False),
+    sa.Column("decided_at", UtcTime),
+)
+
+#: The process that listens on an account; the key is a digest of the account's credentials.
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("until", UtcTime, nullable=False),
+)
+
+#: Idempotency keys and the messages that used them, both as digests; a key outlives its erased turn.
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("fingerprint", sa.LargeBinary, nullable=False),
+    sa.Column("turn_id", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False, index=True),
+)
+
+#: The journal of running and failed turns: model responses and tool calls.
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+calls = sa.Table(
+    "calls",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("idempotent", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("result", sa.LargeBinary, nullable=False),
+)
+
+_live = sa.text("superseded_at IS NULL AND subject <> ''")
+
+#: Memories of a user, who is the owner; at most one live row per subject, and '' means no subject.
+memories = sa.Table(
+    "memories",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("turn_id", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("superseded_at", UtcTime),
+    sa.Column("superseded_by", sa.Text),
+    # A vector of 32-bit floats, and the name of the model that computed it.
+    sa.Column("embedding", sa.LargeBinary),
+    sa.Column("embedded_by", sa.Text),
+    sa.Index("ix_memories_owner", "owner", "created_at"),
+    sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live),
+)
+
+#: The words of the live memories (FTS5). The owner is indexed, so that a search covers one owner only.
+#: Positions and lengths are not stored because the database does not rank.
+memory_words = sa.table("memory_words", sa.column("owner"), sa.column("memory"), sa.column("words"))
+
+event.listen(
+    memories,
+    "after_create",
+    sa.DDL(
+        "CREATE VIRTUAL TABLE memory_words USING fts5"
+        f'(owner, memory, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
+    ).execute_if(dialect="sqlite"),
+)
+
+#: Created tokens; ``digest`` is that of the secret. ``replaces`` is the token that a rotation ends.
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("user", sa.Text),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("replaces", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime),
+    sa.Column("revoked_at", UtcTime),
+    sa.Column("used_at", UtcTime),
+)
+
+#: Administrative actions: principal, object, time and source. Never contains users' texts.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at", UtcTime, nullable=False, index=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+)
+
+#: Usage and reservations per account (``gateway``, ``user:…``, ``token:…``) and period in UTC: a day such as
+#: ``2026-11-20`` or, if a limit needs it, a minute such as ``2026-11-20T22:05``.
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("microusd", sa.BigInteger, nullable=False),
+    sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
+    sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
+)
+
+#: Erased and expired turns, so that a request for them is answered with 410 and not 404.
+tombstones = sa.Table(
+    "tombstones",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
+_open = sa.text("state = 'open'")
+
+#: Tool calls with their approval. ``arguments`` are the model's, ``edited`` the approver's; both are JSON.
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("call_id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("arguments", sa.LargeBinary, nullable=False),
+    # Length of the turn's reply before the question.
+    sa.Column("said", sa.Integer, nullable=False),
+    # The number of the delivery with the question.
+    sa.Column("delivery", sa.Integer),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("edited", sa.LargeBinary),
+    sa.Column("reason", sa.Text),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("decided_at", UtcTime),
+    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
+    sa.Index("uq_approvals_id", "id", unique=True),
+)
+
+#: Installed skills, and the operator's decisions on these and on skills that were placed by hand, which have no
+#: folder. ``digest`` identifies the files of the decision, ``granted`` what their scripts may use (JSON);
+#: ``next_folder`` is a newer version in quarantine.
+skills = sa.Table(
+    "skills",
+    metadata,
+    sa.Column("slug", sa.Text, primary_key=True),
+    sa.Column("origin", sa.Text),
+    sa.Column("subfolder", sa.Text),
+    sa.Column("folder", sa.Text),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("granted", sa.Text),
+    sa.Column("installed_at", UtcTime, nullable=False),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("decided_at", UtcTime),
+    sa.Column("next_folder", sa.Text),
+    sa.Column("next_digest", sa.Text),
+)
+
+_scheduled = sa.text("state = 'active'")
+
+#: Scheduled messages and tasks. ``due_at`` is the next time or NULL; ``try_at`` is when it is tried, which is
+#: later after a refusal. ``dealt_with`` is the last time that was fired or missed, and ``dealt_at`` when;
+#: ``turn_id`` is the last turn. ``made_by`` is a digest of the tool call that created the schedule.
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("user", sa.Text, index=True),
+    sa.Column("token", sa.Text),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("account", sa.Text),
+    sa.Column("place", sa.Text),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("cron", sa.Text),
+    sa.Column("timezone", sa.Text, nullable=False),
+    sa.Column("missed", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("due_at", UtcTime),
+    sa.Column("try_at", UtcTime),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("dealt_with", UtcTime),
+    sa.Column("dealt_at", UtcTime),
+    sa.Column("turn_id", sa.Text),
+    sa.Column("made_by", sa.LargeBinary, unique=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled),
+)

@@ -1,0 +1,1 @@
+"""Queries and statements, one module for each family of tables."""

@@ -1,0 +1,69 @@
+"""The text of an approval question in a chat, and the digest of its call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torana.characters import escape_unprintable
+
+#: Maximum characters of a call's arguments in a chat.
+_SHOWN = 1_500
+
+
+def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the digest that identifies a call: ``sha256:`` and 64 hexadecimal digits.
+
+    It is the SHA-256 of the JSON object of ``arguments`` and ``tool`` with sorted names, without spaces and
+    with everything that is not ASCII escaped.
+    """
+    call = {"arguments": dict(arguments), "tool": tool}
+    canonical = json.dumps(call, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the question as a message in Markdown.
+
+    The arguments are untrusted: they are shown literally, with invisible characters escaped. Long arguments are
+    cut off, and the digest distinguishes calls that begin alike.
+    """
+    if not arguments:
+        return f"{_head(tool)}?\n\nAnswer yes or no."
+    shown = arguments_text(arguments)
+    more = len(shown) - _SHOWN
+    if more > 0:
+        shown = f"{shown[:_SHOWN]}\n… ({more} more characters)\n{call_digest(tool, arguments)}"
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`{3,}", shown))])
+    return f"{_head(tool)} with this?\n\n{fence}\n{shown}\n{fence}\n\nAnswer yes or no."
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments as JSON, one per line, with invisible characters escaped."""
+    return visible(json.dumps(arguments, ensure_ascii=False, indent=1))
+
+
+def before_question(tool: str, parts: Sequence[str]) -> list[str]:
+    """Return the text before the question in a message, from parts that may be shortened or omitted.
+
+    Returns all parts if none contains the question's first words, which may have been split.
+    """
+    for place, part in reversed(list(enumerate(parts))):
+        # The arguments cannot contain these words at the start of a line: JSON escapes line ends.
+        before, found, _ = f"\n{part}".rpartition(f"\n{_head(tool)}")
+        if found:
+            return [*parts[:place], *filter(None, [before.strip()])]
+    return list(parts)
+
+
+def _head(tool: str) -> str:
+    name = visible(tool).replace("`", "")[:100]
+    return f"May I run `{name}`"
+
+
+def visible(text: str) -> str:
+    """Return the text with unprintable characters escaped, except line feeds."""
+    return escape_unprintable(text, keep="\n")

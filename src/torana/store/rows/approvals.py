@@ -1,0 +1,421 @@
+"""Rows of approvals: tool calls that wait, or waited, for approval.
+
+::
+
+    open -> approved | denied | expired          open -> withdrawn (its turn ended) -> open (run again)
+
+While one of its approvals is open, a turn is ``waiting``. A decision changes only an open row, so only the
+first of several decisions counts. A question whose approval is closed is not sent.
+
+The id identifies one call with one set of arguments: a call that is asked again gets a new approval id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.messages import Inbound
+from torana.store.engine.tables import approvals, deliveries, owned_by, turns
+from torana.store.rows.approval_questions import before_question, call_digest, question_text
+
+ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """An approval of a call. ``edited`` are the arguments that the approver changed.
+
+    ``said`` is the length of the turn's reply before the question. ``delivery`` is the number of the delivery
+    with the question in a chat, if there is one.
+    """
+
+    id: str
+    turn_id: str
+    step: int
+    call_id: str
+    owner: str
+    tool: str
+    arguments: Mapping[str, Any]
+    said: int
+    created_at: datetime
+    expires_at: datetime
+    delivery: int | None = None
+    state: ApprovalState = "open"
+    edited: Mapping[str, Any] | None = None
+    reason: str | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the call (``call_digest``)."""
+        return call_digest(self.tool, self.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalVerdict:
+    """The decision on an approval, by a person or by expiry."""
+
+    state: Literal["approved", "denied", "expired"]
+    at: datetime
+    by: str
+    edited: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+def ask(connection: Connection, asked: Approval) -> Approval:
+    """Return the approval of a call; create an open one if there is none, and set its turn waiting.
+
+    An existing approval of the same tool and arguments is returned as it is, expired if its time has passed. It
+    is replaced if it was withdrawn, or was for another tool or other arguments.
+    """
+    known = _one(connection, asked)
+    if known is None:
+        connection.execute(_INSERT, _values(asked))
+    elif known.state == "withdrawn" or known.digest != asked.digest:
+        connection.execute(_UPDATE, _key(asked) | _values(asked))
+    else:
+        found = look(connection, known, asked.created_at)
+        if found.state == "open":
+            connection.execute(_WAIT, {"of_turn": asked.turn_id})
+        return found
+    connection.execute(_WAIT, {"of_turn": asked.turn_id})
+    return asked
+
+
+def look(connection: Connection, approval: Approval, now: datetime) -> Approval:
+    """Return the current approval; set it expired if its time has passed."""
+    found = _one(connection, approval) or approval
+    if found.state == "open" and found.expires_at <= now:
+        return _close_with(connection, found, ApprovalVerdict(state="expired", at=now, by="time"))
+    return found
+
+
+def expire_at(connection: Connection, approval: Approval, at: datetime) -> Approval:
+    """Change when an open approval expires, and return it."""
+    connection.execute(_UPDATE, _key(approval) | {"expires_at": at})
+    return replace(approval, expires_at=at)
+
+
+def decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict) -> tuple[Approval, bool]:
+    """Decide an open approval; return the current approval and whether this call decided it.
+
+    If the call was asked again after ``approval`` was read, the new approval is returned, undecided.
+    """
+    found = look(connection, approval, verdict.at)
+    if found.state != "open" or found.id != approval.id:
+        return found, False
+    return _close_with(connection, found, verdict), True
+
+
+def lapse(connection: Connection, turn_id: str, now: datetime) -> None:
+    """Expire the turn's questions that were not sent yet: its last question was not answered."""
+    connection.execute(_LAPSE, {"of_turn": turn_id, "now": now})
+    connection.execute(_GO_ON, {"of_turn": turn_id})
+
+
+def withdraw(connection: Connection, turn_id: str, now: datetime) -> None:
+    """Close the open approvals of a turn that ends."""
+    connection.execute(_WITHDRAW, {"of_turn": turn_id})
+    unsay(connection, turn_id, now)
+
+
+def unsay(connection: Connection, turn_id: str, now: datetime) -> None:
+    """Remove questions that can no longer be answered from a turn's pending deliveries.
+
+    The text of the reply before a question is still sent. A question of which a part is sent or being sent
+    stays.
+    """
+    for question in connection.execute(_DEAD, {"of_turn": turn_id}).mappings().all():
+        query = sa.select(deliveries.c.number, deliveries.c.state, deliveries.c.text)
+        of_it = query.where(_says(turn_id, question["delivery"])).order_by(deliveries.c.part)
+        parts = connection.execute(of_it).mappings().all()
+        if any(part["state"] != "pending" for part in parts):
+            continue
+        kept = before_question(question["tool"], [part["text"] for part in parts])
+        for part, text in zip_longest(parts, kept):
+            change = (
+                {"state": "dropped", "ended_at": now, "reason": _CLOSED} if text is None else {"text": text}
+            )
+            connection.execute(_SAY, {"key": part["number"]} | change)
+        connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": question["delivery"]})
+
+
+def count_delivered_characters(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
+    """Return the number of characters of a reply that its questions sent, ``but`` for one question."""
+    return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
+
+
+def to_say(connection: Connection, turn_id: str, now: datetime) -> Approval | None:
+    """Return the next question for a turn's chat; None while a question in the chat is open."""
+    query = _open_at(now).where(approvals.c.turn_id == turn_id).order_by(approvals.c.created_at, approvals.c.id)
+    asked = [_approval(row) for row in connection.execute(query).mappings()]
+    return asked[0] if asked and all(one.delivery is None for one in asked) else None
+
+
+def say(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
+    """Store the delivery of a question and its expiry; the questions behind it do not expire before it."""
+    connection.execute(_UPDATE, _key(approval) | {"delivery": delivery, "expires_at": expires_at})
+    connection.execute(_POSTPONE, {"of_turn": approval.turn_id, "until": expires_at})
+
+
+def get(connection: Connection, owner: str, approval_id: str) -> Approval | None:
+    query = sa.select(approvals).where(owned_by(approvals, owner), approvals.c.id == approval_id)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def of_call(connection: Connection, owner: str, turn_id: str, call_id: str) -> list[Approval]:
+    """Return the owner's approvals of a call.
+
+    There is at most one, except in turns from versions in which call ids were not unique within a turn.
+    """
+    query = sa.select(approvals).where(
+        owned_by(approvals, owner), approvals.c.turn_id == turn_id, approvals.c.call_id == call_id
+    )
+    return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> list[Approval]:
+    """Return the open approvals of the owner's turn, oldest first."""
+    query = _open_at(now).where(owned_by(approvals, owner), approvals.c.turn_id == turn_id)
+    rows = connection.execute(query.order_by(approvals.c.created_at, approvals.c.id))
+    return [_approval(row) for row in rows.mappings()]
+
+
+def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
+    """Return the open approvals that a message's sender may answer in its channel, oldest first.
+
+    In a chat these are the questions that were completely shown when the message was sent. Over HTTP they also
+    include questions that were asked over HTTP and may not have been shown.
+    """
+    was_shown = _shown_at <= (inbound.said_at or now)
+    in_chat = inbound.account is not None
+    query = _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
+    return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def is_unmistakable(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether an open question is the only one in the channel that a message can mean.
+
+    That is so if no other question to the sender was open there since the asking turn was accepted.
+    """
+    closed_at = sa.func.coalesce(approvals.c.decided_at, turns.c.ended_at)
+    others = (
+        sa.select(approvals.c.id)
+        .join(turns, turns.c.id == approvals.c.turn_id)
+        .join(_asking, _asking.c.session_id == turns.c.session_id)
+        .where(
+            _asking.c.id == approval.turn_id,
+            _to_speaker(inbound),
+            approvals.c.id != approval.id,
+            sa.or_(is_open, closed_at >= _asking.c.created_at),
+        )
+    )
+    return connection.execute(others.limit(1)).first() is None
+
+
+def is_last_reply(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether the last reply to a message's sender in its channel ends with the question."""
+    replies = (
+        sa.select(turns.c.reply)
+        .join(_asking, _asking.c.session_id == turns.c.session_id)
+        .where(
+            _asking.c.id == approval.turn_id,
+            _to_speaker(inbound),
+            turns.c.seq > _asking.c.seq,
+            turns.c.ended_at.is_not(None),
+        )
+    )
+    last_first = replies.order_by(turns.c.ended_at.desc(), turns.c.seq.desc()).limit(1)
+    reply = connection.execute(last_first).scalar() or ""
+    return reply.endswith(question_text(approval.tool, approval.arguments))
+
+
+def said_to(connection: Connection, inbound: Inbound, *, now: datetime) -> Approval | None:
+    """Return the oldest open question to a message's sender that has a delivery, whether shown or not."""
+    query = _open_to(inbound, now).where(turns.c.account.is_not(None), approvals.c.delivery.is_not(None))
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def is_lost(connection: Connection, approval: Approval) -> bool:
+    """Return whether a part of a question may never be sent."""
+    query = sa.select(deliveries.c.number).where(
+        _says(approval.turn_id, approval.delivery), deliveries.c.state.not_in(("pending", "sending", "sent"))
+    )
+    return connection.execute(query).first() is not None
+
+
+def list_open(
+    connection: Connection, owner: str, *, now: datetime, before: tuple[datetime, str] | None = None, limit: int
+) -> list[Approval]:
+    """Return the owner's open approvals after ``before``, newest first."""
+    query = _open_at(now).where(owned_by(approvals, owner))
+    if before is not None:
+        at, approval_id = before
+        same_time = (approvals.c.created_at == at) & (approvals.c.id < approval_id)
+        query = query.where((approvals.c.created_at < at) | same_time)
+    newest_first = query.order_by(approvals.c.created_at.desc(), approvals.c.id.desc()).limit(limit)
+    return [_approval(row) for row in connection.execute(newest_first).mappings()]
+
+
+def _open_at(now: datetime) -> sa.Select[Any]:
+    return sa.select(approvals).where(is_open, approvals.c.expires_at > now)
+
+
+def _open_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
+    return (
+        _open_at(now)
+        .join(turns, turns.c.id == approvals.c.turn_id)
+        .where(_to_speaker(inbound))
+        .order_by(approvals.c.created_at, approvals.c.id)
+    )
+
+
+def _to_speaker(inbound: Inbound) -> sa.ColumnElement[bool]:
+    """Return the condition for turns of the message's sender in its channel."""
+    # A sender without a user is identified by the token.
+    without_user = turns.c.user.is_(None) & turns.c.token.is_not_distinct_from(inbound.token)
+    of_speaker = without_user if inbound.user is None else turns.c.user == inbound.user
+    return (turns.c.owner == inbound.owner) & (turns.c.channel == inbound.channel) & of_speaker
+
+
+def _says(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
+    """Return the condition for the deliveries of this text of the turn."""
+    return (deliveries.c.turn_id == turn_id) & ((deliveries.c.number == number) | (deliveries.c.root == number))
+
+
+def _close_with(connection: Connection, approval: Approval, verdict: ApprovalVerdict) -> Approval:
+    """Store a verdict, and set the turn running if no other approval is open."""
+    values = {
+        "state": verdict.state,
+        "edited": None if verdict.edited is None else json.dumps(verdict.edited).encode(),
+        "reason": verdict.reason,
+        "decided_by": verdict.by,
+        "decided_at": verdict.at,
+    }
+    connection.execute(_UPDATE, _key(approval) | values)
+    connection.execute(_GO_ON, {"of_turn": approval.turn_id})
+    unsay(connection, approval.turn_id, verdict.at)
+    closed = _one(connection, approval)
+    assert closed is not None  # noqa: S101 - it was just written
+    return closed
+
+
+def _one(connection: Connection, approval: Approval) -> Approval | None:
+    row = connection.execute(_GET, _key(approval)).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def _key(approval: Approval) -> dict[str, Any]:
+    return {"of_turn": approval.turn_id, "at": approval.step, "call": approval.call_id}
+
+
+def _values(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.id,
+        "turn_id": approval.turn_id,
+        "step": approval.step,
+        "call_id": approval.call_id,
+        "owner": approval.owner,
+        "tool": approval.tool,
+        "arguments": json.dumps(approval.arguments).encode(),
+        "said": approval.said,
+        "delivery": approval.delivery,
+        "state": approval.state,
+        "edited": None,
+        "reason": approval.reason,
+        "decided_by": approval.decided_by,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decided_at": approval.decided_at,
+    }
+
+
+def _approval(row: RowMapping) -> Approval:
+    edited = row["edited"]
+    decoded = {"arguments": json.loads(row["arguments"]), "edited": edited and json.loads(edited)}
+    return Approval(**{**row, **decoded})
+
+
+#: The reason of dropped questions.
+_CLOSED = "it can no longer be answered"
+
+#: The turn that asks, in queries for other turns of its session.
+_asking = turns.alias("asking")
+is_open = sa.text("approvals.state = 'open'")
+_is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
+#: The time at which the last part of a question was sent; NULL if a part was not sent.
+_shown_at = (
+    sa.select(sa.case((sa.func.min(_is_sent) == 1, sa.func.max(deliveries.c.ended_at))))
+    .where(_says(approvals.c.turn_id, approvals.c.delivery))
+    .correlate(approvals)
+    .scalar_subquery()
+)
+_ONE = (
+    (approvals.c.turn_id == sa.bindparam("of_turn"))
+    & (approvals.c.step == sa.bindparam("at"))
+    & (approvals.c.call_id == sa.bindparam("call"))
+)
+_GET = sa.select(approvals).where(_ONE)
+_INSERT = sa.insert(approvals)
+_UPDATE = sa.update(approvals).where(_ONE)
+_TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
+    approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
+)
+_unsaid = (
+    (approvals.c.turn_id == sa.bindparam("of_turn"))
+    & (approvals.c.state == "open")
+    & approvals.c.delivery.is_(None)
+)
+_POSTPONE = (
+    sa.update(approvals)
+    .where(_unsaid, approvals.c.expires_at < sa.bindparam("until"))
+    .values(expires_at=sa.bindparam("until"))
+)
+_LAPSE = (
+    sa.update(approvals)
+    .where(_unsaid)
+    .values(state="expired", decided_by="time", decided_at=sa.bindparam("now"))
+)
+_WITHDRAW = (
+    sa.update(approvals)
+    .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
+    .values(state="withdrawn")
+)
+#: Closed questions whose first part has not been sent.
+_DEAD = (
+    sa.select(approvals.c.delivery, approvals.c.tool)
+    .join(deliveries, deliveries.c.number == approvals.c.delivery)
+    .where(
+        approvals.c.turn_id == sa.bindparam("of_turn"),
+        approvals.c.state != "open",
+        deliveries.c.state == "pending",
+    )
+)
+_SAY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UNSAID = (
+    sa.update(approvals)
+    .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.delivery == sa.bindparam("said_by"))
+    .values(delivery=None)
+)
+_WAIT = (
+    sa.update(turns)
+    .where(turns.c.id == sa.bindparam("of_turn"), turns.c.state == "running")
+    .values(state="waiting")
+)
+_asks = sa.exists().where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
+_GO_ON = (
+    sa.update(turns)
+    .where(turns.c.id == sa.bindparam("of_turn"), turns.c.state == "waiting", ~_asks)
+    .values(state="running")
+)

@@ -1,0 +1,414 @@
+"""Rows of deliveries: texts for a platform, their address and their state.
+
+::
+
+    preview -> pending <-> sending -> sent | ambiguous | refused     pending -> stale | dropped
+
+A line (an account's chat and thread) is delivered in the order of ``number``; the parts of a text take the
+position of the first part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.messages import GATEWAY_OWNER, Turn, new_id
+from torana.store.engine.tables import deliveries, owned_by, subscriptions, undelivered, unsent
+from torana.store.rows import approvals
+
+DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+
+#: The states in which a delivery waits for the operator, who may retry it.
+HELD: tuple[DeliveryState, ...] = ("ambiguous", "refused", "stale")
+
+#: An older reply is not sent without the operator's request.
+FRESH = timedelta(hours=24)
+
+#: The reason of deliveries whose account is missing or disabled in the settings.
+_NOT_CONFIGURED = "account is not configured"
+
+#: Finished deliveries are listed for this long.
+_KEPT = timedelta(days=30)
+
+
+#: Added to the part numbers of a turn that is retried; larger than any part number.
+_ASIDE = 1_000_000
+#: The first part number of notices of the turn's end to other accounts.
+_EVENTS = 500_000
+#: The first part number of questions, and the numbers reserved for each question.
+_QUESTIONS, _PER_QUESTION = 250_000, 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A part of a reply, or a text that is not cut into parts yet, with the state of its delivery.
+
+    ``place`` is the address (JSON), ``root`` the number of the reply's first part (None for the first part),
+    ``unsure`` the number of attempts with an unknown outcome, and ``shown_as`` the platform's message id.
+    """
+
+    number: int
+    root: int | None
+    id: str
+    owner: str
+    account: str
+    line: str
+    place: str
+    turn_id: str | None
+    part: int
+    is_cut: bool
+    text: str
+    state: DeliveryState
+    tries: int
+    unsure: int
+    due_at: datetime
+    created_at: datetime
+    shown_as: str | None = None
+    reason: str | None = None
+    ended_at: datetime | None = None
+
+
+def add(connection: Connection, turn: Turn) -> None:
+    """Add the delivery of a turn's end; called in the transaction that ends the turn.
+
+    A shown preview becomes the reply. A merged turn has no delivery: the other turn's reply answers it.
+    """
+    _announce(connection, turn)
+    if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
+        return
+    text = _text_of(turn, told=approvals.count_delivered_characters(connection, turn.id))
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
+        values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+    elif text:
+        values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
+        connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
+
+
+def add_question(connection: Connection, turn: Turn, text: str, at: datetime) -> int | None:
+    """Add the delivery of a running turn's question; return its number, or None without a chat.
+
+    A shown preview becomes the question, and the text after it is a new message.
+    """
+    if turn.account is None or turn.place is None:
+        return None
+    part = _QUESTIONS + _PER_QUESTION * connection.execute(_ASKED, {"turn_id": turn.id}).scalar_one()
+    preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if preview is not None:
+        values = {"part": part, "text": text, "state": "pending", "due_at": at}
+        connection.execute(_UPDATE, {"key": preview["number"]} | values)
+        return preview["number"]
+    values = _new(turn.account, turn.channel, turn.place, text, at)
+    values |= {"owner": turn.owner, "turn_id": turn.id, "part": part}
+    return connection.execute(_INSERT_RETURNING, values).mappings().one()["number"]
+
+
+def subscribe(connection: Connection, account: str, events: Collection[str]) -> None:
+    """Notify the account of these events of all turns, and of no others."""
+    connection.execute(sa.delete(subscriptions).where(subscriptions.c.account == account))
+    if events:
+        rows = [{"account": account, "event": event} for event in events]
+        connection.execute(sa.insert(subscriptions), rows)
+
+
+def keep_subscriptions(connection: Connection, accounts: Collection[str]) -> None:
+    """Delete the subscriptions of all other accounts."""
+    connection.execute(sa.delete(subscriptions).where(subscriptions.c.account.not_in(accounts)))
+
+
+def _announce(connection: Connection, turn: Turn) -> None:
+    """Add notices of a turn's end for the subscribed accounts, after their earlier notices."""
+    event = turn.last_event
+    accounts = connection.execute(_SUBSCRIBED, {"event": event}).scalars().all()
+    if not accounts or turn.ended_at is None:
+        return
+    place = json.dumps({"chat": "events", "thread": None, "reply_to": {"event": event}})
+    for number, account in enumerate(accounts):
+        values = _new(account, f"{account}/events", place, _told_of(turn), turn.ended_at)
+        values |= {"owner": turn.owner, "turn_id": turn.id, "part": _EVENTS + number, "is_cut": True}
+        connection.execute(_INSERT, values)
+
+
+def _told_of(turn: Turn) -> str:
+    failure = turn.failure and {"code": turn.failure.code, "detail": turn.failure.detail}
+    told = {
+        "id": turn.id,
+        "sessionId": turn.session_id,
+        "channelId": turn.channel,
+        "userId": turn.user,
+        "status": turn.state,
+        "content": turn.content,
+        "reply": turn.reply,
+        "error": failure,
+        "createdAt": turn.created_at.isoformat(),
+        "endedAt": turn.ended_at and turn.ended_at.isoformat(),
+    }
+    return json.dumps(told, ensure_ascii=False)
+
+
+def drop_failure_notice(connection: Connection, turn_id: str) -> None:
+    """Free the part numbers of a turn that is retried for its new reply.
+
+    The deliveries of its failure stay: one may be being sent, and its number must not be reused.
+    """
+    connection.execute(_SET_ASIDE, {"of_turn": turn_id})
+
+
+def add_notice(connection: Connection, account: str, line: str, place: str, *, text: str, at: datetime) -> None:
+    """Add a delivery that belongs to no turn."""
+    connection.execute(_INSERT, _new(account, line, place, text, at))
+
+
+def delete_notices(connection: Connection) -> None:
+    """Delete all deliveries without a turn, sent or not: their rows do not name the user."""
+    connection.execute(sa.delete(deliveries).where(deliveries.c.turn_id.is_(None)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The delivery of a growing reply, whether it is new, and the text to show."""
+
+    row: Delivery
+    is_new: bool
+    text: str
+
+
+def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> Preview | None:
+    """Return the preview of a running turn's reply ``text``, without the text that its questions have sent.
+
+    Returns None if there is no text, the delivery is no longer a preview, or other deliveries wait in the line.
+    A new preview is stored before it is shown.
+    """
+    text = text[approvals.count_delivered_characters(connection, turn.id) :].strip()
+    if turn.account is None or turn.place is None or not text:
+        return None
+    row = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    if row is not None:
+        return Preview(row=_delivery(row), is_new=False, text=text) if row["state"] == "preview" else None
+    if connection.execute(_WAITING, {"account": turn.account, "line": turn.channel}).first() is not None:
+        return None
+    values = _new(turn.account, turn.channel, turn.place, text, at)
+    values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1}
+    row = connection.execute(_INSERT_RETURNING, values).mappings().one()
+    return Preview(row=_delivery(row), is_new=True, text=text)
+
+
+def record_preview(connection: Connection, number: int, shown_as: str) -> Delivery:
+    """Store the platform's id of a preview that was sent."""
+    connection.execute(_UPDATE, {"key": number, "shown_as": shown_as})
+    return _delivery(connection.execute(_GET, {"key": number}).mappings().one())
+
+
+def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
+    """Return the first open delivery of each of the account's lines, in order. Late ones become stale first."""
+    connection.execute(_STALE_OF_ACCOUNT, {"of_account": account, "before": now - FRESH, "now": now})
+    return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
+
+
+def sweep(connection: Connection, accounts: Collection[str], now: datetime) -> None:
+    """Mark late deliveries of all accounts, and state the reason on those whose account is not in ``accounts``.
+
+    No other task does so for accounts that are not connected.
+    """
+    late = deliveries.c.created_at < now - FRESH
+    gone = deliveries.c.account.not_in(accounts)
+    waits = undelivered, deliveries.c.state.in_(("pending", "sending"))
+    unsaid = deliveries.c.reason.is_distinct_from(_NOT_CONFIGURED)
+    connection.execute(_CHANGE.where(*waits, gone, unsaid).values(reason=_NOT_CONFIGURED))
+    connection.execute(_CHANGE.where(*waits, ~gone, ~unsaid).values(reason=None))
+    for was, becomes in (("pending", "stale"), ("sending", "ambiguous")):
+        is_late = undelivered, gone, late, deliveries.c.state == was
+        connection.execute(_CHANGE.where(*is_late).values(state=becomes, ended_at=now))
+    connection.execute(_STALE, {"before": now - FRESH, "now": now})
+
+
+def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery | None:
+    """Replace a text by a row for each part; return the first, or None if the text was dropped or changed."""
+    change = {"text": pieces[0], "is_cut": True}
+    if not connection.execute(_CUT, {"key": delivery.number, "was": delivery.text} | change).rowcount:
+        return None
+    first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
+    for part, text in enumerate(pieces[1:], start=first + 1):
+        values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
+        values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "is_cut": True}
+        values["root"] = delivery.number
+        connection.execute(_INSERT, values)
+    return _delivery(connection.execute(_GET, {"key": delivery.number}).mappings().one())
+
+
+def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
+    """Mark a part as being sent; return False if it was dropped or its text has changed."""
+    if delivery.turn_id is not None and _QUESTIONS <= delivery.part < _EVENTS:
+        approvals.unsay(connection, delivery.turn_id, at)  # it may have been closed while it was being sent
+    return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
+
+
+def cut_off(connection: Connection, account: str) -> list[Delivery]:
+    """Return the deliveries that were being sent when their process ended; their outcome is unknown."""
+    was_sending = sa.select(deliveries).where(
+        undelivered, deliveries.c.account == account, deliveries.c.state == "sending"
+    )
+    return [_delivery(row) for row in connection.execute(was_sending).mappings()]
+
+
+def end(
+    connection: Connection, number: int, state: DeliveryState, at: datetime, *, reason: str | None = None
+) -> None:
+    """Set the final or held state of a part."""
+    connection.execute(_UPDATE, {"key": number, "state": state, "reason": reason, "ended_at": at})
+
+
+def record_sent(connection: Connection, number: int, shown_as: str, at: datetime) -> None:
+    """Mark a part as sent, delete its text, and delete old finished deliveries."""
+    values = {"state": "sent", "shown_as": shown_as, "reason": None, "ended_at": at, "text": ""}
+    connection.execute(_UPDATE, {"key": number} | values)
+    is_done = deliveries.c.state.in_(("sent", "dropped"))
+    connection.execute(sa.delete(deliveries).where(deliveries.c.ended_at < at - _KEPT, is_done))
+
+
+def put_back(connection: Connection, delivery: Delivery, *, due_at: datetime, reason: str) -> None:
+    """Queue a part for another attempt at ``due_at``, with the counts and platform id of ``delivery``."""
+    values = {"unsure": delivery.unsure, "shown_as": delivery.shown_as}
+    values |= {"state": "pending", "due_at": due_at, "reason": reason}
+    connection.execute(_UPDATE, {"key": delivery.number} | values)
+
+
+def get(connection: Connection, owner: str, delivery_id: str) -> Delivery | None:
+    query = sa.select(deliveries).where(owned_by(deliveries, owner), deliveries.c.id == delivery_id)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _delivery(row)
+
+
+def list_deliveries(
+    connection: Connection,
+    owner: str,
+    *,
+    state: DeliveryState | None = None,
+    account: str | None = None,
+    before: int | None = None,
+    limit: int,
+) -> list[Delivery]:
+    """Return the owner's deliveries, newest first, optionally of one state or account."""
+    query = sa.select(deliveries).where(owned_by(deliveries, owner))
+    if state is not None:
+        query = query.where(deliveries.c.state == state)
+    if account is not None:
+        query = query.where(deliveries.c.account == account)
+    if before is not None:
+        query = query.where(deliveries.c.number < before)
+    rows = connection.execute(query.order_by(deliveries.c.number.desc()).limit(limit))
+    return [_delivery(row) for row in rows.mappings()]
+
+
+def retry(connection: Connection, delivery: Delivery, at: datetime) -> None:
+    """Queue a held part as if it were new."""
+    values = {"state": "pending", "due_at": at, "created_at": at, "unsure": 0, "ended_at": None}
+    connection.execute(_UPDATE, {"key": delivery.number} | values)
+
+
+def waiting(connection: Connection) -> dict[str, dict[str, int]]:
+    """Return the numbers of open and held deliveries of each account, by state."""
+    counted = (
+        sa.select(deliveries.c.account, deliveries.c.state, sa.func.count())
+        .where(unsent)
+        .group_by(deliveries.c.account, deliveries.c.state)
+    )
+    found: dict[str, dict[str, int]] = {}
+    for account, state, count in connection.execute(counted):
+        found.setdefault(account, {})[state] = count
+    return found
+
+
+def _text_of(turn: Turn, *, told: int) -> str:
+    """Return the text for a turn's end, without the characters of its reply that were sent before."""
+    reply = (turn.reply or "")[told:].strip() if told else turn.reply or ""
+    if turn.failure is None or turn.state == "cancelled":
+        return reply
+    said = f"{reply}\n\n" if reply else ""
+    return f"{said}This message could not be answered: {turn.failure.detail}"
+
+
+def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[str, Any]:
+    return {
+        "id": new_id("dlv"),
+        "root": None,
+        "owner": GATEWAY_OWNER,
+        "account": account,
+        "line": line,
+        "place": place,
+        "turn_id": None,
+        "part": 0,
+        "is_cut": False,
+        "text": text,
+        "state": "pending",
+        "tries": 0,
+        "unsure": 0,
+        "due_at": at,
+        "created_at": at,
+    }
+
+
+def _delivery(row: RowMapping) -> Delivery:
+    return Delivery(**{**row, "part": row["part"] % _ASIDE})
+
+
+_SUBSCRIBED = (
+    sa.select(subscriptions.c.account)
+    .where(subscriptions.c.event == sa.bindparam("event"))
+    .order_by(subscriptions.c.account)
+)
+_OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
+_ASKED = sa.select(sa.func.count(sa.distinct(deliveries.c.part / _PER_QUESTION))).where(
+    deliveries.c.turn_id == sa.bindparam("turn_id"),
+    deliveries.c.part.between(_QUESTIONS, _EVENTS - 1),
+)
+_WAITING = sa.select(deliveries.c.number).where(
+    undelivered,
+    deliveries.c.account == sa.bindparam("account"),
+    deliveries.c.line == sa.bindparam("line"),
+)
+_INSERT = sa.insert(deliveries)
+_INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
+_GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UPDATE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_SET_ASIDE = (
+    sa.update(deliveries)
+    .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
+    .values(part=deliveries.c.part + _ASIDE)
+)
+_CUT = _UPDATE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
+_BEGIN = _CUT.values(state="sending", tries=deliveries.c.tries + 1)
+_CHANGE = sa.update(deliveries)
+_STALE = (
+    sa.update(deliveries)
+    .where(
+        undelivered,
+        deliveries.c.state == "pending",
+        deliveries.c.created_at < sa.bindparam("before"),
+    )
+    .values(state="stale", ended_at=sa.bindparam("now"), reason="not delivered within 24 hours")
+)
+_STALE_OF_ACCOUNT = _STALE.where(deliveries.c.account == sa.bindparam("of_account"))
+_place_in_line = sa.func.row_number().over(
+    partition_by=deliveries.c.line,
+    order_by=[sa.func.coalesce(deliveries.c.root, deliveries.c.number), deliveries.c.part],
+)
+_ranked = (
+    sa.select(*deliveries.c, _place_in_line.label("place_in_line"))
+    .where(undelivered, deliveries.c.account == sa.bindparam("account"), deliveries.c.state != "preview")
+    .subquery()
+)
+_HEADS = (
+    sa.select(*(column for column in _ranked.c if column.name != "place_in_line"))
+    .where(_ranked.c.place_in_line == 1)
+    .order_by(_ranked.c.number)
+)

@@ -1,0 +1,32 @@
+"""Rows of leases: the process that listens on a platform's account."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.store.engine.tables import leases
+
+
+def take(connection: Connection, account: str, holder: str, *, now: datetime, until: datetime) -> bool:
+    """Take or renew the account's lease; return False while another holder has it.
+
+    A lease that lasts more than twice as long as this one comes from a clock that was ahead, and counts as
+    expired.
+    """
+    too_long = leases.c.until > until + (until - now)
+    mine = (leases.c.holder == holder) | (leases.c.until < now) | too_long
+    renewed = sa.update(leases).where(leases.c.account == account, mine).values(holder=holder, until=until)
+    if connection.execute(renewed).rowcount:
+        return True
+    if connection.execute(sa.select(leases.c.holder).where(leases.c.account == account)).first() is not None:
+        return False
+    connection.execute(sa.insert(leases), {"account": account, "holder": holder, "until": until})
+    return True
+
+
+def give_back(connection: Connection, account: str, holder: str) -> None:
+    """Release the lease if the holder has it."""
+    connection.execute(sa.delete(leases).where(leases.c.account == account, leases.c.holder == holder))

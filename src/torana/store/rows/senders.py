@@ -1,0 +1,155 @@
+"""Rows of senders: pairing requests and the operator's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.engine.tables import senders
+from torana.store.rows.audit import Act, record
+
+SenderState = Literal["pending", "approved", "denied"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """A sender who asked for access, identified by the connector's kind and the platform's id."""
+
+    kind: str
+    sender: str
+    #: The account that was asked, and the address of the reply (JSON).
+    account: str
+    place: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """A sender's request and decision. ``user`` is set while approved; ``codes`` counts the pairing codes."""
+
+    asker: Asker
+    state: SenderState
+    user: str | None
+    codes: int
+    asked_at: datetime
+    decided_at: datetime | None
+
+
+def get(connection: Connection, kind: str, sender: str) -> Paired | None:
+    """Return the stored sender, or None."""
+    row = connection.execute(_GET, {"kind": kind, "sender": sender}).mappings().first()
+    return None if row is None else _to_paired(row)
+
+
+def approved_ids(connection: Connection, kind: str, most: int) -> list[str]:
+    """Return up to ``most`` ids of approved senders of a kind, latest first."""
+    let_in = (senders.c.kind == kind) & (senders.c.state == "approved")
+    latest = sa.select(senders.c.sender).where(let_in).order_by(senders.c.decided_at.desc(), senders.c.sender)
+    return list(connection.execute(latest.limit(most)).scalars())
+
+
+def pending(connection: Connection, account: str, since: datetime, until: datetime) -> int:
+    """Return the number of pending senders of an account who asked between these times."""
+    waits = (senders.c.state == "pending") & (senders.c.account == account) & _asked_between(since, until)
+    return int(connection.execute(sa.select(sa.func.count()).where(waits)).scalar_one())
+
+
+def ask(connection: Connection, asker: Asker, *, code: bytes, codes: int, at: datetime) -> None:
+    """Store a sender's request with the digest of its code; it replaces an earlier one."""
+    values = _key(asker.kind, asker.sender)
+    connection.execute(_DELETE, {"b_" + name: value for name, value in values.items()})
+    connection.execute(
+        sa.insert(senders),
+        values
+        | {
+            "account": asker.account,
+            "place": asker.place,
+            "name": asker.name,
+            "state": "pending",
+            "code": code,
+            "codes": codes,
+            "asked_at": at,
+        },
+    )
+
+
+def by_code(connection: Connection, code: bytes, since: datetime, until: datetime) -> Paired | None:
+    """Return the pending sender who received the code with that digest between these times."""
+    row = (
+        connection.execute(
+            sa.select(senders).where(
+                senders.c.code == code, senders.c.state == "pending", _asked_between(since, until)
+            )
+        )
+        .mappings()
+        .first()
+    )
+    return None if row is None else _to_paired(row)
+
+
+def decide(
+    connection: Connection, asker: Asker, state: Literal["approved", "denied"], *, user: str | None, act: Act
+) -> Paired:
+    """Store the operator's decision, which may be changed later, and delete the pairing code.
+
+    A denied sender keeps its user, so that an erasure of the user finds it.
+    """
+    key = {"b_" + name: value for name, value in _key(asker.kind, asker.sender).items()}
+    values: dict[str, Any] = {"state": state, "code": None, "decided_at": act.at}
+    if state == "approved":
+        values["user"] = user
+    if connection.execute(_DECIDE, key | values).rowcount == 0:
+        connection.execute(
+            sa.insert(senders),
+            _key(asker.kind, asker.sender)
+            | {"account": asker.account, "place": asker.place, "name": asker.name}
+            | {"codes": 0, "asked_at": act.at}
+            | values,
+        )
+    record(connection, act, f"sender.{state}", f"{asker.kind}:{asker.sender}", user=user)
+    found = get(connection, asker.kind, asker.sender)
+    assert found is not None  # noqa: S101 - it was written just now
+    return found
+
+
+def list_senders(connection: Connection, *, state: SenderState | None, limit: int) -> list[Paired]:
+    """Return the senders, newest first, optionally of one state."""
+    query = sa.select(senders)
+    if state is not None:
+        query = query.where(senders.c.state == state)
+    rows = connection.execute(query.order_by(senders.c.asked_at.desc(), senders.c.sender).limit(limit))
+    return [_to_paired(row) for row in rows.mappings()]
+
+
+def of_user(user: str) -> sa.ColumnElement[bool]:
+    """Return the condition for a user's rows, by the approved user or by the sender's own id."""
+    return (senders.c.user == user) | (senders.c.kind + ":" + senders.c.sender == user)
+
+
+def _asked_between(since: datetime, until: datetime) -> sa.ColumnElement[bool]:
+    return (senders.c.asked_at > since) & (senders.c.asked_at < until)
+
+
+def _key(kind: str, sender: str) -> dict[str, Any]:
+    return {"kind": kind, "sender": sender}
+
+
+def _to_paired(row: RowMapping) -> Paired:
+    values: Mapping[str, Any] = dict(row)
+    names = ("kind", "sender", "account", "place", "name")
+    rest = {name: values[name] for name in ("state", "codes", "asked_at", "decided_at")}
+    user = values["user"] if values["state"] == "approved" else None
+    return Paired(asker=Asker(**{name: values[name] for name in names}), user=user, **rest)
+
+
+_GET = sa.select(senders).where(
+    senders.c.kind == sa.bindparam("kind"), senders.c.sender == sa.bindparam("sender")
+)
+_this = (senders.c.kind == sa.bindparam("b_kind")) & (senders.c.sender == sa.bindparam("b_sender"))
+_DELETE = sa.delete(senders).where(_this)
+_DECIDE = sa.update(senders).where(_this)

@@ -1,0 +1,102 @@
+"""Delete whole sessions; a tombstone of each turn remains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.errors import SessionBusy
+from torana.store.engine.tables import (
+    approvals,
+    attachments,
+    calls,
+    deliveries,
+    history,
+    keys,
+    owned_by,
+    sessions,
+    steps,
+    tombstones,
+    turns,
+    undelivered,
+    unfinished,
+)
+from torana.store.rows import schedules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """The deleted turns' ids, and the number of idempotency keys that lost their turn."""
+
+    turns: Sequence[str]
+    keys: int
+
+
+def delete(connection: Connection, owner: str, session_id: str, *, at: datetime) -> Deleted | None:
+    """Delete the owner's session with its turns and schedules; None if there is none.
+
+    Raises ``SessionBusy``, and deletes nothing, if a turn has not ended.
+    """
+    is_there = sa.select(sessions.c.channel).where(sessions.c.owner == owner, sessions.c.id == session_id)
+    channel = connection.execute(is_there).scalar()
+    if channel is None:
+        return None
+    busy = sa.select(turns.c.id).where(unfinished, turns.c.session_id == session_id).limit(1)
+    if connection.execute(busy).first() is not None:
+        raise SessionBusy
+    schedules.delete_channel(connection, owner, channel)
+    return _delete(connection, [session_id], at)
+
+
+def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
+    """Return ids of sessions without a message, reply, unfinished turn or open delivery since then."""
+    found = sa.select(sessions.c.id).where(_idle_since(before)).limit(limit)
+    return list(connection.execute(found).scalars())
+
+
+def delete_idle(
+    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
+) -> Deleted:
+    """Delete those of the sessions that are still idle."""
+    still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
+    return _delete(connection, connection.execute(still).scalars().all(), at)
+
+
+def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
+    """Return whether a turn of the owner left a tombstone; the owner may be ``EVERYONE``."""
+    found = sa.select(tombstones.c.turn_id).where(owned_by(tombstones, owner), tombstones.c.turn_id == turn_id)
+    return connection.execute(found).first() is not None
+
+
+def _idle_since(before: datetime) -> sa.ColumnElement[bool]:
+    of_it = turns.c.session_id == sessions.c.id
+    waits = sa.exists().where(unfinished, of_it)
+    # A reply may come long after its message, and be delivered long after that.
+    unsaid = turns.c.id.in_(sa.select(deliveries.c.turn_id).where(undelivered))
+    answered = sa.exists().where(of_it, (turns.c.ended_at >= before) | unsaid)
+    return (sessions.c.updated_at < before) & ~waits & ~answered
+
+
+def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: datetime) -> Deleted:
+    """Delete ended turns with their related rows, and leave a tombstone for each."""
+    ids = sa.select(turns.c.id).where(which)
+    erased = connection.execute(ids).scalars().all()
+    buried = sa.select(turns.c.id, turns.c.owner, sa.literal(at, tombstones.c.at.type)).where(which)
+    connection.execute(sa.insert(tombstones).from_select(["turn_id", "owner", "at"], buried))
+    # The key stays until it expires, so that the message is not run again; the digest of its content is
+    # removed.
+    cleared = connection.execute(sa.update(keys).where(keys.c.turn_id.in_(ids)).values(fingerprint=b""))
+    for table in (approvals, calls, steps, history, deliveries, attachments):
+        connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
+    connection.execute(sa.delete(turns).where(which))
+    return Deleted(turns=erased, keys=cleared.rowcount)
+
+
+def _delete(connection: Connection, session_ids: Sequence[str], at: datetime) -> Deleted:
+    deleted = delete_turns(connection, turns.c.session_id.in_(session_ids), at)
+    connection.execute(sa.delete(sessions).where(sessions.c.id.in_(session_ids)))
+    return deleted

@@ -1,0 +1,86 @@
+"""Rows of sessions. Every function takes the owner, which may be ``EVERYONE`` for reads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.engine.tables import history, owned_by, sessions, turns
+
+
+def list_sessions(
+    connection: Connection,
+    owner: str,
+    *,
+    channel: str | None,
+    user: str | None,
+    before: tuple[datetime, str] | None,
+    limit: int,
+) -> list[RowMapping]:
+    """Return the owner's sessions, last used first, optionally of a channel or with turns of a user."""
+    query = sa.select(sessions).where(owned_by(sessions, owner))
+    if channel is not None:
+        query = query.where(sessions.c.channel == channel)
+    if user is not None:
+        spoke = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user == user)
+        query = query.where(spoke)
+    if before is not None:
+        at, session_id = before
+        query = query.where(
+            (sessions.c.updated_at < at) | ((sessions.c.updated_at == at) & (sessions.c.id < session_id))
+        )
+    newest_first = query.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    return list(connection.execute(newest_first).mappings())
+
+
+def get(connection: Connection, owner: str, session_id: str) -> RowMapping | None:
+    """Return the owner's session, or None."""
+    query = sa.select(sessions).where(owned_by(sessions, owner), sessions.c.id == session_id)
+    return connection.execute(query).mappings().first()
+
+
+def list_turns(
+    connection: Connection, owner: str, session_id: str, *, from_seq: int, limit: int
+) -> list[RowMapping]:
+    """Return the session's turns from a seq on, in order."""
+    query = (
+        sa.select(turns)
+        .where(owned_by(turns, owner), turns.c.session_id == session_id, turns.c.seq >= from_seq)
+        .order_by(turns.c.seq)
+        .limit(limit)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def nth_newest(connection: Connection, owner: str, channel: str, number: int) -> datetime | None:
+    """Return when the ``number``-th newest turn of a channel was accepted; None if there are fewer."""
+    session = sa.select(sessions.c.id).where(sessions.c.owner == owner, sessions.c.channel == channel)
+    newest = (
+        sa.select(turns.c.created_at)
+        .where(turns.c.session_id == session.scalar_subquery())
+        .order_by(turns.c.seq.desc())
+        .offset(number - 1)
+        .limit(1)
+    )
+    return connection.execute(newest).scalar()
+
+
+def start_afresh(connection: Connection, owner: str, channel: str) -> None:
+    """Hide the earlier messages of a channel, queued ones and their answers included, from the model."""
+    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))
+
+
+def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | None:
+    """Do ``start_afresh`` for a session by its id; return the session, or None if there is none."""
+    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.id == session_id))
+    return get(connection, owner, session_id)
+
+
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
+    history.c.session_id == sessions.c.id
+)
+_AFRESH = sa.update(sessions).values(
+    fresh_from=_NEWEST.scalar_subquery() + 1, fresh_seq=sessions.c.next_seq, summary=None, summary_to=0
+)

@@ -1,0 +1,193 @@
+"""Rows of tokens. Only the digest of a secret is stored, so a copy of the database contains no credentials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.errors import TokenEnded
+from torana.messages import GATEWAY_OWNER, Scope, owner_of
+from torana.store.engine.tables import tokens
+from torana.store.rows.audit import Act, record
+
+TokenStatus = Literal["active", "expired", "revoked"]
+
+#: Tolerated amount by which the clock may be set back after a token was created.
+_EARLY = timedelta(days=1)
+
+#: Precision of the last use: a write for every request would cost a sync each.
+_USE_NOTED_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token without its secret."""
+
+    id: str
+    #: The user that the token is bound to, or None.
+    user: str | None
+    label: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    #: None means that it does not expire.
+    expires_at: datetime | None
+    revoked_at: datetime | None = None
+    #: The last use, to the minute.
+    used_at: datetime | None = None
+    #: The id of the token that it replaced.
+    replaces: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Return the owner of the data that is created with the token."""
+        return GATEWAY_OWNER if self.user is None else owner_of(self.user)
+
+    def status(self, now: datetime) -> TokenStatus:
+        """Return whether the token is active, expired or revoked.
+
+        A token with an expiry whose creation time is in the future counts as expired until then: otherwise a
+        clock that was ahead would extend its life.
+        """
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.expires_at is None:
+            return "active"
+        return "active" if self.created_at - _EARLY <= now < self.expires_at else "expired"
+
+
+def create(connection: Connection, token: Token, *, digest: bytes, act: Act) -> None:
+    """Store a new token and record the action."""
+    _insert(connection, token, digest)
+    record(
+        connection,
+        act,
+        "token.create",
+        token.id,
+        user=token.user,
+        scopes=sorted(token.scopes),
+        expiresAt=token.expires_at and token.expires_at.isoformat(),
+    )
+
+
+def rotate(
+    connection: Connection,
+    token_id: str,
+    *,
+    new_id: str,
+    digest: bytes,
+    overlap: timedelta,
+    now: datetime,
+    act: Act,
+) -> Token | None:
+    """Replace an active token with a new one; the old one ends after ``overlap`` or earlier.
+
+    Returns None if there is no such token. Raises ``TokenEnded`` if it has ended or was already rotated.
+    """
+    old = get(connection, token_id)
+    if old is None:
+        return None
+    _check_replaceable(connection, old, now)
+    expires_at = old.expires_at and now + (old.expires_at - old.created_at)
+    new = replace(old, id=new_id, created_at=now, expires_at=expires_at, used_at=None, replaces=old.id)
+    _insert(connection, new, digest)
+    end = min(now + overlap, old.expires_at or now + overlap)
+    connection.execute(_CHANGE, {"key": old.id, "expires_at": end})
+    seconds = int(overlap.total_seconds())
+    record(connection, act, "token.rotate", old.id, user=old.user, replacedBy=new.id, overlapSeconds=seconds)
+    return new
+
+
+def revoke(connection: Connection, token_id: str, *, now: datetime, act: Act) -> Token | None:
+    """Revoke a token, and return it; None if there is none. Idempotent."""
+    token = get(connection, token_id)
+    if token is None or token.revoked_at is not None:
+        return token
+    connection.execute(_CHANGE, {"key": token.id, "revoked_at": now})
+    record(connection, act, "token.revoke", token.id, user=token.user)
+    return replace(token, revoked_at=now)
+
+
+def use(connection: Connection, digest: bytes, *, now: datetime) -> Token | None:
+    """Return the active token of a secret, and store the time of use."""
+    row = connection.execute(_BY_DIGEST, {"digest": digest}).mappings().first()
+    if row is None:
+        return None
+    token = _token(row)
+    if token.status(now) != "active":
+        return None
+    if token.used_at is None or abs(now - token.used_at) >= _USE_NOTED_EVERY:
+        connection.execute(_CHANGE, {"key": token.id, "used_at": now})
+    return token
+
+
+def get(connection: Connection, token_id: str) -> Token | None:
+    row = connection.execute(sa.select(tokens).where(tokens.c.id == token_id)).mappings().first()
+    return None if row is None else _token(row)
+
+
+def root(connection: Connection, token_id: str) -> str:
+    """Return the id of the first token in the chain of rotations.
+
+    Rules, limits and usage refer to this id, so that a rotation does not reset them.
+    """
+    return connection.execute(_ROOT, {"id": token_id}).scalar() or token_id
+
+
+def list_tokens(connection: Connection, *, before: tuple[datetime, str] | None, limit: int) -> list[Token]:
+    """Return the tokens after ``before``, including ended ones, newest first."""
+    query = sa.select(tokens)
+    if before is not None:
+        at, token_id = before
+        query = query.where(
+            (tokens.c.created_at < at) | ((tokens.c.created_at == at) & (tokens.c.id < token_id))
+        )
+    newest_first = query.order_by(tokens.c.created_at.desc(), tokens.c.id.desc()).limit(limit)
+    return [_token(row) for row in connection.execute(newest_first).mappings()]
+
+
+def _insert(connection: Connection, token: Token, digest: bytes) -> None:
+    values = {
+        "id": token.id,
+        "owner": token.owner,
+        "user": token.user,
+        "label": token.label,
+        "digest": digest,
+        "scopes": " ".join(sorted(token.scopes)),
+        "replaces": token.replaces,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+    }
+    connection.execute(sa.insert(tokens), values)
+
+
+def _check_replaceable(connection: Connection, token: Token, now: datetime) -> None:
+    status = token.status(now)
+    if status != "active":
+        raise TokenEnded(f"The token is {status}; create a new one.")
+    successor = connection.execute(sa.select(tokens.c.id).where(tokens.c.replaces == token.id)).scalar()
+    if successor is not None:
+        raise TokenEnded(f"The token was already rotated; rotate its successor {successor}.")
+
+
+def _token(row: RowMapping) -> Token:
+    values: dict[str, Any] = {
+        name: value for name, value in row.items() if name not in ("owner", "digest", "scopes")
+    }
+    return Token(**values, scopes=cast("frozenset[Scope]", frozenset(row["scopes"].split())))
+
+
+def _root_token_query() -> sa.Select[str]:
+    ids = sa.select(tokens.c.id, tokens.c.replaces)
+    chain = ids.where(tokens.c.id == sa.bindparam("id")).cte("chain", recursive=True)
+    chain = chain.union(ids.join(chain, tokens.c.id == chain.c.replaces))
+    return sa.select(chain.c.id).where(chain.c.replaces.is_(None))
+
+
+# Built once, because every request uses them: SQLAlchemy then finds the compiled SQL faster.
+_BY_DIGEST = sa.select(tokens).where(tokens.c.digest == sa.bindparam("digest"))
+_ROOT = _root_token_query()
+_CHANGE = sa.update(tokens).where(tokens.c.id == sa.bindparam("key"))

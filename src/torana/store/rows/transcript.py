@@ -1,0 +1,161 @@
+"""Query the messages of a session: for the model (history) and for users (turns)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.store.engine.tables import history, sessions, turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The part of a session that a model may receive.
+
+    ``history`` has the serialised messages of the newest ended turns, newest first, with their counts.
+    ``shared`` is true if several users have sent messages. ``summary`` summarises the earlier messages.
+    """
+
+    history: Sequence[tuple[bytes, int]]
+    shared: bool
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsummarised:
+    """The history after the summary, and the session's state when it was read."""
+
+    summary: str | None
+    summary_to: int
+    fresh_from: int
+    #: Place, number of messages and size in bytes of each row, oldest first.
+    rows: Sequence[tuple[int, int, int]]
+
+
+def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> Newest:
+    """Return the newest messages of a session; empty if the owner has no such session."""
+    session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
+    rows = connection.execute(_NEWEST, session).all()
+    if not rows:
+        return Newest(history=(), shared=False, summary=None)
+    return Newest(
+        history=[(row.body, row.messages) for row in rows if row.body is not None],
+        shared=bool(rows[0].shared),
+        summary=rows[0].summary,
+    )
+
+
+def oldest_unsummarised(
+    connection: Connection, owner: str, session_id: str, *, limit: int
+) -> Unsummarised | None:
+    """Return the oldest ``limit`` visible history rows after the summary; None if there is no such session."""
+    known = sa.select(sessions.c.summary, sessions.c.summary_to, sessions.c.fresh_from)
+    row = connection.execute(known.where(sessions.c.owner == owner, sessions.c.id == session_id)).first()
+    if row is None:
+        return None
+    first = max(row.summary_to + 1, row.fresh_from)
+    found = connection.execute(_SIZES, {"session_id": session_id, "first": first, "limit": limit})
+    return Unsummarised(
+        summary=row.summary,
+        summary_to=row.summary_to,
+        fresh_from=row.fresh_from,
+        rows=[(size.seq, size.messages, size.bytes) for size in found],
+    )
+
+
+def bodies(
+    connection: Connection, owner: str, session_id: str, *, first: int, last: int
+) -> list[tuple[int, bytes]]:
+    """Return the places and serialised messages of a range of visible history, in order."""
+    stretch = {"owner": owner, "session_id": session_id, "first": first, "last": last}
+    return [(row.seq, row.body) for row in connection.execute(_BODIES, stretch)]
+
+
+def keep_summary(
+    connection: Connection, owner: str, session_id: str, *, known: Unsummarised, text: str, to: int
+) -> bool:
+    """Store the summary up to and including a place; return False if the session has changed."""
+    kept = connection.execute(
+        sa.update(sessions)
+        .where(
+            sessions.c.owner == owner,
+            sessions.c.id == session_id,
+            sessions.c.summary_to == known.summary_to,
+            sessions.c.fresh_from == known.fresh_from,
+        )
+        .values(summary=text, summary_to=to)
+    )
+    return kept.rowcount == 1
+
+
+def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
+    """Return the number of bytes of the serialised messages of the newest ended turns."""
+    session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
+    return connection.execute(_HISTORY_SIZE, session).scalar_one()
+
+
+def exchanges(
+    connection: Connection, owner: str, session_id: str, *, before: int, newest: bool, limit: int
+) -> list[RowMapping]:
+    """Return turns with a seq below ``before``: ``content``, ``reply``, ``user`` and ``created_at``.
+
+    These are the ``limit`` newest, newest first, or the ``limit`` oldest, oldest first.
+    """
+    order = turns.c.seq.desc() if newest else turns.c.seq.asc()
+    return list(
+        connection.execute(
+            sa.select(turns.c.content, turns.c.reply, turns.c.user, turns.c.created_at)
+            .where(turns.c.owner == owner, turns.c.session_id == session_id, turns.c.seq < before)
+            .order_by(order)
+            .limit(limit)
+        ).mappings()
+    )
+
+
+_of_session = sessions.c.id == sa.bindparam("session_id")
+#: The condition that a history row's turn was accepted after the session was last reset.
+_is_fresh = sa.exists().where(
+    turns.c.id == history.c.turn_id,
+    turns.c.seq >= sa.select(sessions.c.fresh_seq).where(_of_session).scalar_subquery(),
+)
+#: An outer join: a session without history gives one row.
+_NEWEST = (
+    sa.select(sessions.c.shared, sessions.c.summary, history.c.body, history.c.messages)
+    .select_from(
+        sessions.outerjoin(
+            history,
+            (history.c.session_id == sessions.c.id)
+            & (history.c.owner == sessions.c.owner)
+            & (history.c.seq >= sessions.c.fresh_from)
+            & _is_fresh,
+        )
+    )
+    .where(sessions.c.owner == sa.bindparam("owner"), _of_session)
+    .order_by(history.c.seq.desc())
+    .limit(sa.bindparam("limit"))
+)
+_SIZES = (
+    sa.select(history.c.seq, history.c.messages, sa.func.length(history.c.body).label("bytes"))
+    .where(
+        history.c.session_id == sa.bindparam("session_id"), history.c.seq >= sa.bindparam("first"), _is_fresh
+    )
+    .order_by(history.c.seq)
+    .limit(sa.bindparam("limit"))
+)
+_BODIES = (
+    sa.select(history.c.seq, history.c.body)
+    .where(
+        history.c.owner == sa.bindparam("owner"),
+        history.c.session_id == sa.bindparam("session_id"),
+        history.c.seq.between(sa.bindparam("first"), sa.bindparam("last")),
+        _is_fresh,
+    )
+    .order_by(history.c.seq)
+)
+
+
+_SHOWN = _NEWEST.with_only_columns(history.c.body, maintain_column_froms=True).subquery()
+_HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))

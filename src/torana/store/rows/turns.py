@@ -1,0 +1,593 @@
+"""Rows of turns and their sessions.
+
+Functions on behalf of a caller take the owner, which may be ``EVERYONE`` for reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.engine import Connection, RowMapping
+
+from torana.errors import NotFailed, SessionBusy
+from torana.messages import Failure, Inbound, Turn, TurnState, Usage
+from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
+from torana.store.engine.tables import approvals as asked
+from torana.store.rows import approvals, attachments, deliveries, journal, usage
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTurn:
+    """The ids and the time of a new turn."""
+
+    turn_id: str
+    session_id: str
+    channel: str
+    at: datetime
+    #: The session's title, if it has none yet.
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of a turn; ``history`` is its serialised model messages and their number."""
+
+    at: datetime
+    state: Literal["completed", "failed", "cancelled"] = "completed"
+    #: The text so far of a cancelled turn.
+    reply: str | None = None
+    model: str | None = None
+    failure: Failure | None = None
+    history: tuple[bytes, int] | None = None
+    #: The turn's usage after the last settled step.
+    spent: Usage = field(default_factory=Usage)
+    #: The bytes of output so far of an interrupted model request; None if there was none.
+    stopped_at: int | None = None
+    #: The estimated tokens of that request; None if it was not measured.
+    stopped_request: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An accepted message, and the running turn that it interrupts or joins."""
+
+    turn: Turn
+    interrupts: str | None = None
+    steers: str | None = None
+
+
+def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool) -> Accepted:
+    """Store a message as its session's next turn.
+
+    Its position comes from the session's row. The turn is ``running`` if the session has no unfinished turn and
+    ``hold`` is false, else ``queued``. A message steers or interrupts only a running turn of the same user and
+    token, because a turn has the rights of its token; other messages are queued. Raises ``SessionBusy`` if the
+    session is busy and the message asks to be rejected then.
+    """
+    queued = _in_session(connection, inbound, new)
+    session = {"session_id": queued.session_id}
+    # A new session has no turns yet.
+    found = connection.execute(_UNFINISHED, session).mappings() if queued.seq > 1 else ()
+    unfinished_turns = list(found)
+    if unfinished_turns and inbound.on_busy == "reject":
+        raise SessionBusy
+    free = not unfinished_turns and not hold
+    own = next((row["id"] for row in unfinished_turns if _is_own(row, inbound)), None)
+    turn = replace(
+        queued,
+        state="running" if free else "queued",
+        attempt=1 if free else 0,
+        on_busy=inbound.on_busy if own else "queue",
+        files=len(inbound.files),
+    )
+    connection.execute(_INSERT, _values(turn))
+    if inbound.files:
+        attachments.add(connection, turn, inbound.files)
+    return Accepted(
+        turn=turn,
+        interrupts=own if turn.on_busy == "interrupt" else None,
+        steers=own if turn.on_busy == "steer" else None,
+    )
+
+
+def answer_at_once(
+    connection: Connection,
+    inbound: Inbound,
+    new: NewTurn,
+    text: str,
+    *,
+    history: tuple[bytes, int] | None = None,
+) -> Turn:
+    """Store a message with its reply as a completed turn; ``history`` is as in ``Ending``."""
+    queued = _in_session(connection, inbound, new)
+    turn = replace(queued, state="completed", attempt=1, reply=text, model="torana", ended_at=new.at)
+    connection.execute(_INSERT, _values(turn))
+    if history is not None:
+        _keep(connection, turn, *history)
+    deliveries.add(connection, turn)
+    return turn
+
+
+def find_by_platform_message(connection: Connection, account: str, message: str) -> Turn | None:
+    """Return the turn of a platform message, or None."""
+    row = connection.execute(_HEARD, {"account": account, "message": message}).mappings().first()
+    return None if row is None else _turn(row)
+
+
+def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
+    """Return the unfinished turns of a channel, in order."""
+    rows = connection.execute(
+        sa.select(turns)
+        .where(unfinished, turns.c.owner == owner, turns.c.channel == channel)
+        .order_by(turns.c.seq)
+    )
+    return [_turn(row) for row in rows.mappings()]
+
+
+def get(connection: Connection, owner: str, turn_id: str) -> Turn | None:
+    """Return the owner's turn, or None, also for another owner's turn."""
+    row = connection.execute(_GET.where(owned_by(turns, owner)), {"id": turn_id}).mappings().first()
+    return None if row is None else _turn(row)
+
+
+def newest(connection: Connection, owner: str, *, state: TurnState | None, limit: int) -> list[Turn]:
+    """Return the owner's turns, newest first, optionally of one state."""
+    query = sa.select(turns).where(owned_by(turns, owner))
+    if state is not None:
+        query = query.where(turns.c.state == state)
+    newest_first = query.order_by(turns.c.created_at.desc(), turns.c.id.desc()).limit(limit)
+    return [_turn(row) for row in connection.execute(newest_first).mappings()]
+
+
+def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) -> tuple[list[Turn], Turn | None]:
+    """End a running turn, and claim the session's next turn unless ``hold`` is true.
+
+    Stores its history and deliveries. Returns the ended turns, including those that were merged into it, and
+    the claimed turn, if any. The journal is deleted unless the turn failed.
+    """
+    beside = _beside(connection, turn)
+    ended = _end_all(connection, turn, ending, beside)
+    if not beside.others:
+        return ended, None
+    connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
+    return ended, None if hold else claim_next(connection, turn.session_id)
+
+
+def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a turn that is not running, with the turns that were merged into it."""
+    return _end_all(connection, turn, ending, _beside(connection, turn))
+
+
+def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a running turn as failed, with the turns that were merged into it, and claim no other turn.
+
+    For a turn whose complete end the database refuses. Usage after the last settled step is not charged.
+    Releasing the reservation, withdrawing approvals and delivering the failure are skipped if they fail too.
+    """
+    merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+    ended = [_with_ending(one, ending) for one in (turn, *(_turn(row) for row in merged))]
+    for one in ended:
+        _unless_refused(connection, partial(usage.settle, turn=one, spent=Usage(), at=ending.at))
+        outcome = {"state": one.state, "ended_at": one.ended_at} | _failure(one) | _HOLDS_NOTHING
+        connection.execute(_FINISH, {"key": one.id} | outcome)
+        _unless_refused(connection, partial(deliveries.add, turn=one))
+    _unless_refused(connection, partial(approvals.withdraw, turn_id=turn.id, now=ending.at))
+    connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
+    return ended
+
+
+def unfinished_of(connection: Connection, session_id: str) -> list[Turn]:
+    """Return the unfinished turns of a session, in order."""
+    rows = connection.execute(_UNFINISHED_TURNS, {"session_id": session_id}).mappings()
+    return [_turn(row) for row in rows]
+
+
+def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
+    """Return the turn that answers a message: its own, or the unfinished turn that it was merged into."""
+    turn = get(connection, owner, turn_id)
+    if turn is None or turn.has_ended or turn.merged_into is None:
+        return turn
+    return get(connection, owner, turn.merged_into)
+
+
+def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
+    """Queue a failed turn again at the end of its session; set it running if the session is idle.
+
+    It keeps its id and its journal. Returns None if the owner has no such turn. Raises ``NotFailed``.
+    """
+    turn = get(connection, owner, turn_id)
+    if turn is None:
+        return None
+    if turn.state != "failed":
+        raise NotFailed
+    seq = connection.execute(_NEXT_SEQ, {"session_id": turn.session_id}).scalar_one()
+    free = not hold and connection.execute(_UNFINISHED, {"session_id": turn.session_id}).first() is None
+    again = replace(
+        turn,
+        seq=seq,
+        state="running" if free else "queued",
+        # A turn that failed before its first attempt counts as attempted: its event stream has ended.
+        attempt=max(turn.attempt, 1) + free,
+        crashes=0,
+        failure=None,
+        merged_into=None,
+        on_busy="queue",
+        ended_at=None,
+    )
+    connection.execute(_FINISH, {"key": turn.id} | _values(again))
+    deliveries.drop_failure_notice(connection, turn.id)
+    return again
+
+
+def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
+    """Return the messages that steer the running turn, sent by the same user with the same token.
+
+    They are assigned to the request of this step and end together with the turn. A repeated call for the step
+    returns them again, with the messages that were assigned to later, unsettled steps.
+    """
+    own = turns.c.user.is_not_distinct_from(turn.user) & turns.c.token.is_not_distinct_from(turn.token)
+    is_new = turns.c.merged_into.is_(None) & (turns.c.on_busy == "steer") & (turns.c.state == "queued") & own
+    is_unsettled = (turns.c.merged_into == turn.id) & (turns.c.merged_step > step)
+    connection.execute(
+        sa.update(turns)
+        .where(unfinished, turns.c.session_id == turn.session_id, is_new | is_unsettled)
+        .values(merged_into=turn.id, merged_step=step)
+    )
+    taken = connection.execute(
+        sa.select(turns)
+        .where(unfinished, turns.c.session_id == turn.session_id, turns.c.merged_into == turn.id)
+        .where(turns.c.merged_step == step)
+        .order_by(turns.c.seq)
+    )
+    return [_turn(row) for row in taken.mappings()]
+
+
+def requeue(connection: Connection) -> None:
+    """Queue the running turns again at an orderly stop, without counting a crash.
+
+    Interrupted turns stay active; the next process ends them.
+    """
+    connection.execute(_REQUEUE.where(~_is_interrupted))
+
+
+def list_interrupted(connection: Connection) -> list[Turn]:
+    """Return the active turns at a crash that another message was about to interrupt, as queued.
+
+    Call it before ``recover``, which queues all active turns.
+    """
+    return [replace(_turn(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
+
+
+def recover(connection: Connection) -> list[Turn]:
+    """Queue the active turns after a crash, and count the crash for turns that settled nothing.
+
+    Returns all unfinished turns, ordered within each session; none of them runs.
+    """
+    connection.execute(_COUNT_CRASHES)
+    connection.execute(_REQUEUE)
+    return [_turn(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
+
+
+def claim_next(connection: Connection, session_id: str) -> Turn | None:
+    """Set the next queued turn of an idle session running; None if no turn is queued."""
+    row = connection.execute(_NEXT, {"session_id": session_id}).mappings().first()
+    if row is None:
+        return None
+    turn = _turn(row)
+    connection.execute(_START, {"key": turn.id})
+    return replace(turn, state="running", attempt=turn.attempt + 1)
+
+
+def claim_all(connection: Connection) -> list[Turn]:
+    """Set the next queued turn of every idle session running."""
+    idle = connection.execute(_IDLE_SESSIONS).scalars().all()
+    claimed = [claim_next(connection, session_id) for session_id in idle]
+    return [turn for turn in claimed if turn is not None]
+
+
+def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
+    """Return the message as the next turn of its session, which is created if needed; stores no turn."""
+    row = connection.execute(
+        _TAKE_SEQ,
+        {
+            "id": new.session_id,
+            "owner": inbound.owner,
+            "channel": new.channel,
+            "next_seq": 2,
+            "speaker": inbound.user,
+            "shared": False,
+            "title": new.title,
+            "created_at": new.at,
+            "updated_at": new.at,
+        },
+    ).one()
+    return Turn(
+        id=new.turn_id,
+        owner=inbound.owner,
+        session_id=row.id,
+        channel=new.channel,
+        seq=row.next_seq - 1,
+        principal=inbound.principal,
+        token=inbound.token,
+        user=inbound.user,
+        content=inbound.content,
+        state="queued",
+        attempt=0,
+        created_at=new.at,
+        account=inbound.account,
+        message=inbound.message,
+        place=inbound.place,
+    )
+
+
+def _is_own(row: RowMapping, inbound: Inbound) -> bool:
+    """Return whether a row is an active turn of the message's user and token."""
+    is_active = row["state"] in ("running", "waiting")
+    return is_active and (row["user"], row["token"]) == (inbound.user, inbound.token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """The related rows of a turn that ends: unfinished turns of its session, open approvals, a journal.
+
+    Most turns have none, and one query is cheaper than several updates without effect. ``held`` is the turn's
+    reservation and usage.
+    """
+
+    others: bool
+    asks: bool
+    journal: bool
+    held: usage.Held
+
+
+def _beside(connection: Connection, turn: Turn) -> _Beside:
+    key = {"turn_id": turn.id, "session_id": turn.session_id}
+    row = connection.execute(_BESIDE, key).mappings().one()
+    return _Beside(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
+
+
+def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
+    merged = (
+        connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
+        if beside.others
+        else ()
+    )
+    ended = _end(connection, turn, ending, beside.held)
+    # The usage of the merged turns is charged to the turn that ran.
+    others = [_end(connection, _turn(row), replace(ending, spent=Usage())) for row in merged]
+    if beside.asks:
+        approvals.withdraw(connection, turn.id, ending.at)
+    if ending.history is not None:
+        _keep(connection, turn, *ending.history)
+    if beside.journal and ended.state != "failed":
+        journal.clear(connection, turn.id)
+    return [ended, *others]
+
+
+def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
+    used = usage.settle(connection, turn, spent=ending.spent, at=ending.at, before=held)
+    ended = replace(_with_ending(turn, ending), usage=used)
+    connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
+    deliveries.add(connection, ended)
+    if turn.files and ended.state != "failed":  # only failed turns can be retried
+        attachments.clear(connection, turn.id)
+    return ended
+
+
+def _unless_refused(connection: Connection, work: Callable[[Connection], object]) -> None:
+    """Execute ``work`` in a savepoint; log and ignore its errors."""
+    try:
+        with connection.begin_nested():
+            work(connection)
+    except Exception:  # noqa: BLE001 - less important than the end of the turn
+        _log.exception("part_of_turn_end_not_written")
+
+
+def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
+    """Append to the session's history, in the order of ending: an interrupting turn ends out of sequence."""
+    values = {"session_id": turn.session_id, "owner": turn.owner, "turn_id": turn.id}
+    connection.execute(_KEEP, values | {"of_session": turn.session_id, "messages": messages, "body": body})
+
+
+def _with_ending(turn: Turn, ending: Ending) -> Turn:
+    return replace(
+        turn,
+        state=ending.state,
+        reply=ending.reply,
+        failure=ending.failure,
+        model=ending.model,
+        ended_at=ending.at,
+    )
+
+
+def _values(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "owner": turn.owner,
+        "session_id": turn.session_id,
+        "channel": turn.channel,
+        "seq": turn.seq,
+        "principal": turn.principal,
+        "token": turn.token,
+        "user": turn.user,
+        "content": turn.content,
+        "attempt": turn.attempt,
+        "crashes": turn.crashes,
+        "on_busy": turn.on_busy,
+        "merged_into": turn.merged_into,
+        "created_at": turn.created_at,
+        "account": turn.account,
+        "message": turn.message,
+        "place": turn.place,
+        "files": turn.files,
+    } | _outcome(turn)
+
+
+def _outcome(turn: Turn) -> dict[str, Any]:
+    return {
+        "state": turn.state,
+        "reply": turn.reply,
+        "model": turn.model,
+        "input_tokens": turn.usage.input_tokens,
+        "output_tokens": turn.usage.output_tokens,
+        "cost_usd": turn.usage.cost_usd,
+        "ended_at": turn.ended_at,
+    } | _failure(turn)
+
+
+def _failure(turn: Turn) -> dict[str, Any]:
+    return {
+        "failure_code": turn.failure and turn.failure.code,
+        "failure_detail": turn.failure and turn.failure.detail,
+        "failure_retry_after": turn.failure and turn.failure.retry_after,
+        "failure_policies": " ".join(turn.failure.policies) if turn.failure else "",
+    }
+
+
+_HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None}
+#: Columns that ``Turn`` does not have.
+_NOT_OF_A_TURN = frozenset({"merged_step", "reserved_tokens", "reserved_microusd", "reserved_on"})
+
+
+def _turn(row: RowMapping) -> Turn:
+    values = {name: value for name, value in row.items() if name not in _NOT_OF_A_TURN}
+    failure = Failure(
+        code=values.pop("failure_code"),
+        detail=values.pop("failure_detail"),
+        retry_after=values.pop("failure_retry_after"),
+        policies=tuple(values.pop("failure_policies").split()),
+    )
+    used = Usage(
+        input_tokens=values.pop("input_tokens"),
+        output_tokens=values.pop("output_tokens"),
+        cost_usd=values.pop("cost_usd"),
+    )
+    return Turn(**values, usage=used, failure=failure if failure.code else None)
+
+
+# Built once: SQLAlchemy then finds the compiled SQL faster.
+_new_session = insert(sessions)
+_said = _new_session.excluded
+_is_another = sa.func.coalesce(_said.speaker != sessions.c.speaker, sa.false())
+_TAKE_SEQ = _new_session.on_conflict_do_update(
+    index_elements=["owner", "channel"],
+    set_={
+        "next_seq": sessions.c.next_seq + 1,
+        "speaker": sa.func.coalesce(sessions.c.speaker, _said.speaker),
+        "shared": sessions.c.shared | _is_another,
+        "title": sa.func.coalesce(sessions.c.title, _said.title),
+        "updated_at": _said.updated_at,
+    },
+).returning(sessions.c.id, sessions.c.next_seq)
+_UNFINISHED = (
+    sa.select(turns.c.id, turns.c.state, turns.c.user, turns.c.token)
+    .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
+    .order_by(turns.c.seq)
+)
+_NEXT_SEQ = (
+    sa.update(sessions)
+    .where(sessions.c.id == sa.bindparam("session_id"))
+    .values(next_seq=sessions.c.next_seq + 1)
+    .returning(sessions.c.next_seq - 1)
+)
+_MERGED = (
+    sa.select(turns)
+    .where(
+        unfinished,
+        turns.c.session_id == sa.bindparam("session_id"),
+        turns.c.merged_into == sa.bindparam("turn_id"),
+    )
+    .order_by(turns.c.seq)
+)
+#: Steering messages that the turn did not take are queued like others.
+_STEER_NO_MORE = (
+    sa.update(turns)
+    .where(
+        unfinished,
+        turns.c.session_id == sa.bindparam("key"),
+        turns.c.on_busy == "steer",
+        turns.c.merged_into.is_(None),
+    )
+    .values(on_busy="queue")
+)
+_INSERT = sa.insert(turns)
+_GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
+_HEARD = sa.select(turns).where(
+    turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
+)
+_NEXT = (
+    sa.select(turns)
+    .where(
+        turns.c.session_id == sa.bindparam("session_id"),
+        unfinished,
+        turns.c.state == "queued",
+        turns.c.merged_into.is_(None),
+    )
+    .order_by((turns.c.on_busy == "interrupt").desc(), turns.c.seq)
+    .limit(1)
+)
+_START = (
+    sa.update(turns)
+    .where(turns.c.id == sa.bindparam("key"))
+    .values(state="running", attempt=turns.c.attempt + 1)
+)
+_other = turns.alias("other")
+_is_interrupted = sa.exists().where(
+    _other.c.session_id == turns.c.session_id,
+    unfinished,
+    _other.c.on_busy == "interrupt",
+    _other.c.attempt == 0,
+    _other.c.seq > turns.c.seq,
+    _other.c.user.is_not_distinct_from(turns.c.user),
+    _other.c.token.is_not_distinct_from(turns.c.token),
+)
+_INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
+_REQUEUE = sa.update(turns).where(active).values(state="queued")
+_own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
+_cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
+#: A crash is counted for a turn that has settled nothing in this attempt: no finished call, and no step without
+#: calls. The step of a call that crashed the process is not settled.
+_settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists().where(
+    steps.c.turn_id == turns.c.id, steps.c.attempt == turns.c.attempt, ~_cut_off
+)
+#: A turn that only waited for approval is not counted.
+_idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
+_COUNT_CRASHES = sa.update(turns).where(active, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
+_ALL_UNFINISHED = sa.select(turns).where(unfinished).order_by(turns.c.session_id, turns.c.seq)
+_UNFINISHED_TURNS = (
+    sa.select(turns).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).order_by(turns.c.seq)
+)
+_IDLE_SESSIONS = (
+    sa.select(turns.c.session_id)
+    .where(unfinished)
+    .group_by(turns.c.session_id)
+    .having(sa.func.count(sa.case((turns.c.state != "queued", 1))) == 0)
+    .order_by(turns.c.session_id)
+)
+_FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
+_PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
+    history.c.session_id == sa.bindparam("of_session")
+)
+_KEEP = sa.insert(history).values(seq=_PLACE.scalar_subquery())
+_BESIDE = sa.select(
+    *usage.HELD,
+    sa.exists()
+    .where(
+        _other.c.session_id == sa.bindparam("session_id"), _other.c.id != sa.bindparam("turn_id"), unfinished
+    )
+    .label("others"),
+    sa.exists().where(asked.c.turn_id == sa.bindparam("turn_id"), approvals.is_open).label("asks"),
+    sa.or_(
+        sa.exists().where(calls.c.turn_id == sa.bindparam("turn_id")),
+        sa.exists().where(steps.c.turn_id == sa.bindparam("turn_id")),
+    ).label("journal"),
+).where(turns.c.id == sa.bindparam("turn_id"))

@@ -1,0 +1,72 @@
+"""Search the earlier messages of the channel, including those that the model no longer receives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic_ai import RunContext
+
+from torana.sessions import Said, Sessions, Speaker
+from torana.store.engine.tokenizer import words
+from torana.tools.base import ToolContext, tool
+
+_EXCERPT = 1_000
+
+
+class ConversationTools:
+    """The tools of the ``conversation`` skill."""
+
+    def __init__(self, *, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """Return the functions."""
+        return [self.earlier_messages]
+
+    @tool(idempotent=True)
+    async def earlier_messages(
+        self,
+        ctx: RunContext[ToolContext],
+        speaker: Speaker = "any",
+        order: Literal["first", "last"] = "last",
+        count: Annotated[int, Field(ge=1, le=50)] = 1,
+        about: str = "",
+    ) -> str:
+        """Quote earlier messages of this channel.
+
+        Args:
+            speaker: Whose messages: "user", "assistant" or "any".
+            order: From the beginning ("first") or from the end ("last") of the conversation.
+            count: The number of messages.
+            about: Only messages that contain all of these words; empty for any.
+        """
+        newest = order == "last"
+        said = await self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)
+        found = await asyncio.to_thread(_find, said, about, count)
+        if not found:
+            return "No earlier message in this channel matches."
+        asking = ctx.deps.turn.user
+        return "\n".join(_quote(item, asking=asking) for item in (reversed(found) if newest else found))
+
+
+def _find(said: Iterable[Said], about: str, count: int) -> list[Said]:
+    """Return the first ``count`` messages that contain all words. It may take seconds: call it in a thread."""
+    wanted = set(words(about))
+    matching = (item for item in said if not wanted or wanted <= set(words(item.text)))
+    return list(islice(matching, count))
+
+
+def _quote(item: Said, *, asking: str | None) -> str:
+    text = item.text if len(item.text) <= _EXCERPT else item.text[:_EXCERPT] + " …"
+    return f"{_who(item, asking)} said: {text}"
+
+
+def _who(item: Said, asking: str | None) -> str:
+    if item.speaker == "assistant":
+        return "I"
+    return "You" if item.user == asking else item.user or "Someone"

@@ -1,0 +1,115 @@
+"""Remember, recall, correct and forget memories of the turn's user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic_ai import RunContext
+
+from torana.errors import MemoryFull
+from torana.memory import Memory, Remembered
+from torana.tools.base import ToolContext, ToolError, tool
+
+_SHOWN = 10
+
+
+class MemoryTools:
+    """The tools of the ``memory`` skill."""
+
+    def __init__(self, *, memory: Memory) -> None:
+        self._memory = memory
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """Return the functions."""
+        return [self.remember, self.recall, self.correct, self.forget]
+
+    @tool(idempotent=True)
+    async def remember(self, ctx: RunContext[ToolContext], text: str, subject: str = "") -> str:
+        """Remember something about the user for later conversations.
+
+        Args:
+            text: What to remember, as a sentence that can be understood alone.
+            subject: What it is about when a newer statement should replace an older one, such as "favourite
+                colour"; empty when both may be true.
+        """
+        user = _user(ctx)
+        if not text.strip():
+            raise ToolError("The text to remember is empty.")
+        try:
+            kept = await self._memory.remember(user, text.strip(), subject=subject, turn_id=ctx.deps.turn.id)
+        except MemoryFull as full:
+            raise ToolError(full.detail) from full
+        return f"Remembered: {kept.memory.text}"
+
+    @tool(idempotent=True)
+    async def recall(self, ctx: RunContext[ToolContext], query: str = "", every_word: bool = False) -> str:
+        """Find memories of the user.
+
+        Args:
+            query: Words to search for; empty for the newest memories.
+            every_word: Find only memories that contain all of these words, instead of some.
+        """
+        user = _user(ctx)
+        if not ctx.deps.may_recall:
+            raise ToolError("The channel has several users, so private memories are not read here.")
+        if query.strip():
+            fits = await self._memory.recall(user, query, limit=_SHOWN, every_word=every_word)
+            found = [fit.memory for fit in fits]
+        else:
+            found = await self._memory.list_memories(user, limit=_SHOWN)
+        if not found:
+            return "No memory matches that." if query.strip() else "There are no memories yet."
+        return _format_list(found)
+
+    @tool(idempotent=True)
+    async def correct(self, ctx: RunContext[ToolContext], query: str, text: str) -> str:
+        """Replace one memory with the correct statement.
+
+        Args:
+            query: Words that only the memory to correct contains, all of them.
+            text: What to remember instead, as a sentence that can be understood alone.
+        """
+        user = _user(ctx)
+        if not text.strip():
+            raise ToolError("The new text is empty.")
+        named = await self._memory.find_named(user, query)
+        if not named:
+            return await self._describe_no_match(ctx, user, query)
+        if len(named) > 1:
+            raise ToolError(f"{len(named)} memories contain these words; give more words of the memory.")
+        now = await self._memory.edit(user, named[0].id, text=text.strip(), turn_id=ctx.deps.turn.id)
+        return f"Remembered: {now.text}"
+
+    @tool(idempotent=True)
+    async def forget(self, ctx: RunContext[ToolContext], query: str) -> str:
+        """Delete memories of the user.
+
+        Args:
+            query: Words of the memories to delete. Every memory that contains all of them is deleted; "name"
+                means the user's own name, "sister's name" the sister's.
+        """
+        user = _user(ctx)
+        gone = await self._memory.forget(user, query)
+        if not gone:
+            return await self._describe_no_match(ctx, user, query)
+        if not ctx.deps.may_recall:  # the other users would read the memories
+            return f"Forgotten: {len(gone)} of the user's memories."
+        return "\n".join(f"Forgotten: {item.text}" for item in gone)
+
+    async def _describe_no_match(self, ctx: RunContext[ToolContext], user: str, query: str) -> str:
+        """Return the message for a change that matches no memory, with similar memories if allowed here."""
+        told = "No memory contains all of these words."
+        near = await self._memory.recall(user, query, limit=_SHOWN) if ctx.deps.may_recall else []
+        return f"{told} Similar memories:\n{_format_list([fit.memory for fit in near])}" if near else told
+
+
+def _format_list(found: Sequence[Remembered]) -> str:
+    return "\n".join(f"- {item.text} ({item.created_at:%Y-%m-%d})" for item in found)
+
+
+def _user(ctx: RunContext[ToolContext]) -> str:
+    if ctx.deps.turn.user is None:
+        raise ToolError("Memories need a user; send a userId with the message.")
+    return ctx.deps.turn.user

@@ -1,0 +1,38 @@
+"""Detect invisible characters and instructions to the model in texts of MCP servers."""
+
+from __future__ import annotations
+
+import re
+
+from torana.characters import HIDDEN, PRIVATE, char_class
+
+#: Characters that a text for people does not need.
+_HIDDEN = char_class(HIDDEN, PRIVATE, "\U000e01f0-\U000e0fff")
+
+#: Phrases that a tool's description has no reason to contain.
+_INSTRUCTIONS = re.compile(
+    r"(ignore|disregard|forget|override)\W+(\w+\W+){0,3}(previous|prior|above|earlier|preceding|system|other|all)\W+"
+    r"(\w+\W+){0,2}(instruction|prompt|rule|message|tool|direction)"
+    r"|(do\W+not|don\W?t|never|without)\W+(\w+\W+){0,2}(tell|mention|inform|notify|reveal|show|telling|informing)"
+    r"\W+(\w+\W+){0,3}user"
+    r"|(system|developer)\W+prompt"
+    r"|you\W+are\W+now\b|new\W+instructions?\s*:"
+    r"|</?\s*(system|important|instructions?|secret|hidden)\s*>|<\|\w+\|>|\[/?INST\]"
+    r"|\.ssh/|id_rsa\b|/etc/(passwd|shadow)\b|~/\.(aws|cursor|config)\b",
+    re.IGNORECASE,
+)
+
+
+def has_hidden(text: str) -> bool:
+    """Return whether the text contains invisible characters."""
+    return _HIDDEN.search(text) is not None
+
+
+def without_hidden(text: str) -> str:
+    """Return the text without invisible characters."""
+    return _HIDDEN.sub("", text)
+
+
+def instructs(text: str) -> bool:
+    """Return whether the text gives the model instructions. A heuristic, not a proof."""
+    return _INSTRUCTIONS.search(text) is not None

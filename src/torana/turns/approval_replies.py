@@ -1,0 +1,31 @@
+"""The data of an approval event, and the words that answer an approval question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torana.store.rows.approvals import Approval
+
+#: Whole messages that mean yes or no; lower case, without a full stop.
+_YES = frozenset(
+    {"yes", "y", "ok", "okay", "ja", "j", "oui", "si", "sì", "sí", "sim", "да", "はい", "是", "好"}
+)
+_NO = frozenset({"no", "n", "nein", "non", "nao", "não", "нет", "いいえ", "否", "不"})
+
+
+def read_answer(content: str) -> bool | None:
+    """Return True for a yes, False for a no, and None for any other message."""
+    word = content.strip().rstrip(".!").casefold()
+    return True if word in _YES else False if word in _NO else None
+
+
+def asked_of(approval: Approval) -> dict[str, Any]:
+    """Return the data of an ``approval.required`` event."""
+    return {
+        "id": approval.id,
+        "digest": approval.digest,
+        "callId": approval.call_id,
+        "tool": approval.tool,
+        "arguments": approval.arguments,
+        "expiresAt": approval.expires_at.isoformat(),
+    }

@@ -1,0 +1,140 @@
+"""Messages to the gateway itself: control words, and answers to approval questions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Set
+from contextlib import suppress
+from functools import partial
+
+from torana.errors import Erased, NotFound
+from torana.messages import Inbound, Turn
+from torana.store.engine.database import Connection, Database
+from torana.store.rows import idempotency_keys
+from torana.store.rows import sessions as session_rows
+from torana.store.rows import turns as rows
+from torana.store.rows.approval_questions import question_text
+from torana.store.rows.approvals import Approval, is_lost
+from torana.store.rows.audit import Act
+from torana.store.rows.turns import NewTurn
+from torana.turns.approval_replies import read_answer
+from torana.turns.approvals import Approvals, Choice, answer, ask_again, find_unanswered
+
+#: A message is a command if it consists of one of these words and nothing else.
+WORDS = ("/stop", "/status", "/new", "/help")
+
+_HELP = (
+    "/new starts a new conversation, /stop cancels the running messages, /status shows the "
+    "running and waiting messages. All other text is a message to the agent."
+)
+
+_TOO_EARLY = (
+    "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
+)
+_NOT_SHOWN = "That does not count as an answer, because I cannot confirm that this question was shown to you."
+_ONCE_MORE = (
+    "I cannot confirm that my question was shown to you, so that does not count as an answer. I ask again."
+)
+
+
+class Commands:
+    """Handles the messages that need no agent: control words, and answers to approval questions."""
+
+    def __init__(
+        self, *, database: Database, cancel: Callable[[str, str], Awaitable[Turn]], approvals: Approvals
+    ) -> None:
+        self._database = database
+        self._cancel = cancel
+        self._approvals = approvals
+
+    @staticmethod
+    def word_of(content: str) -> str | None:
+        """Return the control word that a message consists of, or None for a message to the agent."""
+        word = content.strip().casefold()
+        return word if word in WORDS else None
+
+    async def execute(self, word: str, inbound: Inbound, new: NewTurn) -> Turn:
+        """Execute a control word, and store it as a turn that has ended.
+
+        A message that was accepted before is not executed again: it would hit later turns.
+        """
+        known = await self._database.run(partial(idempotency_keys.find, inbound=inbound, now=new.at))
+        if known is not None:
+            return known
+        text = await self._execute(word, owner=inbound.owner, channel=new.channel)
+        work = partial(idempotency_keys.answer_at_once, inbound=inbound, new=new, text=text)
+        return await self._database.run(work)
+
+    async def _execute(self, word: str, *, owner: str, channel: str) -> str:
+        live = await self._database.run(partial(rows.of_channel, owner=owner, channel=channel))
+        running = [turn for turn in live if turn.state in ("running", "waiting")]
+        match word:
+            case "/stop":
+                for turn in running:
+                    with suppress(NotFound, Erased):  # its session was deleted in the meantime
+                        await self._cancel(owner, turn.id)
+                return "Stopped." if running else "Nothing is running here."
+            case "/new":
+                await self._database.run(partial(session_rows.start_afresh, owner=owner, channel=channel))
+                return "This is a new conversation. The agent no longer sees the earlier messages."
+            case "/help":
+                return _HELP
+            case _:
+                counts = f"Running here: {len(running)}. Waiting: {len(live) - len(running)}."
+                asked = [one for turn in running for one in await self._approvals.open_of(owner, turn.id)]
+                return " ".join([counts, *(f"Asked: may I run `{one.tool}`?" for one in asked)])
+
+    async def answer_question(self, inbound: Inbound, new: NewTurn) -> Turn | None:
+        """Return the turn of a yes or a no to an approval question, or None for any other message.
+
+        The answer decides one question, once, in the transaction that stores the message; a repeated message is
+        the same turn. If its sender cannot have seen the open question, the answer does not count and the
+        sender is told so. Over HTTP the reply then repeats the question, and the next answer counts.
+        """
+        approve = read_answer(inbound.content)
+        if approve is None or inbound.channel is None:
+            return None
+        choice = Choice(approve=approve)
+        streamed = self._approvals.streamed_ids()
+        work = partial(_answer_question, inbound=inbound, new=new, choice=choice, streamed=streamed)
+        answered = await self._database.run(work)
+        if answered is None:
+            return None
+        turn, approval = answered
+        if approval is not None:
+            self._approvals.wake(approval)
+        return turn
+
+
+def _answer_question(
+    connection: Connection,
+    inbound: Inbound,
+    new: NewTurn,
+    choice: Choice,
+    streamed: Set[str],
+) -> tuple[Turn, Approval | None] | None:
+    known = idempotency_keys.find(connection, inbound, new.at)
+    if known is not None:
+        return known, None
+    act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
+    decided = answer(connection, inbound, choice, act, streamed=streamed)
+    if decided is None:
+        return _explain_not_counted(connection, inbound, new)
+    approval, more = decided
+    text = f"I run `{approval.tool}`." if choice.approve else f"I do not run `{approval.tool}`."
+    text = "\n\n".join([text, *(question_text(one.tool, one.arguments) for one in more[:1])])
+    return idempotency_keys.answer_at_once(connection, inbound, new, text), approval
+
+
+def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[Turn, None] | None:
+    """Return the turn of a yes or no that does not count as the answer to an open question."""
+    approval = find_unanswered(connection, inbound, new.at)
+    if approval is None:
+        return None
+    if inbound.account is None:
+        text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
+        return idempotency_keys.answer_at_once(connection, inbound, new, text), None
+    once_more = is_lost(connection, approval)
+    turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else _TOO_EARLY)
+    if once_more:
+        ask_again(connection, approval, new.at)
+    return turn, None

@@ -1,0 +1,58 @@
+"""Record the events of a running turn, and the text and costs that its end needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torana.agent.journal import settled_messages
+from torana.agent.text import text_of
+from torana.messages import EventType
+from torana.store.rows.turns import Ending
+from torana.turns.events.base import EventLog
+from torana.turns.journal import TurnJournal
+from torana.turns.slots import Slot
+
+
+class EventRecorder:
+    """Writes the agent's events to the log, and collects the text for a turn that is cut off."""
+
+    def __init__(self, log: EventLog, turn_id: str, slot: Slot) -> None:
+        self._log = log
+        self._turn_id = turn_id
+        self._slot = slot
+        self._journal: TurnJournal | None = None
+        self._pieces: list[str] = []
+        #: The index of the first piece of the last model request.
+        self._request_start = 0
+
+    def begin(self, journal: TurnJournal) -> None:
+        """Start with the text that earlier attempts settled."""
+        self._journal = journal
+        self._pieces = [text_of(settled_messages(journal))]
+        self._request_start = 1
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def with_costs(self, ending: Ending, *, stopped: bool = False) -> Ending:
+        """Return the turn's end with its costs. ``stopped``: the model request was interrupted."""
+        if self._journal is None:
+            return ending
+        written = None
+        if stopped and self._journal.was_asking:
+            said = "".join(self._pieces[self._request_start :])
+            written = len(said.encode()) + self._journal.unsaid
+        return replace(
+            ending, spent=self._journal.owed, stopped_at=written, stopped_request=self._journal.asked
+        )
+
+    def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
+        if type_ == "message.delta":
+            self._pieces.append(data["text"])
+        elif type_ in ("tool.started", "tool.finished"):
+            self._slot.count(1 if type_ == "tool.started" else -1)
+            self._request_start = len(self._pieces)
+        self._log.append(self._turn_id, type_, data)

@@ -1,0 +1,150 @@
+"""The event log in this process's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from torana.messages import EventType, TurnEvent
+from torana.turns.events.base import EventLog
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+#: Measured memory in bytes of a turn without events, and of an event without text.
+_CHANNEL = 1_500
+_EVENT = 400
+
+
+class _Channel:
+    """The last events of one turn, bounded in bytes, and its whole text.
+
+    The event at position ``p`` has the id ``<attempt>-<p + 1>``.
+    """
+
+    def __init__(self, *, attempt: int, limit: int) -> None:
+        self._attempt = str(attempt)
+        self._limit = limit
+        self._events: deque[TurnEvent] = deque()
+        self._text: list[str] = []
+        self._size = 0
+        self._more = asyncio.Event()
+        self.first = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self._events)
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._events) and self._events[-1].terminal
+
+    @property
+    def weight(self) -> int:
+        """Return the approximate memory in bytes of the events and the text."""
+        return _CHANNEL + self._size + sum(len(piece) for piece in self._text)
+
+    def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
+        event = TurnEvent(f"{self._attempt}-{self.end + 1}", type_, data)
+        self._events.append(event)
+        self._size += _size(event)
+        if event.type == "message.delta":
+            self._text.append(event.data["text"])
+        elif event.type in ("turn.resumed", "message.snapshot"):  # replaces all text before it
+            self._text = [event.data["text"]]
+        while self._size > self._limit and len(self._events) > 1:
+            self._size -= _size(self._events.popleft())
+            self.first += 1
+        self.wake()
+
+    def wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def at(self, position: int) -> TurnEvent:
+        return self._events[position - self.first]
+
+    def snapshot(self) -> tuple[int, TurnEvent]:
+        """Return the position to continue at, and an event with all text so far.
+
+        The event replaces all events but a terminal one.
+        """
+        position = self.end - 1 if self.is_closed else self.end
+        event_id = f"{self._attempt}-{position}"
+        return position, TurnEvent(event_id, "message.snapshot", {"text": "".join(self._text)})
+
+    def after(self, event_id: str | None) -> int:
+        """Return the position after an event, or 0 for an unknown event."""
+        attempt, _, number = (event_id or "").partition("-")
+        if attempt != self._attempt or not _NUMBER.fullmatch(number):
+            return 0
+        return int(number) if int(number) <= self.end else 0
+
+    async def more(self) -> None:
+        await self._more.wait()
+
+
+class MemoryEventLog(EventLog):
+    """An event log that is bounded in bytes for each turn, and in total for ended turns.
+
+    The text of a running turn is not bounded: it becomes the reply.
+    """
+
+    def __init__(self, *, turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
+        self._turn_bytes = turn_bytes
+        self._ended_bytes = ended_bytes
+        self._ended_size = 0
+        self._closed = False
+        self._live: dict[str, _Channel] = {}
+        self._ended: OrderedDict[str, _Channel] = OrderedDict()
+
+    def open(self, turn_id: str, *, attempt: int) -> None:
+        self.forget(turn_id)
+        self._live[turn_id] = _Channel(attempt=attempt, limit=self._turn_bytes)
+
+    def append(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
+        channel = self._live[turn_id]
+        channel.append(type_, data)
+        if channel.is_closed:
+            self._ended[turn_id] = self._live.pop(turn_id)
+            self._ended_size += channel.weight
+            while self._ended_size > self._ended_bytes:
+                self.forget(next(iter(self._ended)))
+
+    def forget(self, turn_id: str) -> None:
+        channel = self._ended.pop(turn_id, None)
+        if channel is not None:
+            self._ended_size -= channel.weight
+
+    def knows(self, turn_id: str) -> bool:
+        return turn_id in self._live or turn_id in self._ended
+
+    async def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        channel = self._live.get(turn_id) or self._ended.get(turn_id)
+        if channel is None:
+            return
+        position = channel.after(after)
+        while True:
+            if position < channel.first:
+                position, event = channel.snapshot()
+                yield event
+            elif position < channel.end:
+                event = channel.at(position)
+                position += 1
+                yield event
+            elif channel.is_closed or self._closed:
+                return
+            else:
+                await channel.more()
+
+    def close(self) -> None:
+        self._closed = True
+        for channel in self._live.values():
+            channel.wake()
+
+
+def _size(event: TurnEvent) -> int:
+    """Return the approximate memory of an event in bytes."""
+    return _EVENT + sum(len(str(value)) for value in event.data.values())

@@ -1,0 +1,156 @@
+"""The turns of this process that have not ended, and the callers that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torana.errors import GatewayError, QueueFull, StoreUnavailable
+from torana.limits.request_tokens import RequestTokens
+from torana.messages import Turn
+from torana.turns.events.base import EventLog
+from torana.turns.outcomes import draining_error
+from torana.turns.slots import Slot
+
+_BLOCKED = (
+    "The session is blocked: the gateway could not store the end of a turn. Its log has the "
+    "reason, and it tries again automatically. Send the message again later."
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveTurn:
+    """A turn that has not ended, with its state when it was accepted or recovered."""
+
+    turn: Turn
+    ending: asyncio.Future[Turn]
+    task: asyncio.Task[None] | None = None
+    #: Set while the agent runs. Only then may the task be cancelled without losing the turn's end.
+    slot: Slot | None = None
+    cancelled: bool = False
+    #: The user added a message to the running turn.
+    steered: bool = False
+    #: Set while the database cannot be written.
+    delayed: asyncio.Event = field(default_factory=asyncio.Event)
+    #: The first model request, for which the accepting transaction reserved tokens.
+    request: RequestTokens | None = None
+    #: Set when the turn has settled a step, waits for an approval, or has ended.
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def awaits_approval(self) -> bool:
+        return self.slot is not None and self.slot.away > 0
+
+    def abandon(self, error: Exception) -> None:
+        """Tell the waiting callers that the turn does not end in this process."""
+        self.ending.set_exception(error)
+        self.ending.exception()  # asyncio warns of an exception that no caller retrieves
+        self.settled.set()
+
+
+class LiveTurns:
+    """Registry of the turns that have not ended; opens and closes their event logs."""
+
+    def __init__(self, *, log: EventLog, on_end: Callable[[Turn], None] | None = None) -> None:
+        """Call ``on_end`` with every turn that ends; it must not block."""
+        self.log = log
+        self._on_end = on_end
+        self._live: dict[str, LiveTurn] = {}
+        #: Sessions in which the end of a turn could not be written yet.
+        self._blocked: set[str] = set()
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter([one.turn for one in self._live.values()])  # turns may end while a caller iterates
+
+    def __contains__(self, turn_id: str) -> bool:
+        return turn_id in self._live
+
+    @property
+    def blocked(self) -> int:
+        """Return the number of sessions that wait for the end of a turn to be written."""
+        return len(self._blocked)
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of turns that run, that wait for an approval, and that are queued."""
+        running = sum(one.task is not None for one in self._live.values())
+        waiting = sum(one.awaits_approval for one in self._live.values())
+        return {"running": running - waiting, "waiting": waiting, "queued": len(self._live) - running}
+
+    def get(self, turn_id: str) -> LiveTurn | None:
+        return self._live.get(turn_id)
+
+    def entries(self) -> Sequence[LiveTurn]:
+        return list(self._live.values())
+
+    def awaiting_approval(self, session_id: str) -> str | None:
+        """Return the id of the session's turn that waits for an approval and holds up the turns behind it."""
+        for turn_id, one in self._live.items():
+            if one.turn.session_id == session_id and one.awaits_approval:
+                return turn_id
+        return None
+
+    def add(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
+        """Register a turn, and open the event log of its current or next attempt.
+
+        ``settled`` is the text that earlier attempts settled. ``request`` is the first model request, if the
+        accepting transaction reserved tokens for it.
+        """
+        ending = asyncio.get_running_loop().create_future()
+        self._live[turn.id] = LiveTurn(turn=turn, ending=ending, request=request)
+        attempt = turn.attempt + (turn.state == "queued")
+        self.log.open(turn.id, attempt=attempt)
+        if attempt == 1:
+            self.log.append(turn.id, "turn.accepted", {"id": turn.id, "channelId": turn.channel})
+        else:
+            self.log.append(turn.id, "turn.resumed", {"attempt": attempt, "text": settled})
+
+    def end(self, ended: Sequence[Turn]) -> None:
+        """Remove ended turns, and notify the waiting callers, the event streams and ``on_end``."""
+        for turn in ended:
+            self._end(turn)
+
+    def _end(self, ended: Turn) -> None:
+        one = self._live.pop(ended.id, None)
+        if one is not None:
+            one.ending.set_result(ended)
+            one.settled.set()
+            if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
+                self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
+            self.log.append(ended.id, ended.last_event, {})
+        if self._on_end is not None:
+            try:
+                self._on_end(ended)
+            except Exception:  # noqa: BLE001 - an error in a listener must not stop the session
+                _log.exception("turn_end_listener_failed")
+        _log.info("turn_ended", extra={"state": ended.state, "model": ended.model})
+
+    def block(self, session_id: str) -> None:
+        """Mark a session as blocked, and give its waiting callers and event streams an error."""
+        self._blocked.add(session_id)
+        for one in [one for one in self._live.values() if one.turn.session_id == session_id]:
+            del self._live[one.turn.id]
+            one.abandon(StoreUnavailable(_BLOCKED))
+            self.log.append(one.turn.id, "turn.failed", {})
+
+    def unblock(self, session_id: str) -> None:
+        self._blocked.discard(session_id)
+
+    def check_session(self, session_id: str) -> None:
+        """Raise ``QueueFull`` if the session is blocked."""
+        if session_id in self._blocked:
+            raise QueueFull(_BLOCKED, headers={"Retry-After": "60"})
+
+    def not_running_error(self, session_id: str) -> GatewayError:
+        """Return the error for a turn that has not ended and that no task of this process runs."""
+        return StoreUnavailable(_BLOCKED) if session_id in self._blocked else draining_error()
+
+    def close(self) -> None:
+        """Close the event logs, and tell the waiting callers that the gateway stops."""
+        self.log.close()
+        for one in self._live.values():
+            one.abandon(draining_error())
+        self._live.clear()

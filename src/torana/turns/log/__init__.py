@@ -1,1 +1,0 @@
-"""What happens in turns, for whoever watches: ``base`` is the interface, one file per place it is kept."""

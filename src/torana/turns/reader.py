@@ -1,0 +1,102 @@
+"""Read turns: their rows, their ends and their events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from datetime import datetime
+from functools import partial
+from typing import NoReturn
+
+from torana.errors import Erased, NotFound
+from torana.messages import Inbound, Turn, TurnEvent
+from torana.store.engine.database import Database
+from torana.store.rows import idempotency_keys, session_deletion
+from torana.store.rows import turns as rows
+from torana.turns.live import LiveTurns
+
+
+class TurnReader:
+    """Finds turns, waits for their ends, and follows their events. Changes nothing."""
+
+    def __init__(self, *, database: Database, live: LiveTurns, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._live = live
+        self._clock = clock
+
+    async def find_by_key(self, inbound: Inbound) -> Turn | None:
+        """Return the turn that an earlier message with the same idempotency key became, if there is one.
+
+        Raises ``KeyReused`` if the key was used with another message.
+        """
+        if inbound.key is None:
+            return None
+        return await self._database.run(partial(idempotency_keys.find, inbound=inbound, now=self._clock()))
+
+    async def find_by_platform_message(self, account: str, message: str) -> Turn | None:
+        """Return the turn that an account's connector created for a platform message, if there is one."""
+        return await self._database.run(
+            partial(rows.find_by_platform_message, account=account, message=message)
+        )
+
+    async def get(self, owner: str, turn_id: str) -> Turn:
+        """Return the owner's turn from its row.
+
+        Raises ``NotFound``, also for another owner's turn, and ``Erased`` for a deleted turn.
+        """
+        turn = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id))
+        return turn or await self.raise_missing(owner, turn_id)
+
+    async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
+        """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""
+        if await self._database.run(partial(session_deletion.is_erased, owner=owner, turn_id=turn_id)):
+            raise Erased(f"the turn {turn_id!r} was erased")
+        raise NotFound(f"there is no turn {turn_id!r}")
+
+    async def wait_for_end(self, turn: Turn) -> Turn:
+        """Wait until the turn has ended. Cancelling the wait does not affect the turn.
+
+        Raises ``Draining`` if the gateway stops first, ``StoreUnavailable`` if the end cannot be written, and
+        ``NotFound`` as ``get`` does.
+        """
+        one = self._live.get(turn.id)
+        if one is not None:
+            return await asyncio.shield(one.ending)
+        found = await self.get(turn.owner, turn.id)
+        if not found.has_ended:
+            raise self._live.not_running_error(found.session_id)
+        return found
+
+    async def wait_for_delay(self, turn: Turn) -> None:
+        """Wait until a live turn is held up because the disk cannot be written."""
+        one = self._live.get(turn.id)
+        await (one.delayed if one is not None else asyncio.Event()).wait()
+
+    async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Yield the turn's events after the event ``after`` until the turn ends.
+
+        The first event of a turn is ``turn.accepted``. If the log does not know the turn, events are made from
+        its row.
+        """
+        log = self._live.log
+        if not log.knows(turn.id):
+            for event in _events_of_row(await self.get(turn.owner, turn.id)):
+                yield event
+            return
+        async for event in log.follow(turn.id, after=after):
+            yield event
+
+    def forget(self, turn_ids: Iterable[str]) -> None:
+        """Drop the recorded events of deleted turns."""
+        for turn_id in turn_ids:
+            self._live.log.forget(turn_id)
+
+
+def _events_of_row(turn: Turn) -> list[TurnEvent]:
+    attempt = max(turn.attempt, 1)
+    events = [TurnEvent(f"{attempt}-1", "turn.accepted", {"id": turn.id, "channelId": turn.channel})]
+    if turn.reply:
+        events.append(TurnEvent(f"{attempt}-2", "message.snapshot", {"text": turn.reply}))
+    if turn.has_ended:
+        events.append(TurnEvent(f"{attempt}-{len(events) + 1}", turn.last_event, {}))
+    return events

@@ -1,0 +1,102 @@
+"""Continue the turns that an earlier process left unfinished."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+
+from torana.errors import CrashedRepeatedly, Expired
+from torana.messages import Turn
+from torana.store.engine.database import Database
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending
+from torana.turns.journal import settled_text
+from torana.turns.outcomes import cut_off, failed_outcome
+from torana.turns.runner import Runner
+
+#: A turn with this many crashes is a suspect and runs alone.
+_SUSPECT = 2
+
+#: A queued message that is older than this when the gateway starts expires.
+_STALE = timedelta(days=1)
+
+_log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Starts unfinished turns in order, and isolates a turn that may have crashed the process."""
+
+    def __init__(
+        self, *, database: Database, runner: Runner, max_crashes: int, clock: Callable[[], datetime]
+    ) -> None:
+        self._database = database
+        self._runner = runner
+        self._max_crashes = max_crashes
+        self._clock = clock
+        self._isolating: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """End or start every unfinished turn.
+
+        A turn that two processes crashed on runs alone, until it has settled a step or ended; all other turns
+        wait for that. So a message that crashes the process is identified, and other turns are not blamed.
+        """
+        for turn in await self._database.run(rows.list_interrupted):
+            await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
+        unfinished = await self._database.run(rows.recover)
+        for turn in unfinished:
+            self._runner.live.add(turn, settled=await self._settled_text(turn))
+        remaining = [turn for turn in unfinished if not await self._ended_as_lost(turn)]
+        suspects = [turn for turn in remaining if turn.crashes >= _SUSPECT]
+        if suspects:
+            self._runner.holding = True
+            # The turns behind a suspect of the same session follow in their order.
+            sessions = dict.fromkeys(turn.session_id for turn in suspects)
+            self._isolating = asyncio.create_task(self._isolate(sessions))
+        else:
+            await self._start_all()
+
+    def stop(self) -> None:
+        if self._isolating is not None:
+            self._isolating.cancel()
+
+    async def _ended_as_lost(self, turn: Turn) -> bool:
+        """Fail a turn that waited too long or crashed too many processes; return whether it failed."""
+        if turn.crashes >= _SUSPECT + self._max_crashes:
+            error: CrashedRepeatedly | Expired = CrashedRepeatedly()
+        elif turn.attempt == 0 and turn.merged_into is None and self._clock() - turn.created_at > _STALE:
+            error = Expired()
+        else:
+            return False
+        await self._end(turn, failed_outcome(error, self._clock()))
+        return True
+
+    async def _settled_text(self, turn: Turn) -> str:
+        return await self._database.run(partial(settled_text, turn=turn)) if turn.attempt else ""
+
+    async def _end(self, turn: Turn, ending: Ending) -> None:
+        self._runner.live.end(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
+
+    async def _isolate(self, sessions: Iterable[str]) -> None:
+        """Run the next turn of each session, one after the other, then start everything else."""
+        for session_id in sessions:
+            try:
+                turn = await self._runner.writer.persist(partial(rows.claim_next, session_id=session_id))
+                if turn is not None:  # not cancelled in the meantime
+                    _log.warning(
+                        "turn_isolated_after_crashes", extra={"turn_id": turn.id, "crashes": turn.crashes}
+                    )
+                    await self._runner.start_alone(turn)
+            except Exception:  # noqa: BLE001 - all other turns wait for this loop
+                _log.exception("session_not_isolated", extra={"session_id": session_id})
+        self._runner.holding = False
+        await self._start_all()
+
+    async def _start_all(self) -> None:
+        """Start the first turn of every session in which no turn runs."""
+        for turn in await self._runner.writer.persist(rows.claim_all):
+            _log.info("turn_resumed", extra={"turn_id": turn.id})
+            self._runner.start(turn)

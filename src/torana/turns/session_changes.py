@@ -1,0 +1,118 @@
+"""Change whole sessions: fork, reset and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+
+from torana.errors import Erased, NotFound, SessionBusy
+from torana.messages import new_id, utc_now
+from torana.sessions import Sessions
+from torana.sessions.listing import Session, session_of
+from torana.sessions.titles import title_of
+from torana.store.engine.database import Database
+from torana.store.rows import session_deletion, session_forks
+from torana.store.rows import sessions as session_rows
+from torana.store.rows import turns as rows
+from torana.store.rows.audit import Act, on_a_users, with_record
+from torana.store.rows.session_deletion import Deleted
+from torana.store.rows.session_forks import NewSession
+from torana.turns.inbox import Turns
+
+#: Attempts to cancel the turns of a session before a deletion gives up.
+_ROUNDS = 10
+
+
+class SessionChanges:
+    """Changes sessions as a whole. The owner may be ``EVERYONE``: then the session's owner is looked up.
+
+    An ``act`` is recorded in the audit record if the session belongs to a user. Every method raises
+    ``NotFound`` for a session that the owner does not have, and ``Draining`` when the gateway stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        sessions: Sessions,
+        turns: Turns,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._database = database
+        self._sessions = sessions
+        self._turns = turns
+        self._clock = clock
+
+    async def fork(
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        turn_id: str | None,
+        channel: str | None,
+        act: Act | None = None,
+    ) -> Session:
+        """Create a session as a copy of this one, up to and including a turn or its last ended turn.
+
+        Without a channel it gets a new one. Raises ``NotEnded``, ``ChannelTaken``, and ``NotFound`` for a turn
+        that is not in the session.
+        """
+        source = await self._session(owner, session_id)
+        new = NewSession(
+            session_id=new_id("ses"),
+            channel=channel or new_id("ch"),
+            at=self._clock(),
+            turn_id=lambda: new_id("turn"),
+            title_of=title_of,
+        )
+        work = partial(session_forks.fork, owner=source.owner, session_id=source.id, last=turn_id, new=new)
+        noted = with_record(work, on_a_users(source.owner, act), "session.fork", source.id)
+        return session_of(await self._database.run(noted))
+
+    async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
+        """Hide all earlier messages from the model, as ``/new`` does; they stay stored."""
+        session = await self._session(owner, session_id)
+        work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
+        row = await self._database.run(
+            with_record(work, on_a_users(session.owner, act), "session.reset", session.id)
+        )
+        if row is None:
+            raise _unknown(session_id)
+        return session_of(row)
+
+    async def delete(self, owner: str, session_id: str, *, act: Act | None = None) -> Deleted:
+        """Cancel the session's turns, wait for their end, and delete the session.
+
+        A message that is accepted before the deletion is cancelled and deleted; a later message begins a new
+        session. Raises ``SessionBusy``, and deletes nothing, if messages arrive faster than they can be
+        cancelled.
+        """
+        session = await self._session(owner, session_id)
+        delete = partial(session_deletion.delete, owner=session.owner, session_id=session.id, at=self._clock())
+        work = with_record(delete, on_a_users(session.owner, act), "session.delete", session.id)
+        for _ in range(_ROUNDS):
+            await self._cancel_all(session)
+            with suppress(SessionBusy):
+                deleted = await self._database.run(work)
+                if deleted is None:
+                    raise _unknown(session_id)
+                self._turns.reader.forget(deleted.turns)
+                return deleted
+        raise SessionBusy("The session keeps receiving messages. Delete it when they have stopped.")
+
+    async def _session(self, owner: str, session_id: str) -> Session:
+        self._turns.check_accepting()
+        return await self._sessions.get(owner, session_id)
+
+    async def _cancel_all(self, session: Session) -> None:
+        """Cancel the unfinished turns, newest first, so that none starts when an earlier one ends."""
+        work = partial(rows.of_channel, owner=session.owner, channel=session.channel)
+        for turn in reversed(await self._database.run(work)):
+            with suppress(NotFound, Erased):  # deleted in the meantime
+                await self._turns.cancel(turn.owner, turn.id)
+
+
+def _unknown(session_id: str) -> NotFound:
+    return NotFound(f"there is no session {session_id!r}")

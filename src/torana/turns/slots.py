@@ -1,0 +1,86 @@
+"""A turn's slot among the concurrent turns, and its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+
+class Slot:
+    """Limits the concurrency and the time of a turn. Raises ``TimeoutError`` after ``timeout`` seconds.
+
+    While the turn only waits for approvals, the slot is released and the time limit is paused.
+    """
+
+    def __init__(self, *, slots: asyncio.Semaphore, timeout: float) -> None:
+        self._slots = slots
+        self._limit = asyncio.timeout(None)
+        #: Seconds left of the turn's time limit when it is paused.
+        self._left = timeout
+        self._held = False
+        self._coming_back = asyncio.Lock()
+        #: Number of the turn's unfinished calls, and how many of these wait for approval.
+        self.calls = 0
+        self.away = 0
+
+    @property
+    def rests(self) -> bool:
+        """Return whether the turn only waits for approvals."""
+        return 0 < self.calls <= self.away
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether the turn has exceeded its time limit."""
+        return self._limit.expired()
+
+    def count(self, calls: int) -> None:
+        """Add to the number of unfinished calls; a negative number subtracts."""
+        self.calls += calls
+        self._leave_if_at_rest()
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        await self._take()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._give()
+        await self._limit.__aexit__(kind, raised, trace)
+
+    @asynccontextmanager
+    async def release_while_waiting(self) -> AsyncGenerator[None]:
+        """Mark one call as waiting for approval; at the exit, wait until the turn has a slot again."""
+        self.away += 1
+        self._leave_if_at_rest()
+        try:
+            yield
+        finally:
+            self.away -= 1
+        async with self._coming_back:  # several calls share the turn's only slot
+            if not self._held:
+                await self._take()
+
+    def _leave_if_at_rest(self) -> None:
+        if self._held and self.rests:
+            self._stop_time()
+            self._give()
+
+    async def _take(self) -> None:
+        await self._slots.acquire()
+        self._held = True
+        if not self.is_expired:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
+
+    def _give(self) -> None:
+        if self._held:
+            self._held = False
+            self._slots.release()
+
+    def _stop_time(self) -> None:
+        end = self._limit.when()
+        if end is not None and not self.is_expired:
+            self._left = end - asyncio.get_running_loop().time()
+            self._limit.reschedule(None)

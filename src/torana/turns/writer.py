@@ -1,0 +1,100 @@
+"""Transactions that must not be lost, such as the end of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import chain, repeat
+from typing import TypeVar
+
+from torana.limits.budgets import Budgets
+from torana.limits.limit_usage import BudgetWarning
+from torana.messages import Turn
+from torana.store.engine.database import Connection, Database, Work
+from torana.store.rows import turns as rows
+from torana.store.rows.turns import Ending
+from torana.turns.outcomes import failed_outcome
+
+#: Seconds between two attempts to write the end of a turn; the last pause repeats.
+_PAUSES = (0.5, 2.0, 10.0, 30.0)
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TurnWriter:
+    """Writes the progress and the ends of turns, and repeats a write while the database refuses it."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        budgets: Budgets,
+        clock: Callable[[], datetime],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._database = database
+        self._budgets = budgets
+        self._clock = clock
+        self._pause = pause
+
+    async def persist(self, work: Work[T], *, delayed: asyncio.Event | None = None) -> T:
+        """Execute ``work`` as ``Database.run`` does, and repeat it while the disk cannot be written.
+
+        ``delayed`` is set during that time.
+        """
+        return await self._database.persist(work, pause=self._pause, delayed=delayed)
+
+    async def record_end(
+        self,
+        turn: Turn,
+        ending: Ending,
+        *,
+        hold: Callable[[], bool],
+        delayed: asyncio.Event | None = None,
+    ) -> tuple[list[Turn], Turn | None, bool]:
+        """Write the end of a turn, and claim the session's next turn in the same transaction.
+
+        Returns the ended turns, the claimed turn if there is one, and whether claiming was possible. If the
+        database refuses the end, the turn fails instead; if it refuses that as well, the failure is written
+        without the turn's costs, and no turn is claimed. ``hold`` is evaluated in each transaction; while it
+        is true nothing is claimed.
+        """
+        try:
+            return *await self._finish(turn, ending, hold, delayed), True
+        except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
+            failure = failed_outcome(error, self._clock())
+        try:
+            return *await self._finish(turn, replace(failure, spent=ending.spent), hold, delayed), True
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("turn_cost_not_written")
+        return await self.persist(partial(rows.fail_bare, turn=turn, ending=failure)), None, False
+
+    async def retry_until_done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``work``; after an error, repeat it after a pause."""
+        for seconds in chain(_PAUSES, repeat(_PAUSES[-1])):
+            try:
+                return await work()
+            except Exception:  # noqa: BLE001 - the loop repeats it
+                _log.exception("session_still_blocked")
+            await self._pause(seconds)
+        raise AssertionError("the pauses are endless")
+
+    async def _finish(
+        self, turn: Turn, ending: Ending, hold: Callable[[], bool], delayed: asyncio.Event | None
+    ) -> tuple[list[Turn], Turn | None]:
+        def finish(connection: Connection) -> tuple[list[Turn], Turn | None, list[BudgetWarning]]:
+            held = self._budgets.held_by(connection, turn)
+            if ending.stopped_at is not None:
+                self._budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
+            ended, following = rows.finish(connection, turn, ending, hold=hold())
+            return ended, following, self._budgets.warnings(connection, ended[0], held)
+
+        ended, following, warned = await self.persist(finish, delayed=delayed)
+        self._budgets.tell(warned)
+        return ended, following

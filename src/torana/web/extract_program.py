@@ -1,0 +1,68 @@
+"""Extract the text of an HTML page, in a worker process.
+
+It imports nothing of the gateway, so that it starts fast and untrusted input meets no data of the gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The number of elements above which the main part of a page is not searched; all its text is used.
+_ELEMENTS = "40000"
+#: The main part of a page must have at least this share of its text.
+_SHARE = 0.1
+#: The maximum length of the result: absolute links can make it longer than the page.
+_WRITTEN = 200_000
+#: Elements that a browser does not show.
+_HIDDEN = (
+    "//*[@hidden or @aria-hidden='true'"
+    " or contains(translate(@style, ' ', ''), 'display:none')"
+    " or contains(translate(@style, ' ', ''), 'visibility:hidden')"
+    " or contains(translate(@style, ' ', ''), 'font-size:0')]"
+    " | //template | //noscript | //script | //style | //comment()"
+)
+
+
+def read_bounded(html: str, url: str) -> dict[str, str]:
+    """Return the title and text of a page, each truncated."""
+    title, text = read(html.encode("utf-8", "replace").decode(), url)
+    return {"title": title[:_WRITTEN], "text": text[:_WRITTEN]}
+
+
+def read(html: str, url: str) -> tuple[str, str]:
+    """Return the title, and the text in Markdown with absolute links."""
+    from trafilatura import extract, html2txt
+    from trafilatura.settings import use_config
+
+    tree = _parse_html(html)
+    if tree is None:
+        return "", ""
+    title = tree.findtext(".//title") or ""
+    _tidy(tree, url)
+    config = use_config()
+    config.read_dict({"DEFAULT": {"MAX_TREE_SIZE": _ELEMENTS, "MIN_EXTRACTED_SIZE": "1"}})
+    wanted: Any = {"output_format": "markdown", "include_links": True, "favor_recall": True}
+    main_part = extract(tree, url=url, config=config, **wanted) or ""
+    everything = html2txt(tree)
+    return title, main_part if len(main_part) > _SHARE * len(everything) else everything
+
+
+def _parse_html(html: str) -> Any:
+    from lxml import html as library
+
+    parser: Any = library  # it has no types
+    try:
+        return parser.document_fromstring(html.encode(), parser=parser.HTMLParser(encoding="utf-8"))
+    except parser.etree.ParserError:
+        return None
+
+
+def _tidy(tree: Any, url: str) -> None:
+    """Remove hidden elements, make links absolute, and remove links that are not HTTP."""
+    for element in tree.xpath(_HIDDEN):
+        if element.getparent() is not None:
+            element.drop_tree()
+    tree.make_links_absolute(url, resolve_base_href=False, handle_failures="discard")
+    for link in tree.xpath("//a[@href]"):
+        if not link.get("href").startswith(("http://", "https://")):
+            link.drop_tag()

@@ -1,0 +1,104 @@
+"""What is shown while a turn runs never holds up its end, or the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from tests.unit.connectors.conftest import Gateway
+
+from torana.connectors.base import Capabilities, RetryLater
+from torana.messages import EVERYONE
+from torana.store.rows.audit import Act
+from torana.testing import ScriptedModel
+from torana.testing.chat import Chat
+
+Open = Callable[..., Awaitable[Gateway]]
+InTime = Callable[[], asyncio.Timeout]
+
+GROWS = Capabilities(length=30, repeat="blind", edits=True, edit_every=0, pace=10_000)
+
+
+async def test_previews_and_replies_are_rendered_off_the_event_loop(open_gateway: Open) -> None:
+    threads: set[int] = set()
+
+    def render(markdown: str) -> str:
+        threads.add(threading.get_ident())
+        return markdown
+
+    chat = Chat(replace(GROWS, render=render), allow=["*"])
+    gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel(["It is 4 ", gate, "[" * 200]))
+    await chat.say("2+2?")
+    await chat.called(1)  # its preview
+    gate.set()
+    await gateway.hub.flush(within=20)
+
+    assert len(await chat.shown(2)) > 1
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_reply(
+    open_gateway: Open, in_time: InTime
+) -> None:
+    chat = Chat(GROWS, allow=["*"])
+    chat.faults = [RetryLater("slow down", seconds=3600)]
+    gate = asyncio.Event()
+    await open_gateway(chat, ScriptedModel(["It ", gate, "is 4."]))
+    await chat.say("2+2?")
+    await chat.called(1)
+    gate.set()
+
+    async with in_time():
+        assert [one.text for one in await chat.shown(1)] == ["It is 4."]
+
+
+async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_gateways_end(
+    open_gateway: Open, in_time: InTime
+) -> None:
+    chat = Chat(GROWS, allow=["*"])
+    chat.faults = [RetryLater("slow down", seconds=3600)]
+    gateway = await open_gateway(chat, ScriptedModel(["It ", asyncio.Event()]))
+    await chat.say("2+2?")
+    await chat.called(1)
+
+    async with in_time():
+        await gateway.turns.stop(grace=0)  # the turn is cut off
+        await gateway.hub.stop()
+
+
+async def test_a_preview_that_is_being_shown_is_left_when_the_gateway_ends(
+    open_gateway: Open, in_time: InTime
+) -> None:
+    chat = Chat(GROWS, allow=["*"])
+    chat.gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel(["It ", asyncio.Event()]))
+    await chat.say("2+2?")
+    await chat.called(1)
+
+    async with in_time():  # which is less than a call may take
+        await gateway.hub.stop()
+
+
+async def test_a_reply_that_was_dropped_before_it_was_cut_is_not_sent_in_part(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = Chat(GROWS, allow=["*"])
+    chat.gate, gate = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(["It ", gate, "is more than one message can hold."])
+    gateway = await open_gateway(chat, model)
+    said = await chat.say("2+2?")
+    await chat.called(1)  # its preview, which the reply waits for
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
+    assert turn is not None
+    gate.set()
+    await gateway.turns.reader.wait_for_end(turn)
+    await gateway.deliveries.drop(EVERYONE, (await gateway.rows())[0].id, act=act)
+    chat.gate.set()
+    await gateway.hub.flush(within=20)
+
+    assert [one.text for one in await chat.shown(1)] == ["It …"]
+    assert [row.state for row in await gateway.rows()] == ["dropped"]
