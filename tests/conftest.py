@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import settings
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from tests.assembling import turns_over
@@ -56,6 +58,21 @@ ROOT = Path(__file__).parents[1]
 
 START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
+#: Directories whose tests start, kill or attack whole gateways: they belong to the long tier.
+LONG = tuple(Path(__file__).with_name(name) for name in ("acceptance", "attacks", "chaos"))
+
+# The fast tier tries the same few examples in each run; the long tier looks for new ones.
+settings.register_profile("fast", deadline=None, max_examples=20, derandomize=True, database=None)
+settings.register_profile("long", deadline=None, max_examples=200)
+settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test of a directory of the long tier."""
+    for item in items:
+        if any(item.path.is_relative_to(directory) for directory in LONG):
+            item.add_marker("long")
+
 
 @pytest.fixture
 def clock() -> Callable[[], datetime]:
@@ -64,12 +81,18 @@ def clock() -> Callable[[], datetime]:
     return lambda: START + timedelta(seconds=next(seconds))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A new database file."""
-    path = tmp_path / "torana.db"
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database file with the current schema and no rows, to be copied."""
+    path = tmp_path_factory.mktemp("empty") / "torana.db"
     migrate(path)
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, empty_database: Path) -> Path:
+    """A new database file."""
+    return shutil.copy(empty_database, tmp_path / "torana.db")
 
 
 @pytest.fixture

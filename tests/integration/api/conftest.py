@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import sqlalchemy as sa
 
 from torana.app import App, build
@@ -18,21 +20,21 @@ from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
 
 
-@pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
-    """``app, client = await start(model, gateway_token="…")`` runs a gateway until the test ends.
-
-    By default its model says yes to everything, and it has no limits: they are their own tests' matter.
-    """
+@asynccontextmanager
+async def _gateways(directory: Path, empty_database: Path) -> AsyncGenerator[Start]:
     async with AsyncExitStack() as stack:
 
         async def start(model: ScriptedModel | None = None, **settings: Any) -> Gateway:
-            settings = {"rate_per_user": 0, "rate_global": 0, "data_dir": tmp_path / "data"} | settings
+            settings = {"rate_per_user": 0, "rate_global": 0, "data_dir": directory / "data"} | settings
             environ = {f"TORANA_{name.upper()}": str(value) for name, value in settings.items()}
-            loaded = load(flags={}, environ=environ, cwd=tmp_path, user_dir=tmp_path)
-            loaded.settings.data_dir.mkdir(exist_ok=True)
+            loaded = load(flags={}, environ=environ, cwd=directory, user_dir=directory)
+            data_dir = loaded.settings.data_dir
+            data_dir.mkdir(exist_ok=True)
+            if not (data_dir / "torana.db").exists():
+                shutil.copy(empty_database, data_dir)
             app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 10_000))
             await app.start()
             stack.push_async_callback(app.close)
@@ -44,7 +46,30 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway
 
 
 @pytest.fixture
-async def gateway(start: Callable[..., Awaitable[Gateway]]) -> Gateway:
+async def start(tmp_path: Path, empty_database: Path) -> AsyncGenerator[Start]:
+    """``app, client = await start(model, gateway_token="…")`` runs a gateway until the test ends.
+
+    By default its model says yes to everything, and it has no limits, which have tests of their own.
+    """
+    async with _gateways(tmp_path, empty_database) as start:
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def start_shared(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> AsyncGenerator[Start]:
+    """``start``, for gateways that serve all tests of a module. The tests run in the module's event loop."""
+    async with _gateways(tmp_path_factory.mktemp("shared"), empty_database) as start:
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_client(start_shared: Start) -> httpx.AsyncClient:
+    """A client of an open gateway, for tests that neither change it nor depend on what it holds."""
+    return (await start_shared())[1]
+
+
+@pytest.fixture
+async def gateway(start: Start) -> Gateway:
     """An open gateway on a loopback address, without limits."""
     return await start()
 
@@ -57,7 +82,7 @@ def client(gateway: Gateway) -> httpx.AsyncClient:
 
 @pytest.fixture
 def stored() -> Callable[[App], Awaitable[int]]:
-    """``await stored(app)``: how many sessions and turns the database holds together."""
+    """``await stored(app)`` returns the number of sessions and turns that the database holds."""
 
     def count(connection: sa.Connection) -> int:
         tables = (sessions, turns)

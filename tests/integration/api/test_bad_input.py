@@ -1,4 +1,4 @@
-"""Whatever comes in, the answer is a clear problem, and what was refused is not stored."""
+"""Any input gets a clear problem, and the gateway stores nothing of a refused request."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -7,18 +7,40 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torana.app import App
 
 Gateway = tuple[App, httpx.AsyncClient]
+Start = Callable[..., Awaitable[Gateway]]
 Stored = Callable[[App], Awaitable[int]]
 
 ROOT = "http://localhost:18789"
 JSON = {"Content-Type": "application/json"}
 EMOJI = "\\ud83d\\ude00"  # one character of four bytes, escaped as a pair
 MEMBERS = {"type", "title", "status", "detail", "instance", "error", "code", "requestId"}
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(start_shared: Start) -> Gateway:
+    """A gateway for the whole module, which refuses nearly all that it gets."""
+    return await start_shared()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stored(gateway: Gateway, stored: Stored) -> Stored:
+    """``await stored(app)`` returns the number of sessions and turns that this test has added."""
+    before = await stored(gateway[0])
+
+    async def added(app: App) -> int:
+        return await stored(app) - before
+
+    return added
 
 
 def checked(answer: httpx.Response) -> dict[str, Any]:
@@ -318,9 +340,7 @@ _PATHS = st.sampled_from(
     ["/message", "/api/message", "/skills", "/health", "/v1/turns/x", "/", "/api", "/nope"]
 )
 #: Fixtures of a test function live for all of its examples; each of them is one request.
-_ONE_GATEWAY = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
-)
+_ONE_GATEWAY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def is_clean(answer: httpx.Response) -> bool:

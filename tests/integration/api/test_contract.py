@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from torana import __version__
 from torana.app import App
@@ -25,8 +26,9 @@ def test_it_listens_on_18789_on_this_machine_by_default():
 
 
 @pytest.mark.parametrize("path", EVERY_PATH)
-async def test_every_path_answers_under_api_too(client: httpx.AsyncClient, path: str):
-    plain, prefixed = await client.get(path), await client.get(f"/api{path}")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_path_answers_under_api_too(shared_client: httpx.AsyncClient, path: str):
+    plain, prefixed = await shared_client.get(path), await shared_client.get(f"/api{path}")
     assert prefixed.status_code == plain.status_code
     if path not in ("/health", "/nope", "/v1/turns/turn_x"):  # which tell the time, or name the request
         assert prefixed.content == plain.content
@@ -59,21 +61,27 @@ async def test_links_lead_on_under_any_prefix(client: httpx.AsyncClient, path: s
 # --- the token
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx.AsyncClient:
+    """A client of a gateway with a token, which it does not send."""
+    return (await start_shared(gateway_token=TOKEN, data_dir=tmp_path_factory.mktemp("guarded")))[1]
+
+
 @pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.parametrize("prefix", ["", "/api"])
-async def test_with_a_token_every_path_but_health_wants_it(start: Start, path: str, prefix: str):
-    _, client = await start(gateway_token=TOKEN)
-    without = await client.get(prefix + path)
-    with_token = await client.get(prefix + path, headers=BEARER)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx.AsyncClient, path: str, prefix: str):
+    without = await guarded.get(prefix + path)
+    with_token = await guarded.get(prefix + path, headers=BEARER)
     assert without.status_code == (200 if path == "/health" else 401)
     assert with_token.status_code != 401
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/message", "/skills", "/health", "/nope"])
-async def test_with_a_token_no_other_method_gets_past_it(start: Start, method: str, path: str):
-    _, client = await start(gateway_token=TOKEN)
-    assert (await client.request(method, path)).status_code == 401
+@pytest.mark.asyncio(loop_scope="module")
+async def test_with_a_token_no_other_method_gets_past_it(guarded: httpx.AsyncClient, method: str, path: str):
+    assert (await guarded.request(method, path)).status_code == 401
 
 
 async def test_with_a_token_nothing_is_said_or_stored_without_it(

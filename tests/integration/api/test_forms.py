@@ -96,8 +96,9 @@ async def test_who_only_shortens_the_wait_gets_a_timeout(start: Start):
 
 
 @pytest.mark.parametrize("prefer", ["", ",,", "return=minimal", "wait", "wait=soon", "wait=-1", "é", "=", '"'])
-async def test_a_preference_that_is_not_known_changes_nothing(client: httpx.AsyncClient, prefer: str):
-    answer = await client.post("/message", json=HI, headers={"Prefer": prefer.encode("latin-1")})  # pyright: ignore[reportArgumentType]
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_preference_that_is_not_known_changes_nothing(shared_client: httpx.AsyncClient, prefer: str):
+    answer = await shared_client.post("/message", json=HI, headers={"Prefer": prefer.encode("latin-1")})  # pyright: ignore[reportArgumentType]
     assert answer.status_code == 200
 
 
@@ -244,8 +245,9 @@ async def test_another_speakers_message_waits_whatever_it_asks_for(start: Start,
 
 
 @pytest.mark.parametrize("value", ["", "QUEUE", "drop", 1, True, ["queue"], {"queue": 1}])
-async def test_what_to_do_when_busy_is_one_of_four_words(client: httpx.AsyncClient, value: Any):
-    answer = await client.post("/message", json=HI | {"onBusy": value})
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_to_do_when_busy_is_one_of_four_words(shared_client: httpx.AsyncClient, value: Any):
+    answer = await shared_client.post("/message", json=HI | {"onBusy": value})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert answer.json()["errors"][0]["pointer"] == "/onBusy"
 

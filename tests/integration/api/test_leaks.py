@@ -235,8 +235,7 @@ async def world(start: Start) -> World:
     )
 )
 @settings(
-    max_examples=60,
-    deadline=None,
+    max_examples=settings.default.max_examples // 2,
     # What one example leaves behind, the next ones must not see either.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -263,8 +263,11 @@ async def test_users_are_distinct_by_code_points_whatever_they_are_called(client
 
 
 @pytest.mark.parametrize("segment", ["..", "a b", coded("ana"), "~", "~!", "~" + "A" * 2_000, "x" * 257])
-async def test_a_user_is_written_in_one_way_only(client: httpx.AsyncClient, segment: str):
-    answer = await client.get(f"/v1/users/{segment.replace(' ', '%20').replace('..', '%2E%2E')}/memories")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_user_is_written_in_one_way_only(shared_client: httpx.AsyncClient, segment: str):
+    answer = await shared_client.get(
+        f"/v1/users/{segment.replace(' ', '%20').replace('..', '%2E%2E')}/memories"
+    )
     assert answer.status_code == 404, answer.text
 
 

@@ -139,13 +139,14 @@ async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: 
         ({"text": "x", "rule": "every other day"}, "schedule_invalid", "is not a rule"),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_what_cannot_be_says_why(
-    client: httpx.AsyncClient, body: dict[str, Any], code: str, told: str
+    shared_client: httpx.AsyncClient, body: dict[str, Any], code: str, told: str
 ) -> None:
-    answer = await client.post("/v1/schedules", json=body)
+    answer = await shared_client.post("/v1/schedules", json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, code)
     assert told in answer.json()["detail"]
-    assert (await client.get("/v1/schedules")).json()["items"] == []
+    assert (await shared_client.get("/v1/schedules")).json()["items"] == []
 
 
 async def test_a_user_has_room_for_so_many_and_each_for_themselves(start: Start) -> None:

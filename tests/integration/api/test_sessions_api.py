@@ -172,9 +172,10 @@ BAD_CURSORS = [
 
 @pytest.mark.parametrize("after", BAD_CURSORS)
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages", "/v1/deliveries"])
-async def test_a_cursor_that_no_page_gave_is_refused(client: httpx.AsyncClient, path: str, after: str):
-    session = (await say(client, "hi", "c"))["sessionId"]
-    answer = await client.get(path.format(id=session), params={"after": after})
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_cursor_that_no_page_gave_is_refused(shared_client: httpx.AsyncClient, path: str, after: str):
+    session = (await say(shared_client, "hi", "c"))["sessionId"]
+    answer = await shared_client.get(path.format(id=session), params={"after": after})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert "after" in answer.json()["detail"]
 
@@ -190,9 +191,10 @@ async def test_a_cursor_of_the_other_list_is_refused(client: httpx.AsyncClient):
 
 @pytest.mark.parametrize("limit", ["", "-1", "many", "1.5", "٣", "²", "9" * 21])
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
-async def test_a_limit_that_is_no_number_is_refused(client: httpx.AsyncClient, path: str, limit: str):
-    session = (await say(client, "hi", "c"))["sessionId"]
-    answer = await client.get(path.format(id=session), params={"limit": limit})
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx.AsyncClient, path: str, limit: str):
+    session = (await say(shared_client, "hi", "c"))["sessionId"]
+    answer = await shared_client.get(path.format(id=session), params={"limit": limit})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert "limit" in answer.json()["detail"]
 

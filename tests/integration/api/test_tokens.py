@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import sqlalchemy as sa
 
 from torana.app import App
@@ -56,6 +57,14 @@ async def guarded(start: Start) -> Gateway:
 @pytest.fixture
 def operator(guarded: Gateway) -> httpx.AsyncClient:
     return guarded[1]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_operator(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx.AsyncClient:
+    """The operator's client of a gateway with a token, for tests whose requests are refused."""
+    _, client = await start_shared(gateway_token=OPERATOR, data_dir=tmp_path_factory.mktemp("guarded"))
+    client.headers.update(bearer(OPERATOR))
+    return client
 
 
 async def make(operator: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -164,15 +173,19 @@ async def test_an_expired_token_is_refused(guarded: Gateway):
 
 
 @pytest.mark.parametrize("changed", DAMAGED)
-@pytest.mark.parametrize("token", [OPERATOR, None], ids=["guarded", "open"])
-async def test_what_is_not_whole_is_refused(start: Start, changed: Callable[[str], str], token: str | None):
-    _, client = await start(**({"gateway_token": token} if token else {}))
-    if token:
-        client.headers.update(bearer(token))
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "open"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_is_not_whole_is_refused(
+    shared_operator: httpx.AsyncClient,
+    shared_client: httpx.AsyncClient,
+    changed: Callable[[str], str],
+    guarded: bool,
+):
+    client = shared_operator if guarded else shared_client
     made = await make(client, user="alice")
     sent = changed(made["token"])
     answer = await ask(client, sent)
-    if token is None and not sent.startswith("torana_"):
+    if not guarded and not sent.startswith("torana_"):
         assert answer.status_code == 200  # an open gateway looks at no other credentials
     else:
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, INVALID)
@@ -293,13 +306,15 @@ async def test_what_has_ended_is_not_rotated(operator: httpx.AsyncClient, end: s
         ({"expiresIn": -(10**400)}, "/expiresIn"),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_faulty_wish_is_refused_and_named(
-    operator: httpx.AsyncClient, body: dict[str, Any], pointer: str
+    shared_operator: httpx.AsyncClient, body: dict[str, Any], pointer: str
 ):
-    answer = await operator.post("/v1/tokens", json=body)
+    before = (await shared_operator.get("/v1/tokens")).json()["items"]
+    answer = await shared_operator.post("/v1/tokens", json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
-    assert (await operator.get("/v1/tokens")).json()["items"] == []
+    assert (await shared_operator.get("/v1/tokens")).json()["items"] == before
 
 
 @pytest.mark.parametrize("seconds", [1, 3600, 3600.0, 315_360_000])

@@ -82,11 +82,12 @@ async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx.AsyncC
 @pytest.mark.parametrize(
     "seen", ["", "x", "1", "1-", "-1", "1-x", "1-99", "2-1", "1--1", "1-" + "9" * 5_000, "1-٣", "1-1-1", "é"]
 )
-async def test_an_event_that_there_never_was_is_ignored(client: httpx.AsyncClient, seen: str):
-    sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_event_that_there_never_was_is_ignored(shared_client: httpx.AsyncClient, seen: str):
+    sent = events_of(await shared_client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
-    assert events_of(await client.get(place, params={"after": seen})) == sent
-    by_header = await client.get(place, headers=[(b"Last-Event-ID", seen.encode())])
+    assert events_of(await shared_client.get(place, params={"after": seen})) == sent
+    by_header = await shared_client.get(place, headers=[(b"Last-Event-ID", seen.encode())])
     assert events_of(by_header) == sent
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.connectors.transport import markup
@@ -69,7 +69,6 @@ def check_cost(text: str) -> None:
     assert len(shown[0]) <= _SHOWN * len(text) + 100
 
 
-@settings(deadline=None)
 @given(adversarial)
 def test_cost_of_any_text_is_linear(text: str) -> None:
     check_cost(text)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.connectors.base import Capabilities
@@ -118,7 +118,6 @@ _uneven = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     _uneven, st.sampled_from([markup.plain, markup.telegram, markup.discord, escaped]), st.integers(100, 2_000)
 )

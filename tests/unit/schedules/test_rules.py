@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.errors import ScheduleInvalid
@@ -121,7 +121,6 @@ def _matches(rule: str, wall: datetime) -> bool:
 
 
 @given(rule=RULES, zone=st.sampled_from(ZONES), day=st.sampled_from(JUMPS), hour=st.integers(-30, 6))
-@settings(max_examples=150, deadline=None)
 def test_each_matching_wall_time_is_due_once(
     rule: str, zone: ZoneInfo, day: tuple[int, int, int], hour: int
 ) -> None:
@@ -137,7 +136,6 @@ def test_each_matching_wall_time_is_due_once(
     start=STARTS.map(lambda start: start.replace(tzinfo=UTC)),
     part=st.floats(0, 0.999),
 )
-@settings(max_examples=200, deadline=None)
 def test_next_due_is_the_same_between_two_due_times(
     rule: str, zone: ZoneInfo, start: datetime, part: float
 ) -> None:
@@ -148,7 +146,6 @@ def test_next_due_is_the_same_between_two_due_times(
 
 
 @given(rule=RULES, start=STARTS)
-@settings(max_examples=200, deadline=None)
 def test_due_times_equal_cronsim_without_clock_jumps(rule: str, start: datetime) -> None:
     theirs = list(islice(CronSim(rule, start), 20))
     ours = islice(due_times(rule, ZoneInfo("UTC"), start.replace(tzinfo=UTC)), 20)
@@ -156,7 +153,6 @@ def test_due_times_equal_cronsim_without_clock_jumps(rule: str, start: datetime)
 
 
 @given(rule=st.tuples(numbers(0, 59), numbers(0, 23), DAYS, st.just("*"), WEEKDAYS).map(" ".join))
-@settings(max_examples=100, deadline=None)
 def test_fixed_times_equal_cronsim_across_hour_jumps(rule: str) -> None:
     start = datetime(2026, 3, 1, tzinfo=BERLIN)
     theirs = [moment.astimezone(UTC) for moment in islice(CronSim(rule, start), 300)]

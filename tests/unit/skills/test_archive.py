@@ -385,7 +385,7 @@ NAMES = st.lists(st.sampled_from(_PIECES), max_size=12).map("".join)
 
 
 @given(names=st.lists(NAMES, max_size=6), pack=st.sampled_from([zipped, tarred]))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_name_writes_outside_the_target(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], pack: Pack
 ) -> None:

@@ -315,4 +315,6 @@ class TurnsMachine(RuleBasedStateMachine):
 
 
 TestTurnsAgainstAModel = TurnsMachine.TestCase
-TestTurnsAgainstAModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestTurnsAgainstAModel.settings = settings(
+    max_examples=settings.default.max_examples // 4, stateful_step_count=25
+)

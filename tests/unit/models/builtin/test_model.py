@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta, ToolFailed
 from pydantic_ai.messages import (
@@ -196,7 +196,6 @@ VOCABULARY = (
 WORDS = st.lists(st.sampled_from(VOCABULARY.split(" ")), max_size=12).map(" ".join)
 
 
-@settings(max_examples=300)
 @given(text=st.text(max_size=80) | WORDS, tools=st.sets(st.sampled_from(sorted(READERS))))
 def test_any_text_is_answered_and_only_tools_on_offer_are_called(text: str, tools: set[str]) -> None:
     response = ask(BuiltinModel(cards=lambda: ()), text, sorted(tools))
