@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import site
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(directory) for directory in LONG):
             item.add_marker("long")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is loaded by now from garbage collection, which would look at it again in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
