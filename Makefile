@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
+.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -42,9 +42,16 @@ run: $(VENV)/.run ## the gateway on 127.0.0.1:18789 with its builtin model: no k
 chat: $(VENV)/.run ## talk with the agent in the terminal
 	@$(BIN)/torana chat
 
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --durations 10
+
+test: $(VENV)/.dev ## the fast tests, in a few minutes; `make test T=tests/attacks` for all tests of a path
+	$(PYTEST) --dist worksteal $(if $(filter tests,$(T)),-m "not long") $(T)
+
 # A file's tests stay together: they share servers that take long to start.
-test: $(VENV)/.dev ## every test, on all processors; `make test T=tests/unit/api` for some
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile $(T)
+test-long: $(VENV)/.dev ## the tests with real platforms, kills and attacks, and the property tests with more examples
+	TORANA_TEST_PROFILE=long $(PYTEST) --dist loadfile -m "long or hypothesis" $(T)
+
+test-all: test test-long ## every test
 
 chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600

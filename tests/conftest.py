@@ -99,7 +99,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(tmp_path: Path, empty_database: Path) -> Path:
     """A new database file."""
-    return shutil.copy(empty_database, tmp_path / "torana.db")
+    return Path(shutil.copy(empty_database, tmp_path))
 
 
 @pytest.fixture

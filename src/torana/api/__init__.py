@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -21,26 +21,47 @@ from torana.api.middleware.request_scope import ApiPrefix, Methods, RequestScope
 from torana.api.middleware.same_site import OpenGateway
 from torana.api.openapi import openapi_document
 from torana.api.problems import problem
-from torana.api.responses import NoStoreResponse
-from torana.api.routes.approvals import add_approvals, add_tools
-from torana.api.routes.connections import add_connectors, add_deliveries, add_pairing
-from torana.api.routes.contract import add_contract
-from torana.api.routes.mcp import add_mcp
-from torana.api.routes.memories import add_memories, add_memory
-from torana.api.routes.pages import add_pages, closed_door
-from torana.api.routes.people import add_people
-from torana.api.routes.schedules import add_schedule, add_schedules
-from torana.api.routes.sessions import add_sessions
-from torana.api.routes.skills import add_skill_decisions, add_skills
-from torana.api.routes.status import add_metrics, add_status
-from torana.api.routes.tokens import add_audit, add_tokens
-from torana.api.routes.turns import add_turns
-from torana.api.routes.usage import add_usage
+from torana.api.routes import (
+    approvals,
+    connections,
+    contract,
+    mcp,
+    memories,
+    pages,
+    people,
+    schedules,
+    sessions,
+    skills,
+    status,
+    tokens,
+    turns,
+    usage,
+)
 from torana.api.services import Services
 from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound
 from torana.http11 import open_files
 
 __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
+
+
+_MODULES = (
+    contract,
+    turns,
+    approvals,
+    sessions,
+    tokens,
+    memories,
+    schedules,
+    people,
+    usage,
+    status,
+    connections,
+    mcp,
+    skills,
+    pages,
+)
+# One flat list, because `Allow` needs all routes and an included router hides its routes.
+_ROUTES: list[BaseRoute] = [route for module in _MODULES for route in module.router.routes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +75,14 @@ class ApiAccess:
 
 def create_api(services: Services, access: ApiAccess) -> ASGIApp:
     """Return the ASGI application."""
-    router = _router(services, guarded=access.token is not None)
+    router = _application(services, guarded=access.token is not None)
     app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
     authenticate = services.people.tokens.authenticate
     app = Authentication(
         app,
         token=access.token,
         authenticate=authenticate,
-        closed_door=closed_door(),
+        closed_door=pages.closed_door(),
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:
@@ -72,11 +93,11 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
 
 def openapi(*, guarded: bool) -> dict[str, Any]:
     """Return the OpenAPI document of a gateway with a token or without one. No gateway has to run."""
-    uncalled = cast("Services", None)  # only handlers read them, and no handler is called
-    return openapi_document(_router(uncalled, guarded=guarded), guarded=guarded)
+    return openapi_document(_application(None, guarded=guarded))
 
 
-def _router(services: Services, *, guarded: bool) -> FastAPI:
+def _application(services: Services | None, *, guarded: bool) -> FastAPI:
+    """Return the routes with their errors. Without services, it serves only to write the document."""
     app = FastAPI(
         title="Torana",
         version=__version__,
@@ -84,37 +105,15 @@ def _router(services: Services, *, guarded: bool) -> FastAPI:
         "Every path also exists under `/api/`. HEAD is supported where GET is, except for event "
         "streams and exports. OPTIONS returns the methods of a path in `Allow`.",
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        generate_unique_id_function=lambda route: route.name,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        default_response_class=NoStoreResponse,
+        routes=_ROUTES,
     )
-    # All routes are on one router, because `Allow` needs them and an included router hides its routes.
-    add_contract(app.router, services)
-    add_turns(app.router, services)
-    add_approvals(app.router, services)
-    add_tools(app.router, services)
-    add_sessions(app.router, services)
-    add_tokens(app.router, services)
-    add_audit(app.router, services)
-    add_memories(app.router, services)
-    add_memory(app.router, services)
-    add_schedules(app.router, services)
-    add_schedule(app.router, services)
-    add_people(app.router, services)
-    add_usage(app.router, services)
-    add_status(app.router, services)
-    add_metrics(app.router, services)
-    add_connectors(app.router, services)
-    add_deliveries(app.router, services)
-    add_pairing(app.router, services)
-    add_mcp(app.router, services)
-    add_skills(app.router, services)
-    add_skill_decisions(app.router, services)
-    add_pages(app.router, document=lambda: openapi_document(app, guarded=guarded), guarded=guarded)
+    app.state.services = services
+    app.state.guarded = guarded
     allowed = _allowed_methods(app.routes)
 
     @app.exception_handler(HTTPException)

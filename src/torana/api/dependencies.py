@@ -1,4 +1,4 @@
-"""The principal of a request, and the scopes that its path requires."""
+"""What a handler takes from its request: the services, the principal, and the scopes that it requires."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from typing import Any
 
 from fastapi import Depends, Request
 
+from torana.api.services import Services
 from torana.errors import ScopeMissing
 from torana.messages import EVERYONE, Principal, Scope, utc_now
 from torana.store.rows.audit import Act
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application that serves a request."""
+    services: Services = request.app.state.services
+    return services
 
 
 def current_principal(request: Request) -> Principal:

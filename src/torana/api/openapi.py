@@ -99,10 +99,10 @@ _EVENTS: dict[str, Any] = {
 }
 
 
-def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
-    """Return the document of an application with a token (``guarded``) or without one. It is made once."""
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Return the document of an application. It is made once."""
     if app.openapi_schema is None:
-        app.openapi_schema = _document(app, guarded=guarded)
+        app.openapi_schema = _document(app, guarded=app.state.guarded)
     return app.openapi_schema
 
 

@@ -235,7 +235,7 @@ async def world(start: Start) -> World:
     )
 )
 @settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=settings().max_examples // 2,
     # What one example leaves behind, the next ones must not see either.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

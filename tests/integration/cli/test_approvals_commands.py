@@ -7,10 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 from tests.integration.cli.test_chat_terminal import chat_in, command_in
 from tests.waiting import eventually
 
 from torana.store.engine.lock import read_address
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

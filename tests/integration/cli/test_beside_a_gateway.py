@@ -12,6 +12,8 @@ import pytest
 from torana.store.engine.lock import read_address
 from torana.testing import OpenAIStandIn
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 

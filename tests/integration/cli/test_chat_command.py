@@ -11,6 +11,8 @@ from torana.cli import main
 from torana.store.engine.lock import read_address
 from torana.testing import Fault, OpenAIStandIn
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 

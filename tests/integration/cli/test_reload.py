@@ -19,6 +19,8 @@ from tests.waiting import eventually
 
 from torana.store.engine.lock import read_address
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 

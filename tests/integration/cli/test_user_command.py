@@ -17,6 +17,8 @@ import pytest
 from torana.store.engine.lock import read_address
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
 

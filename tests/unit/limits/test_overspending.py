@@ -137,7 +137,7 @@ _others = st.tuples(st.sampled_from(["end", "connect"]), st.integers(0, 20_000))
 
 
 @settings(
-    max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     limit=st.sampled_from([2_000, 20_000, 100_000]),

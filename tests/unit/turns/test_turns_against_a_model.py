@@ -315,6 +315,4 @@ class TurnsMachine(RuleBasedStateMachine):
 
 
 TestTurnsAgainstAModel = TurnsMachine.TestCase
-TestTurnsAgainstAModel.settings = settings(
-    max_examples=settings.default.max_examples // 4, stateful_step_count=25
-)
+TestTurnsAgainstAModel.settings = settings(max_examples=settings().max_examples // 4, stateful_step_count=25)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
-from torana.api.dependencies import act, require_scopes
+from torana.api.dependencies import act, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body
+from torana.api.routes.router import new_router
 from torana.api.schemas.connections import (
     DeliveriesBody,
     DeliveryBody,
@@ -19,7 +20,6 @@ from torana.api.schemas.connections import (
     SenderBody,
     SendersBody,
 )
-from torana.api.services import Services
 from torana.messages import EVERYONE
 from torana.store.rows.deliveries import DELIVERY_STATES
 
@@ -32,112 +32,115 @@ _State = Annotated[
     ),
 ]
 
+router = new_router()
 
-def add_connectors(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/connectors/reload``."""
 
-    @router.post(
-        "/v1/connectors/reload",
-        dependencies=[require_scopes("admin")],
-        response_description="The accounts that changed.",
-        responses=problem_responses({409: "The settings are invalid. None of them was applied."}),
-        summary="Read the settings again, and reconnect the accounts whose settings changed",
+@router.post(
+    "/v1/connectors/reload",
+    dependencies=[require_scopes("admin")],
+    response_description="The accounts that changed.",
+    responses=problem_responses({409: "The settings are invalid. None of them was applied."}),
+    summary="Read the settings again, and reconnect the accounts whose settings changed",
+)
+async def reload_connectors(request: Request) -> ReloadBody:
+    return ReloadBody(changed=list(await services_of(request).connections.reload(act(request))))
+
+
+deliveries = "/v1/deliveries"
+
+
+@router.get(
+    deliveries,
+    dependencies=[require_scopes("admin")],
+    response_description="A page of deliveries, the newest first.",
+    responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
+    summary="List the deliveries to chat platforms: sent, in progress, and held for the operator",
+)
+async def list_deliveries(
+    request: Request, state: _State = "", limit: Limit = "50", after: After = ""
+) -> DeliveriesBody:
+    page = await services_of(request).connections.deliveries.list_deliveries(
+        EVERYONE,
+        state=one_of("state", state, DELIVERY_STATES) if state else None,
+        limit=page_size(limit),
+        after=after or None,
     )
-    async def reload_connectors(request: Request) -> ReloadBody:
-        return ReloadBody(changed=list(await services.connections.reload(act(request))))
+    return DeliveriesBody.model_validate(page)
 
 
-def add_deliveries(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/deliveries``."""
-    deliveries = "/v1/deliveries"
+@router.post(
+    f"{deliveries}/{{delivery_id}}/retry",
+    dependencies=[require_scopes("admin")],
+    response_description="The delivery, in progress again.",
+    responses=problem_responses(
+        {404: "There is no such delivery.", 409: "The delivery is not held, so it cannot be retried."}
+    ),
+    summary="Retry a held delivery: refused, too late, or of unknown outcome",
+)
+async def retry_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
+    delivery = await services_of(request).connections.deliveries.retry(EVERYONE, delivery_id, act=act(request))
+    return DeliveryBody.model_validate(delivery)
 
-    @router.get(
-        deliveries,
-        dependencies=[require_scopes("admin")],
-        response_description="A page of deliveries, the newest first.",
-        responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
-        summary="List the deliveries to chat platforms: sent, in progress, and held for the operator",
+
+@router.post(
+    f"{deliveries}/{{delivery_id}}/drop",
+    dependencies=[require_scopes("admin")],
+    response_description="The dropped delivery.",
+    responses=problem_responses(
+        {404: "There is no such delivery.", 409: "The delivery is being sent, or has ended."}
+    ),
+    summary="Drop a delivery that is not being sent",
+)
+async def drop_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
+    delivery = await services_of(request).connections.deliveries.drop(EVERYONE, delivery_id, act=act(request))
+    return DeliveryBody.model_validate(delivery)
+
+
+@router.get(
+    "/v1/pairing",
+    dependencies=[require_scopes("admin")],
+    response_description="The senders, the newest first, at most 200.",
+    responses=problem_responses(),
+    summary="List the senders on chat platforms with the operator's decisions",
+)
+async def list_senders(request: Request) -> SendersBody:
+    senders = await services_of(request).connections.pairing.list_senders()
+    return SendersBody(items=[SenderBody.from_paired(paired) for paired in senders])
+
+
+@router.post(
+    "/v1/pairing/approve",
+    dependencies=[require_scopes("admin")],
+    response_description="The approved sender.",
+    responses=problem_responses(
+        {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True
+    ),
+    summary="Approve a sender by code or id; several senders can be one user",
+    openapi_extra={"requestBody": json_body(PairingRequest)},
+)
+async def approve_sender(request: Request) -> SenderBody:
+    services = services_of(request)
+    body = await read_body(request, PairingRequest, within=services.body_timeout)
+    connections = services.connections
+    paired = await connections.pairing.approve(
+        body.who, user=body.user or None, kinds=connections.kinds(), act=act(request)
     )
-    async def list_deliveries(state: _State = "", limit: Limit = "50", after: After = "") -> DeliveriesBody:
-        page = await services.connections.deliveries.list_deliveries(
-            EVERYONE,
-            state=one_of("state", state, DELIVERY_STATES) if state else None,
-            limit=page_size(limit),
-            after=after or None,
-        )
-        return DeliveriesBody.model_validate(page)
-
-    @router.post(
-        f"{deliveries}/{{delivery_id}}/retry",
-        dependencies=[require_scopes("admin")],
-        response_description="The delivery, in progress again.",
-        responses=problem_responses(
-            {404: "There is no such delivery.", 409: "The delivery is not held, so it cannot be retried."}
-        ),
-        summary="Retry a held delivery: refused, too late, or of unknown outcome",
-    )
-    async def retry_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
-        delivery = await services.connections.deliveries.retry(EVERYONE, delivery_id, act=act(request))
-        return DeliveryBody.model_validate(delivery)
-
-    @router.post(
-        f"{deliveries}/{{delivery_id}}/drop",
-        dependencies=[require_scopes("admin")],
-        response_description="The dropped delivery.",
-        responses=problem_responses(
-            {404: "There is no such delivery.", 409: "The delivery is being sent, or has ended."}
-        ),
-        summary="Drop a delivery that is not being sent",
-    )
-    async def drop_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
-        delivery = await services.connections.deliveries.drop(EVERYONE, delivery_id, act=act(request))
-        return DeliveryBody.model_validate(delivery)
+    return SenderBody.from_paired(paired)
 
 
-def add_pairing(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/pairing``."""
-
-    @router.get(
-        "/v1/pairing",
-        dependencies=[require_scopes("admin")],
-        response_description="The senders, the newest first, at most 200.",
-        responses=problem_responses(),
-        summary="List the senders on chat platforms with the operator's decisions",
-    )
-    async def list_senders() -> SendersBody:
-        senders = await services.connections.pairing.list_senders()
-        return SendersBody(items=[SenderBody.from_paired(paired) for paired in senders])
-
-    @router.post(
-        "/v1/pairing/approve",
-        dependencies=[require_scopes("admin")],
-        response_description="The approved sender.",
-        responses=problem_responses(
-            {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True
-        ),
-        summary="Approve a sender by code or id; several senders can be one user",
-        openapi_extra={"requestBody": json_body(PairingRequest)},
-    )
-    async def approve_sender(request: Request) -> SenderBody:
-        body = await read_body(request, PairingRequest, within=services.body_timeout)
-        connections = services.connections
-        paired = await connections.pairing.approve(
-            body.who, user=body.user or None, kinds=connections.kinds(), act=act(request)
-        )
-        return SenderBody.from_paired(paired)
-
-    @router.post(
-        "/v1/pairing/deny",
-        dependencies=[require_scopes("admin")],
-        response_description="The denied sender.",
-        responses=problem_responses(
-            {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True
-        ),
-        summary="Deny a sender, or revoke an approval",
-        openapi_extra={"requestBody": json_body(DenialRequest)},
-    )
-    async def deny_sender(request: Request) -> SenderBody:
-        body = await read_body(request, DenialRequest, within=services.body_timeout)
-        connections = services.connections
-        paired = await connections.pairing.deny(body.who, kinds=connections.kinds(), act=act(request))
-        return SenderBody.from_paired(paired)
+@router.post(
+    "/v1/pairing/deny",
+    dependencies=[require_scopes("admin")],
+    response_description="The denied sender.",
+    responses=problem_responses(
+        {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True
+    ),
+    summary="Deny a sender, or revoke an approval",
+    openapi_extra={"requestBody": json_body(DenialRequest)},
+)
+async def deny_sender(request: Request) -> SenderBody:
+    services = services_of(request)
+    body = await read_body(request, DenialRequest, within=services.body_timeout)
+    connections = services.connections
+    paired = await connections.pairing.deny(body.who, kinds=connections.kinds(), act=act(request))
+    return SenderBody.from_paired(paired)

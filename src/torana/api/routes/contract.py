@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from torana.api.dependencies import require_scopes
+from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import (
     COMMON_PROBLEMS,
     describe_problems,
@@ -19,8 +19,8 @@ from torana.api.openapi import (
     with_headers,
 )
 from torana.api.routes.message import answer_message
+from torana.api.routes.router import new_router
 from torana.api.schemas.contract import AnswerBody, HealthBody, MessageBody, SkillBody
-from torana.api.services import Services
 
 _MESSAGE_PROBLEMS = {
     400: "The body is not a JSON object, a field is invalid, or the `Idempotency-Key` is invalid.",
@@ -37,76 +37,69 @@ _MESSAGE_PROBLEMS = {
     504: "The turn took too long. With the code `wait_expired` it continues, and `instance` is its path.",
 }
 
-
-def add_contract(router: APIRouter, services: Services) -> None:
-    """Add the contract's endpoints."""
-    _add_health(router, services)
-    _add_skills(router, services)
-    _add_message(router, services)
+router = new_router()
 
 
-def _add_health(router: APIRouter, services: Services) -> None:
-    @router.get(
-        "/health",
-        response_description="The gateway accepts messages.",
-        responses=describe_problems({500: COMMON_PROBLEMS[500]})
-        | {503: {"model": HealthBody, "description": "The gateway does not accept messages now."}},
-        summary="Get the health of the gateway; no token is required",
-        openapi_extra={"security": []},
-    )
-    async def health(response: Response) -> HealthBody:
-        takes_messages, body = await services.health.report()
-        response.status_code = 200 if takes_messages else 503
-        return body
+@router.get(
+    "/health",
+    response_description="The gateway accepts messages.",
+    responses=describe_problems({500: COMMON_PROBLEMS[500]})
+    | {503: {"model": HealthBody, "description": "The gateway does not accept messages now."}},
+    summary="Get the health of the gateway; no token is required",
+    openapi_extra={"security": []},
+)
+async def health(request: Request, response: Response) -> HealthBody:
+    takes_messages, body = await services_of(request).health.report()
+    response.status_code = 200 if takes_messages else 503
+    return body
 
 
-def _add_skills(router: APIRouter, services: Services) -> None:
-    @router.get(
-        "/skills",
-        dependencies=[require_scopes("message", "read", "skills")],
-        response_class=JSONResponse,
-        response_model=list[SkillBody],
-        response_description="The skills, by source and slug.",
-        responses=problem_responses()
-        | {
-            200: {"headers": with_headers("ETag")},
-            304: {"description": "The list still has this `ETag`.", "headers": with_headers("ETag")},
-        },
-        summary="List the loaded skills",
-    )
-    async def skills(
-        response: Response,
-        if_none_match: Annotated[
-            str, Header(alias="If-None-Match", description="The `ETag` of an earlier response.")
-        ] = "",
-    ) -> list[SkillBody] | Response:
-        library = services.skills.library
-        catalogue = library.catalogue()
-        etag = f'"{catalogue.etag}"'
-        caching = {"ETag": etag, "Cache-Control": "private, no-cache"}
-        if _matches(if_none_match, etag):
-            return Response(status_code=304, headers=caching)
-        response.headers.update(caching)
-        return [SkillBody.from_skill(skill, library.missing(skill)) for skill in catalogue.loaded]
+@router.get(
+    "/skills",
+    dependencies=[require_scopes("message", "read", "skills")],
+    response_class=JSONResponse,
+    response_model=list[SkillBody],
+    response_description="The skills, by source and slug.",
+    responses=problem_responses()
+    | {
+        200: {"headers": with_headers("ETag")},
+        304: {"description": "The list still has this `ETag`.", "headers": with_headers("ETag")},
+    },
+    summary="List the loaded skills",
+)
+async def skills(
+    request: Request,
+    response: Response,
+    if_none_match: Annotated[
+        str, Header(alias="If-None-Match", description="The `ETag` of an earlier response.")
+    ] = "",
+) -> list[SkillBody] | Response:
+    library = services_of(request).skills.library
+    catalogue = library.catalogue()
+    etag = f'"{catalogue.etag}"'
+    caching = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if _matches(if_none_match, etag):
+        return Response(status_code=304, headers=caching)
+    response.headers.update(caching)
+    return [SkillBody.from_skill(skill, library.missing(skill)) for skill in catalogue.loaded]
 
 
-def _add_message(router: APIRouter, services: Services) -> None:
-    @router.post(
-        "/message",
-        dependencies=[require_scopes("message")],
-        response_model=AnswerBody,
-        response_description="The answer.",
-        responses={200: message_answer(), 202: message_later()}
-        | problem_responses(_MESSAGE_PROBLEMS, reads_body=True),
-        summary="Send a message, and wait for the answer or receive it as server-sent events",
-        description="With `Accept: text/event-stream` the response is an event stream: `turn.accepted`, "
-        "`message.delta`, `tool.started`, `approval.required`, `tool.finished`, and finally `turn.completed` "
-        "with the body of the plain response, or `turn.failed` with a problem. If the client disconnects, the "
-        "turn continues; `GET /v1/turns/{id}/events` resumes the stream.",
-        openapi_extra={"requestBody": json_body(MessageBody), "parameters": message_headers()},
-    )
-    async def message(request: Request) -> Response:
-        return await answer_message(request, services)
+@router.post(
+    "/message",
+    dependencies=[require_scopes("message")],
+    response_model=AnswerBody,
+    response_description="The answer.",
+    responses={200: message_answer(), 202: message_later()}
+    | problem_responses(_MESSAGE_PROBLEMS, reads_body=True),
+    summary="Send a message, and wait for the answer or receive it as server-sent events",
+    description="With `Accept: text/event-stream` the response is an event stream: `turn.accepted`, "
+    "`message.delta`, `tool.started`, `approval.required`, `tool.finished`, and finally `turn.completed` "
+    "with the body of the plain response, or `turn.failed` with a problem. If the client disconnects, the "
+    "turn continues; `GET /v1/turns/{id}/events` resumes the stream.",
+    openapi_extra={"requestBody": json_body(MessageBody), "parameters": message_headers()},
+)
+async def message(request: Request) -> Response:
+    return await answer_message(request, services_of(request))
 
 
 def _matches(if_none_match: str, etag: str) -> bool:

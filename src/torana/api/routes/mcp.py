@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
-from torana.api.dependencies import act, require_scopes
+from torana.api.dependencies import act, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import Id
 from torana.api.request_body import read_body
+from torana.api.routes.router import new_router
 from torana.api.schemas.mcp import ApprovalOfTools, McpDetailsBody, McpServersBody
-from torana.api.services import Services
+
+router = new_router()
 
 
-def add_mcp(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/mcp``."""
+@router.get(
+    "/v1/mcp",
+    dependencies=[require_scopes("admin")],
+    response_description="The servers, in the order of the settings.",
+    responses=problem_responses(),
+    summary="List the MCP servers with their tools, and the reasons for withheld tools",
+)
+async def list_servers(request: Request) -> McpServersBody:
+    supervisors = services_of(request).mcp.supervisors.values()
+    return McpServersBody(items=[McpDetailsBody.from_supervisor(one) for one in supervisors])
 
-    @router.get(
-        "/v1/mcp",
-        dependencies=[require_scopes("admin")],
-        response_description="The servers, in the order of the settings.",
-        responses=problem_responses(),
-        summary="List the MCP servers with their tools, and the reasons for withheld tools",
-    )
-    async def list_servers() -> McpServersBody:
-        supervisors = services.mcp.supervisors.values()
-        return McpServersBody(items=[McpDetailsBody.from_supervisor(one) for one in supervisors])
 
-    @router.post(
-        "/v1/mcp/{server}/approve",
-        dependencies=[require_scopes("admin")],
-        response_description="The server. Its tools are offered as they are now.",
-        responses=problem_responses(
-            {404: "There is no such MCP server.", 409: "`held` is not what waits for approval now."},
-            reads_body=True,
-        ),
-        summary="Approve the new and changed tools of a server as they were reviewed",
-        openapi_extra={"requestBody": json_body(ApprovalOfTools)},
-    )
-    async def approve_tools(request: Request, server: Id) -> McpDetailsBody:
-        held = (await read_body(request, ApprovalOfTools, within=services.body_timeout)).held
-        services.mcp.check_held(server, held)
-        await services.people.audit.add(act(request), "mcp.approve", server, held=held)
-        return McpDetailsBody.from_supervisor(services.mcp.approve(server, held))
+@router.post(
+    "/v1/mcp/{server}/approve",
+    dependencies=[require_scopes("admin")],
+    response_description="The server. Its tools are offered as they are now.",
+    responses=problem_responses(
+        {404: "There is no such MCP server.", 409: "`held` is not what waits for approval now."},
+        reads_body=True,
+    ),
+    summary="Approve the new and changed tools of a server as they were reviewed",
+    openapi_extra={"requestBody": json_body(ApprovalOfTools)},
+)
+async def approve_tools(request: Request, server: Id) -> McpDetailsBody:
+    services = services_of(request)
+    held = (await read_body(request, ApprovalOfTools, within=services.body_timeout)).held
+    services.mcp.check_held(server, held)
+    await services.people.audit.add(act(request), "mcp.approve", server, held=held)
+    return McpDetailsBody.from_supervisor(services.mcp.approve(server, held))

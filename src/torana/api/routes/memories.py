@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes
+from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import read_body
+from torana.api.routes.router import new_router
 from torana.api.schemas.memories import (
     ForgottenBody,
     MemoriesBody,
@@ -48,148 +49,146 @@ _Doomed = Annotated[
     ),
 ]
 
-
-def add_memories(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/users/{user_id}/memories``."""
-    _add_reading(router, services)
-    _add_changing(router, services)
+router = new_router()
 
 
-def _add_reading(router: APIRouter, services: Services) -> None:
-    @router.get(
-        _PLACE,
-        dependencies=[require_scopes("memory")],
-        response_description="A page of current memories: the newest first, or the best matches first.",
-        responses=problem_responses(
-            {
-                400: "`limit` or `after` is invalid, or `after` is used with `query`.",
-                404: _NO_USER,
-                429: _LIMITED,
-            }
-        ),
-        summary="List or search the memories of a user",
-        description="With `query` it counts as a message for the rate limits.",
+@router.get(
+    _PLACE,
+    dependencies=[require_scopes("memory")],
+    response_description="A page of current memories: the newest first, or the best matches first.",
+    responses=problem_responses(
+        {
+            400: "`limit` or `after` is invalid, or `after` is used with `query`.",
+            404: _NO_USER,
+            429: _LIMITED,
+        }
+    ),
+    summary="List or search the memories of a user",
+    description="With `query` it counts as a message for the rate limits.",
+)
+async def memories(
+    request: Request,
+    user: UserInPath,
+    query: _Query = "",
+    subject: _Subject = "",
+    limit: Limit = "50",
+    after: After = "",
+) -> MemoriesBody:
+    services = services_of(request)
+    size = page_size(limit)
+    if not query.strip():
+        return await _page(services.memory, user, subject, size, after)
+    if after:
+        raise InvalidField("`after` cannot be used with `query`: a search has one page. Raise `limit` instead.")
+    with _count_request(services, request):
+        return await _search(services.memory, user, query, subject, size)
+
+
+@router.post(
+    _PLACE,
+    dependencies=[require_scopes("memory")],
+    status_code=201,
+    response_description="The new memory.",
+    responses=problem_responses(
+        {404: _NO_USER, 409: "The user has the maximum number of memories.", 413: _TOO_LONG, 429: _LIMITED},
+        reads_body=True,
     )
-    async def memories(
-        request: Request,
-        user: UserInPath,
-        query: _Query = "",
-        subject: _Subject = "",
-        limit: Limit = "50",
-        after: After = "",
-    ) -> MemoriesBody:
-        size = page_size(limit)
-        if not query.strip():
-            return await _page(services.memory, user, subject, size, after)
-        if after:
-            raise InvalidField(
-                "`after` cannot be used with `query`: a search has one page. Raise `limit` instead."
-            )
-        with _count_request(services, request):
-            return await _search(services.memory, user, query, subject, size)
-
-
-def _add_changing(router: APIRouter, services: Services) -> None:
-    @router.post(
-        _PLACE,
-        dependencies=[require_scopes("memory")],
-        status_code=201,
-        response_description="The new memory.",
-        responses=problem_responses(
-            {404: _NO_USER, 409: "The user has the maximum number of memories.", 413: _TOO_LONG, 429: _LIMITED},
-            reads_body=True,
+    | {
+        200: {"model": MemoryBody, "description": "An equal memory exists. Nothing was changed."},
+        201: {"headers": with_headers("Location")},
+    },
+    summary="Store a memory about a user; it supersedes the memory of the same subject",
+    description=_COUNTS,
+    openapi_extra={"requestBody": json_body(MemoryRequest)},
+)
+async def remember(request: Request, response: Response, user: UserInPath) -> MemoryBody:
+    services = services_of(request)
+    body = await read_body(request, MemoryRequest, within=services.body_timeout)
+    with _count_request(services, request):
+        kept = await services.memory.remember(
+            user, body.text, subject=body.subject or "", turn_id=None, act=oversight(request)
         )
-        | {
-            200: {"model": MemoryBody, "description": "An equal memory exists. Nothing was changed."},
-            201: {"headers": with_headers("Location")},
+    if kept.new:
+        response.headers["Location"] = f"memories/{kept.memory.id}"
+    else:
+        response.status_code = 200
+    return MemoryBody.from_memory(kept.memory)
+
+
+@router.delete(
+    _PLACE,
+    dependencies=[require_scopes("memory")],
+    response_description="The forgotten memories.",
+    responses=problem_responses({400: "`query` is missing or blank.", 404: _NO_USER, 429: _LIMITED}),
+    summary="Forget the memories that match a query, with the memories that they superseded",
+    description=_COUNTS,
+)
+async def forget_memories(request: Request, user: UserInPath, query: _Doomed) -> ForgottenBody:
+    services = services_of(request)
+    if not query.strip():
+        raise InvalidField("`query` is blank; it must name the memories to forget.")
+    with _count_request(services, request):
+        gone = await services.memory.forget(user, query, act=oversight(request))
+    return ForgottenBody(items=[MemoryBody.from_memory(memory) for memory in gone])
+
+
+@router.get(
+    f"{_PLACE}/{{memory_id}}",
+    dependencies=[require_scopes("memory")],
+    response_description="The memory, current or superseded.",
+    responses=problem_responses({404: _NO_MEMORY}),
+    summary="Get a memory with the memories that it superseded",
+)
+async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWithHistory:
+    services = services_of(request)
+    found = await services.memory.get(user, memory_id)
+    history = await services.memory.history(user, memory_id)
+    earlier = [MemoryBody.from_memory(memory) for memory in history]
+    return MemoryWithHistory.from_memory(found, history=earlier)
+
+
+@router.patch(
+    f"{_PLACE}/{{memory_id}}",
+    dependencies=[require_scopes("memory")],
+    response_description="The current memory: a new one, or the same one if nothing changed.",
+    responses=problem_responses(
+        {
+            404: _NO_MEMORY,
+            409: "A newer memory superseded this one, or the user has the maximum number of memories.",
+            413: _TOO_LONG,
+            429: _LIMITED,
         },
-        summary="Store a memory about a user; it supersedes the memory of the same subject",
-        description=_COUNTS,
-        openapi_extra={"requestBody": json_body(MemoryRequest)},
-    )
-    async def remember(request: Request, response: Response, user: UserInPath) -> MemoryBody:
-        body = await read_body(request, MemoryRequest, within=services.body_timeout)
-        with _count_request(services, request):
-            kept = await services.memory.remember(
-                user, body.text, subject=body.subject or "", turn_id=None, act=oversight(request)
-            )
-        if kept.new:
-            response.headers["Location"] = f"memories/{kept.memory.id}"
-        else:
-            response.status_code = 200
-        return MemoryBody.from_memory(kept.memory)
-
-    @router.delete(
-        _PLACE,
-        dependencies=[require_scopes("memory")],
-        response_description="The forgotten memories.",
-        responses=problem_responses({400: "`query` is missing or blank.", 404: _NO_USER, 429: _LIMITED}),
-        summary="Forget the memories that match a query, with the memories that they superseded",
-        description=_COUNTS,
-    )
-    async def forget_memories(request: Request, user: UserInPath, query: _Doomed) -> ForgottenBody:
-        if not query.strip():
-            raise InvalidField("`query` is blank; it must name the memories to forget.")
-        with _count_request(services, request):
-            gone = await services.memory.forget(user, query, act=oversight(request))
-        return ForgottenBody(items=[MemoryBody.from_memory(memory) for memory in gone])
+        reads_body=True,
+    ),
+    summary="Change a memory; the changed memory supersedes it",
+    description=_COUNTS,
+    openapi_extra={"requestBody": json_body(MemoryChange)},
+)
+async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
+    services = services_of(request)
+    change = await read_body(request, MemoryChange, within=services.body_timeout)
+    text = change.text if "text" in change.model_fields_set else None
+    subject = change.subject or "" if "subject" in change.model_fields_set else None
+    with _count_request(services, request):
+        now = await services.memory.edit(
+            user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
+        )
+    return MemoryBody.from_memory(now)
 
 
-def add_memory(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/users/{user_id}/memories/{memory_id}``."""
-
-    @router.get(
-        f"{_PLACE}/{{memory_id}}",
-        dependencies=[require_scopes("memory")],
-        response_description="The memory, current or superseded.",
-        responses=problem_responses({404: _NO_MEMORY}),
-        summary="Get a memory with the memories that it superseded",
-    )
-    async def memory(user: UserInPath, memory_id: Id) -> MemoryWithHistory:
-        found = await services.memory.get(user, memory_id)
-        history = await services.memory.history(user, memory_id)
-        earlier = [MemoryBody.from_memory(memory) for memory in history]
-        return MemoryWithHistory.from_memory(found, history=earlier)
-
-    @router.patch(
-        f"{_PLACE}/{{memory_id}}",
-        dependencies=[require_scopes("memory")],
-        response_description="The current memory: a new one, or the same one if nothing changed.",
-        responses=problem_responses(
-            {
-                404: _NO_MEMORY,
-                409: "A newer memory superseded this one, or the user has the maximum number of memories.",
-                413: _TOO_LONG,
-                429: _LIMITED,
-            },
-            reads_body=True,
-        ),
-        summary="Change a memory; the changed memory supersedes it",
-        description=_COUNTS,
-        openapi_extra={"requestBody": json_body(MemoryChange)},
-    )
-    async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
-        change = await read_body(request, MemoryChange, within=services.body_timeout)
-        text = change.text if "text" in change.model_fields_set else None
-        subject = change.subject or "" if "subject" in change.model_fields_set else None
-        with _count_request(services, request):
-            now = await services.memory.edit(
-                user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
-            )
-        return MemoryBody.from_memory(now)
-
-    @router.delete(
-        f"{_PLACE}/{{memory_id}}",
-        dependencies=[require_scopes("memory")],
-        response_description="The forgotten memory.",
-        responses=problem_responses({404: _NO_MEMORY, 429: _LIMITED}),
-        summary="Forget a memory, with the memories that it superseded",
-        description=_COUNTS,
-    )
-    async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
-        with _count_request(services, request):
-            gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
-        return MemoryBody.from_memory(gone)
+@router.delete(
+    f"{_PLACE}/{{memory_id}}",
+    dependencies=[require_scopes("memory")],
+    response_description="The forgotten memory.",
+    responses=problem_responses({404: _NO_MEMORY, 429: _LIMITED}),
+    summary="Forget a memory, with the memories that it superseded",
+    description=_COUNTS,
+)
+async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
+    services = services_of(request)
+    with _count_request(services, request):
+        gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
+    return MemoryBody.from_memory(gone)
 
 
 def _count_request(services: Services, request: Request) -> AbstractContextManager[object]:

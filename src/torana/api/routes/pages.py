@@ -1,10 +1,13 @@
-"""The HTML pages: a start page, and the documentation of the API. Every link is relative."""
+"""The HTML pages: a start page, and the documentation of the API. Every link is relative.
+
+The OpenAPI document does not contain them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
 
 import jinja2
 from fastapi import APIRouter, Request
@@ -12,6 +15,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from torana import __version__
+from torana.api.openapi import openapi_document
 
 #: The pages load nothing.
 _HEADERS = {
@@ -19,32 +23,32 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
+router = APIRouter(include_in_schema=False)
 
-def add_pages(router: APIRouter, *, document: Callable[[], dict[str, Any]], guarded: bool) -> None:
-    """Add ``/``, ``/docs`` and ``/openapi.json``, which are not part of the document.
 
-    ``guarded`` is whether the gateway has a token.
-    """
-    templates = _templates()
+@router.get("/")
+async def home(request: Request) -> Response:
+    address = str(request.base_url).rstrip("/")
+    template = _templates().get_template("home.html")
+    page = template.render(version=__version__, address=address, guarded=request.app.state.guarded)
+    return HTMLResponse(page, headers=_HEADERS)
 
-    @router.get("/", include_in_schema=False)
-    async def home(request: Request) -> Response:
-        address = str(request.base_url).rstrip("/")
-        page = templates.get_template("home.html").render(version=__version__, address=address, guarded=guarded)
-        return HTMLResponse(page, headers=_HEADERS)
 
-    @router.get("/api", include_in_schema=False)
-    async def prefix() -> Response:
-        return RedirectResponse("api/", status_code=307)
+@router.get("/api")
+async def prefix() -> Response:
+    return RedirectResponse("api/", status_code=307)
 
-    @router.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        page = templates.get_template("docs.html").render(api=document(), guarded=guarded)
-        return HTMLResponse(page, headers=_HEADERS)
 
-    @router.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> Response:
-        return JSONResponse(document())
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    template = _templates().get_template("docs.html")
+    page = template.render(api=openapi_document(request.app), guarded=request.app.state.guarded)
+    return HTMLResponse(page, headers=_HEADERS)
+
+
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    return JSONResponse(openapi_document(request.app))
 
 
 def closed_door() -> Callable[[Mapping[str, str]], Response]:
@@ -53,6 +57,7 @@ def closed_door() -> Callable[[Mapping[str, str]], Response]:
     return lambda headers: HTMLResponse(page, status_code=401, headers={**_HEADERS, **headers})
 
 
+@cache
 def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(loader=jinja2.PackageLoader("torana.api"), autoescape=True, trim_blocks=True)
     templates.filters["code"] = _code

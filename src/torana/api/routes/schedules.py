@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes
+from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import named_user, one_of, read_body
+from torana.api.routes.router import new_router
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
-from torana.api.services import Services
 from torana.messages import ID_LIMIT, Principal
 from torana.schedules import NewSchedule
 from torana.store.rows.schedules import SCHEDULE_STATES
@@ -30,104 +30,105 @@ _State = Annotated[
 ]
 _User = Annotated[str, Query(alias="userId", description="Only schedules of this user.", max_length=ID_LIMIT)]
 
+router = new_router()
 
-def add_schedules(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/schedules``."""
 
-    @router.get(
-        _PLACE,
-        dependencies=[require_scopes("message", "read", unbound="read")],
-        response_description="A page of schedules, the newest first.",
-        responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
-        summary="List your schedules; the operator sees the schedules of all users",
+@router.get(
+    _PLACE,
+    dependencies=[require_scopes("message", "read", unbound="read")],
+    response_description="A page of schedules, the newest first.",
+    responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
+    summary="List your schedules; the operator sees the schedules of all users",
+)
+async def schedules(
+    request: Request, state: _State = "", user_id: _User = "", limit: Limit = "50", after: After = ""
+) -> SchedulesBody:
+    page = await services_of(request).schedules.list_schedules(
+        current_principal(request).view,
+        state=one_of("state", state, SCHEDULE_STATES) if state else None,
+        user=user_id or None,
+        limit=page_size(limit),
+        after=after or None,
     )
-    async def schedules(
-        request: Request, state: _State = "", user_id: _User = "", limit: Limit = "50", after: After = ""
-    ) -> SchedulesBody:
-        page = await services.schedules.list_schedules(
-            current_principal(request).view,
-            state=one_of("state", state, SCHEDULE_STATES) if state else None,
-            user=user_id or None,
-            limit=page_size(limit),
-            after=after or None,
-        )
-        items = [ScheduleBody.from_schedule(schedule) for schedule in page.items]
-        return SchedulesBody(items=items, next=page.next)
+    items = [ScheduleBody.from_schedule(schedule) for schedule in page.items]
+    return SchedulesBody(items=items, next=page.next)
 
-    @router.post(
-        _PLACE,
-        dependencies=[require_scopes("message")],
-        status_code=201,
-        response_description="The new schedule.",
-        responses=problem_responses(
-            {
-                400: "A field is invalid, or (`schedule_invalid`) the time or the rule cannot be scheduled.",
-                403: "The token lacks the scope `message`, or may not name this `userId`.",
-                409: "The user has the maximum number of schedules.",
-            },
-            reads_body=True,
-        )
-        | {201: {"headers": with_headers("Location")}},
-        summary="Schedule a reminder or a task for the agent, once or by a rule",
-        openapi_extra={"requestBody": json_body(ScheduleRequest)},
+
+@router.post(
+    _PLACE,
+    dependencies=[require_scopes("message")],
+    status_code=201,
+    response_description="The new schedule.",
+    responses=problem_responses(
+        {
+            400: "A field is invalid, or (`schedule_invalid`) the time or the rule cannot be scheduled.",
+            403: "The token lacks the scope `message`, or may not name this `userId`.",
+            409: "The user has the maximum number of schedules.",
+        },
+        reads_body=True,
     )
-    async def schedule_new(request: Request, response: Response) -> ScheduleBody:
-        body = await read_body(request, ScheduleRequest, within=services.body_timeout)
-        new = _new_schedule(body, current_principal(request))
-        made = await services.schedules.make(new, act=oversight(request))
-        response.headers["Location"] = f"schedules/{made.id}"
-        return ScheduleBody.from_schedule(made)
+    | {201: {"headers": with_headers("Location")}},
+    summary="Schedule a reminder or a task for the agent, once or by a rule",
+    openapi_extra={"requestBody": json_body(ScheduleRequest)},
+)
+async def schedule_new(request: Request, response: Response) -> ScheduleBody:
+    services = services_of(request)
+    body = await read_body(request, ScheduleRequest, within=services.body_timeout)
+    new = _new_schedule(body, current_principal(request))
+    made = await services.schedules.make(new, act=oversight(request))
+    response.headers["Location"] = f"schedules/{made.id}"
+    return ScheduleBody.from_schedule(made)
 
 
-def add_schedule(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/schedules/{schedule_id}``."""
+@router.get(
+    f"{_PLACE}/{{schedule_id}}",
+    dependencies=[require_scopes("message", "read", unbound="read")],
+    response_description="The schedule.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Get a schedule with its next time",
+)
+async def schedule(request: Request, schedule_id: Id) -> ScheduleBody:
+    found = await services_of(request).schedules.get(current_principal(request).view, schedule_id)
+    return ScheduleBody.from_schedule(found)
 
-    @router.get(
-        f"{_PLACE}/{{schedule_id}}",
-        dependencies=[require_scopes("message", "read", unbound="read")],
-        response_description="The schedule.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Get a schedule with its next time",
-    )
-    async def schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-        found = await services.schedules.get(current_principal(request).view, schedule_id)
-        return ScheduleBody.from_schedule(found)
 
-    @router.delete(
-        f"{_PLACE}/{{schedule_id}}",
-        dependencies=[require_scopes("message", unbound="read")],
-        response_description="The removed schedule.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Remove a schedule; a turn that it has started continues",
-    )
-    async def remove_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-        view = current_principal(request).view
-        removed = await services.schedules.remove(view, schedule_id, act=oversight(request))
-        return ScheduleBody.from_schedule(removed)
+@router.delete(
+    f"{_PLACE}/{{schedule_id}}",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The removed schedule.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Remove a schedule; a turn that it has started continues",
+)
+async def remove_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
+    view = current_principal(request).view
+    removed = await services_of(request).schedules.remove(view, schedule_id, act=oversight(request))
+    return ScheduleBody.from_schedule(removed)
 
-    @router.post(
-        f"{_PLACE}/{{schedule_id}}/pause",
-        dependencies=[require_scopes("message", unbound="read")],
-        response_description="The paused schedule.",
-        responses=problem_responses({404: _MISSING, 409: _ENDED}),
-        summary="Pause a schedule until it is resumed",
-    )
-    async def pause_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-        view = current_principal(request).view
-        paused = await services.schedules.pause(view, schedule_id, act=oversight(request))
-        return ScheduleBody.from_schedule(paused)
 
-    @router.post(
-        f"{_PLACE}/{{schedule_id}}/resume",
-        dependencies=[require_scopes("message", unbound="read")],
-        response_description="The active schedule.",
-        responses=problem_responses({404: _MISSING, 409: _ENDED}),
-        summary="Resume a schedule with its next time; a one-off that was missed runs now",
-    )
-    async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-        view = current_principal(request).view
-        resumed = await services.schedules.resume(view, schedule_id, act=oversight(request))
-        return ScheduleBody.from_schedule(resumed)
+@router.post(
+    f"{_PLACE}/{{schedule_id}}/pause",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The paused schedule.",
+    responses=problem_responses({404: _MISSING, 409: _ENDED}),
+    summary="Pause a schedule until it is resumed",
+)
+async def pause_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
+    view = current_principal(request).view
+    paused = await services_of(request).schedules.pause(view, schedule_id, act=oversight(request))
+    return ScheduleBody.from_schedule(paused)
+
+
+@router.post(
+    f"{_PLACE}/{{schedule_id}}/resume",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The active schedule.",
+    responses=problem_responses({404: _MISSING, 409: _ENDED}),
+    summary="Resume a schedule with its next time; a one-off that was missed runs now",
+)
+async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
+    view = current_principal(request).view
+    resumed = await services_of(request).schedules.resume(view, schedule_id, act=oversight(request))
+    return ScheduleBody.from_schedule(resumed)
 
 
 def _new_schedule(body: ScheduleRequest, principal: Principal) -> NewSchedule:

@@ -4,157 +4,156 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes
+from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_optional_body
+from torana.api.routes.router import new_router
 from torana.api.routes.session_export import ExportStream, export_answer
 from torana.api.schemas.turns import DeletedBody, ForkBody, MessageItem, MessagesBody, SessionBody, SessionsBody
-from torana.api.services import Services
 from torana.api.session_export import Format
 
 _MISSING = "There is no such session."
 
-
-def add_sessions(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/sessions``."""
-    _add_reading(router, services)
-    _add_changing(router, services)
+router = new_router()
 
 
-def _add_reading(router: APIRouter, services: Services) -> None:
-    @router.get(
-        "/v1/sessions",
-        dependencies=[require_scopes("read")],
-        response_description="A page of sessions, the most recently used first.",
-        responses=problem_responses({400: INVALID_PAGE}),
-        summary="List the sessions",
+@router.get(
+    "/v1/sessions",
+    dependencies=[require_scopes("read")],
+    response_description="A page of sessions, the most recently used first.",
+    responses=problem_responses({400: INVALID_PAGE}),
+    summary="List the sessions",
+)
+async def sessions(
+    request: Request,
+    channel_id: Annotated[str, Query(alias="channelId", max_length=256)] = "",
+    user_id: Annotated[str, Query(alias="userId", max_length=256)] = "",
+    limit: Limit = "50",
+    after: After = "",
+) -> SessionsBody:
+    page = await services_of(request).sessions.list_sessions(
+        current_principal(request).view,
+        channel=channel_id or None,
+        user=user_id or None,
+        limit=page_size(limit),
+        after=after or None,
     )
-    async def sessions(
-        request: Request,
-        channel_id: Annotated[str, Query(alias="channelId", max_length=256)] = "",
-        user_id: Annotated[str, Query(alias="userId", max_length=256)] = "",
-        limit: Limit = "50",
-        after: After = "",
-    ) -> SessionsBody:
-        page = await services.sessions.list_sessions(
-            current_principal(request).view,
-            channel=channel_id or None,
-            user=user_id or None,
-            limit=page_size(limit),
-            after=after or None,
+    items = [SessionBody.from_session(session) for session in page.items]
+    return SessionsBody(items=items, next=page.next)
+
+
+@router.get(
+    "/v1/sessions/{session_id}",
+    dependencies=[require_scopes("read")],
+    response_description="The session.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Get a session",
+)
+async def session(request: Request, session_id: Id) -> SessionBody:
+    found = await services_of(request).sessions.get(current_principal(request).view, session_id)
+    return SessionBody.from_session(found)
+
+
+@router.get(
+    "/v1/sessions/{session_id}/messages",
+    dependencies=[require_scopes("read")],
+    response_description="A page of messages, the oldest first.",
+    responses=problem_responses({400: INVALID_PAGE, 404: _MISSING}),
+    summary="List the messages and replies of a session",
+)
+async def session_messages(
+    request: Request, session_id: Id, limit: Limit = "50", after: After = ""
+) -> MessagesBody:
+    page = await services_of(request).sessions.messages(
+        current_principal(request).view, session_id, limit=page_size(limit), after=after or None
+    )
+    items = [MessageItem.from_message(message) for message in page.items]
+    return MessagesBody(items=items, next=page.next)
+
+
+@router.get(
+    "/v1/sessions/{session_id}/export",
+    dependencies=[require_scopes("read")],
+    status_code=200,
+    response_class=ExportStream,
+    responses=problem_responses({400: "`format` is invalid.", 404: _MISSING}) | {200: export_answer()},
+    summary="Export all messages of a session",
+)
+async def export_session(
+    request: Request,
+    session_id: Id,
+    form: Annotated[
+        Format,
+        Query(alias="format", description="`jsonl`: a JSON object per message and line. `markdown`: Markdown."),
+    ] = "jsonl",
+) -> Response:
+    services = services_of(request)
+    found = await services.sessions.get(current_principal(request).view, session_id)
+    return ExportStream(found, form, services.sessions.pages(found.owner, found.id))
+
+
+@router.post(
+    "/v1/sessions/{session_id}/fork",
+    dependencies=[require_scopes("message", unbound="read")],
+    status_code=201,
+    response_description="The new session.",
+    responses=problem_responses(
+        {
+            404: "There is no such session, or `turnId` is not one of its turns.",
+            409: "The turn has not ended, or `channelId` has a session already.",
+            429: "A rate limit is used up. `Retry-After` says when to try again.",
+        },
+        reads_body=True,
+    ),
+    summary="Create a session as a copy of this one",
+    description="Copies the ended turns up to and including `turnId` under new ids. The two sessions are "
+    "independent afterwards. In the copy the agent knows its actions in the original. Counts as a message "
+    "for the rate limits.",
+    openapi_extra={"requestBody": json_body(ForkBody, required=False)},
+)
+async def fork_session(request: Request, session_id: Id) -> SessionBody:
+    services = services_of(request)
+    body = await read_optional_body(request, ForkBody, within=services.body_timeout)
+    principal = current_principal(request)
+    with services.rates.count(principal.user, principal.token):
+        made = await services.changes.fork(
+            principal.view,
+            session_id,
+            turn_id=body.turn_id,
+            channel=body.channel_id or None,
+            act=oversight(request),
         )
-        items = [SessionBody.from_session(session) for session in page.items]
-        return SessionsBody(items=items, next=page.next)
-
-    @router.get(
-        "/v1/sessions/{session_id}",
-        dependencies=[require_scopes("read")],
-        response_description="The session.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Get a session",
-    )
-    async def session(request: Request, session_id: Id) -> SessionBody:
-        found = await services.sessions.get(current_principal(request).view, session_id)
-        return SessionBody.from_session(found)
-
-    @router.get(
-        "/v1/sessions/{session_id}/messages",
-        dependencies=[require_scopes("read")],
-        response_description="A page of messages, the oldest first.",
-        responses=problem_responses({400: INVALID_PAGE, 404: _MISSING}),
-        summary="List the messages and replies of a session",
-    )
-    async def session_messages(
-        request: Request, session_id: Id, limit: Limit = "50", after: After = ""
-    ) -> MessagesBody:
-        page = await services.sessions.messages(
-            current_principal(request).view, session_id, limit=page_size(limit), after=after or None
-        )
-        items = [MessageItem.from_message(message) for message in page.items]
-        return MessagesBody(items=items, next=page.next)
-
-    @router.get(
-        "/v1/sessions/{session_id}/export",
-        dependencies=[require_scopes("read")],
-        status_code=200,
-        response_class=ExportStream,
-        responses=problem_responses({400: "`format` is invalid.", 404: _MISSING}) | {200: export_answer()},
-        summary="Export all messages of a session",
-    )
-    async def export_session(
-        request: Request,
-        session_id: Id,
-        form: Annotated[
-            Format,
-            Query(
-                alias="format", description="`jsonl`: a JSON object per message and line. `markdown`: Markdown."
-            ),
-        ] = "jsonl",
-    ) -> Response:
-        found = await services.sessions.get(current_principal(request).view, session_id)
-        return ExportStream(found, form, services.sessions.pages(found.owner, found.id))
+    return SessionBody.from_session(made)
 
 
-def _add_changing(router: APIRouter, services: Services) -> None:
-    @router.post(
-        "/v1/sessions/{session_id}/fork",
-        dependencies=[require_scopes("message", unbound="read")],
-        status_code=201,
-        response_description="The new session.",
-        responses=problem_responses(
-            {
-                404: "There is no such session, or `turnId` is not one of its turns.",
-                409: "The turn has not ended, or `channelId` has a session already.",
-                429: "A rate limit is used up. `Retry-After` says when to try again.",
-            },
-            reads_body=True,
-        ),
-        summary="Create a session as a copy of this one",
-        description="Copies the ended turns up to and including `turnId` under new ids. The two sessions are "
-        "independent afterwards. In the copy the agent knows its actions in the original. Counts as a message "
-        "for the rate limits.",
-        openapi_extra={"requestBody": json_body(ForkBody, required=False)},
-    )
-    async def fork_session(request: Request, session_id: Id) -> SessionBody:
-        body = await read_optional_body(request, ForkBody, within=services.body_timeout)
-        principal = current_principal(request)
-        with services.rates.count(principal.user, principal.token):
-            made = await services.changes.fork(
-                principal.view,
-                session_id,
-                turn_id=body.turn_id,
-                channel=body.channel_id or None,
-                act=oversight(request),
-            )
-        return SessionBody.from_session(made)
+@router.post(
+    "/v1/sessions/{session_id}/reset",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The session.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Hide the messages of a session so far from the agent; they stay stored",
+)
+async def reset_session(request: Request, session_id: Id) -> SessionBody:
+    view = current_principal(request).view
+    session = await services_of(request).changes.reset(view, session_id, act=oversight(request))
+    return SessionBody.from_session(session)
 
-    @router.post(
-        "/v1/sessions/{session_id}/reset",
-        dependencies=[require_scopes("message", unbound="read")],
-        response_description="The session.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Hide the messages of a session so far from the agent; they stay stored",
-    )
-    async def reset_session(request: Request, session_id: Id) -> SessionBody:
-        view = current_principal(request).view
-        session = await services.changes.reset(view, session_id, act=oversight(request))
-        return SessionBody.from_session(session)
 
-    @router.delete(
-        "/v1/sessions/{session_id}",
-        dependencies=[require_scopes("message", unbound="read")],
-        response_description="The numbers of deleted turns and idempotency keys.",
-        responses=problem_responses(
-            {404: _MISSING, 409: "Messages keep arriving in the session. Nothing was deleted."}
-        ),
-        summary="Delete a session and all its messages",
-        description="Its running and waiting turns are cancelled first. `GET /v1/turns/{id}` then answers 410 "
-        "for its turns. A later message in the channel starts a new session.",
-    )
-    async def delete_session(request: Request, session_id: Id) -> DeletedBody:
-        view = current_principal(request).view
-        deleted = await services.changes.delete(view, session_id, act=oversight(request))
-        return DeletedBody(id=session_id, turns=len(deleted.turns), idempotency_keys=deleted.keys)
+@router.delete(
+    "/v1/sessions/{session_id}",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The numbers of deleted turns and idempotency keys.",
+    responses=problem_responses(
+        {404: _MISSING, 409: "Messages keep arriving in the session. Nothing was deleted."}
+    ),
+    summary="Delete a session and all its messages",
+    description="Its running and waiting turns are cancelled first. `GET /v1/turns/{id}` then answers 410 "
+    "for its turns. A later message in the channel starts a new session.",
+)
+async def delete_session(request: Request, session_id: Id) -> DeletedBody:
+    view = current_principal(request).view
+    deleted = await services_of(request).changes.delete(view, session_id, act=oversight(request))
+    return DeletedBody(id=session_id, turns=len(deleted.turns), idempotency_keys=deleted.keys)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
-from torana.api.dependencies import act, current_principal, require_scopes
+from torana.api.dependencies import act, current_principal, require_scopes, services_of
 from torana.api.openapi import archive_body, json_body, problem_responses
 from torana.api.parameters import Id
 from torana.api.request_body import media_type, read_body, read_bytes
+from torana.api.routes.router import new_router
 from torana.api.schemas.skills import (
     RemovedSkillBody,
     SkillApproval,
@@ -48,172 +49,168 @@ _OriginQuery = Annotated[
     ),
 ]
 
-
-def add_skills(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/skills``: list, install, update and remove skills."""
-    _add_reading(router, services)
-    _add_installing(router, services)
-    _add_changing(router, services)
+router = new_router()
 
 
-def _add_reading(router: APIRouter, services: Services) -> None:
-    @router.get(
-        "/v1/skills",
-        dependencies=[require_scopes("skills")],
-        response_description="The skills, by source and slug.",
-        responses=problem_responses(),
-        summary="List all skills with their state, loaded or not",
+@router.get(
+    "/v1/skills",
+    dependencies=[require_scopes("skills")],
+    response_description="The skills, by source and slug.",
+    responses=problem_responses(),
+    summary="List all skills with their state, loaded or not",
+)
+async def list_skills(request: Request) -> SkillStandingsBody:
+    found = await anyio.to_thread.run_sync(services_of(request).skills.changes.standings.list_statuses)
+    items = [SkillStandingBody.from_status(status) for status in found]
+    return SkillStandingsBody(items=items, next=None)
+
+
+@router.get(
+    "/v1/skills/{slug}",
+    dependencies=[require_scopes("skills")],
+    response_description="The skill.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Get a skill with its needs and the findings in it, to review it before an approval",
+)
+async def show_skill(request: Request, slug: Id) -> SkillDetailBody:
+    return await _details(services_of(request), slug)
+
+
+@router.post(
+    "/v1/skills",
+    dependencies=[require_scopes("skills")],
+    status_code=201,
+    response_description="The skill, in quarantine.",
+    responses=problem_responses(
+        {
+            400: _REFUSED,
+            403: _BOUND,
+            409: "A skill with this slug exists, or the maximum number of skills is installed.",
+            413: _TOO_LARGE,
+            415: "The body is neither JSON nor an archive of a known type.",
+        },
+        reads_body=True,
+    ),
+    summary="Install a skill from a URL or from an uploaded archive; it waits for approval",
+    openapi_extra={"requestBody": archive_body(SkillRequest, archives=ARCHIVES)},
+)
+async def install_skill(request: Request, path: _PathQuery = "", origin: _OriginQuery = "") -> SkillDetailBody:
+    services = services_of(request)
+    _check_unbound(request)
+    changes = services.skills.changes
+    if media_type(request.headers) in ARCHIVES:
+        archive = await _archive(request, services)
+        origin = origin if origin and "admin" in current_principal(request).scopes else UPLOAD
+        made = await changes.take_in(archive, origin=origin, path=path or None, act=act(request))
+    else:
+        body = await read_body(request, SkillRequest, within=services.body_timeout)
+        made = await changes.install(body.source, path=body.path or None, act=act(request))
+    return await _details(services, made.slug)
+
+
+@router.post(
+    "/v1/skills/{slug}/update",
+    dependencies=[require_scopes("skills")],
+    response_description="The skill. A newer version of it is in quarantine.",
+    responses=problem_responses(
+        {
+            400: "The newer version of the skill is invalid (`skill_refused`).",
+            403: _BOUND,
+            404: _MISSING,
+            408: "The archive did not arrive in time.",
+            409: "The skill has no source to fetch it from, or is a core skill.",
+            413: _TOO_LARGE,
+        }
+    ),
+    summary="Fetch an installed skill again, or upload a newer version of it",
+    openapi_extra={"requestBody": archive_body(None, archives=ARCHIVES)},
+)
+async def update_skill(request: Request, slug: Id) -> SkillDetailBody:
+    services = services_of(request)
+    _check_unbound(request)
+    if media_type(request.headers) in ARCHIVES:
+        archive = await _archive(request, services)
+        await services.skills.changes.renew(slug, archive, act=act(request))
+    else:
+        await services.skills.changes.update(slug, act=act(request))
+    return await _details(services, slug)
+
+
+@router.delete(
+    "/v1/skills/{slug}",
+    dependencies=[require_scopes("skills")],
+    response_description="The slug of the removed skill.",
+    responses=problem_responses({403: _BOUND, 404: _MISSING, 409: "The skill was not installed."}),
+    summary="Remove an installed skill",
+)
+async def remove_skill(request: Request, slug: Id) -> RemovedSkillBody:
+    _check_unbound(request)
+    await services_of(request).skills.changes.remove(slug, act=act(request))
+    return RemovedSkillBody(slug=slug)
+
+
+@router.post(
+    "/v1/skills/{slug}/approve",
+    dependencies=[require_scopes("admin")],
+    response_description="The skill, which is loaded.",
+    responses=problem_responses(
+        {
+            400: _REFUSED,
+            404: _MISSING,
+            409: "The files do not match `digest`, or the skill is a core skill.",
+        },
+        reads_body=True,
+    ),
+    summary="Approve a skill, with or without its scripts",
+    openapi_extra={"requestBody": json_body(SkillApproval)},
+)
+async def approve_skill(request: Request, slug: Id) -> SkillDetailBody:
+    services = services_of(request)
+    approval = await read_body(request, SkillApproval, within=services.body_timeout)
+    await services.skills.changes.approve(
+        slug, digest=approval.digest, grant=approval.scripts is not False, act=act(request)
     )
-    async def list_skills() -> SkillStandingsBody:
-        found = await anyio.to_thread.run_sync(services.skills.changes.standings.list_statuses)
-        items = [SkillStandingBody.from_status(status) for status in found]
-        return SkillStandingsBody(items=items, next=None)
-
-    @router.get(
-        "/v1/skills/{slug}",
-        dependencies=[require_scopes("skills")],
-        response_description="The skill.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Get a skill with its needs and the findings in it, to review it before an approval",
-    )
-    async def show_skill(slug: Id) -> SkillDetailBody:
-        return await _details(services, slug)
+    return await _details(services, slug)
 
 
-def _add_installing(router: APIRouter, services: Services) -> None:
-    @router.post(
-        "/v1/skills",
-        dependencies=[require_scopes("skills")],
-        status_code=201,
-        response_description="The skill, in quarantine.",
-        responses=problem_responses(
-            {
-                400: _REFUSED,
-                403: _BOUND,
-                409: "A skill with this slug exists, or the maximum number of skills is installed.",
-                413: _TOO_LARGE,
-                415: "The body is neither JSON nor an archive of a known type.",
-            },
-            reads_body=True,
-        ),
-        summary="Install a skill from a URL or from an uploaded archive; it waits for approval",
-        openapi_extra={"requestBody": archive_body(SkillRequest, archives=ARCHIVES)},
-    )
-    async def install_skill(
-        request: Request, path: _PathQuery = "", origin: _OriginQuery = ""
-    ) -> SkillDetailBody:
-        _check_unbound(request)
-        changes = services.skills.changes
-        if media_type(request.headers) in ARCHIVES:
-            archive = await _archive(request, services)
-            origin = origin if origin and "admin" in current_principal(request).scopes else UPLOAD
-            made = await changes.take_in(archive, origin=origin, path=path or None, act=act(request))
-        else:
-            body = await read_body(request, SkillRequest, within=services.body_timeout)
-            made = await changes.install(body.source, path=body.path or None, act=act(request))
-        return await _details(services, made.slug)
+@router.post(
+    "/v1/skills/{slug}/enable",
+    dependencies=[require_scopes("admin")],
+    response_description="The skill, which is loaded.",
+    responses=problem_responses(
+        {
+            400: "The skill cannot be loaded (`skill_refused`).",
+            404: _MISSING,
+            409: "The skill is not disabled, or its files changed after the approval.",
+        }
+    ),
+    summary="Enable a disabled skill as it was approved",
+)
+async def enable_skill(request: Request, slug: Id) -> SkillDetailBody:
+    services = services_of(request)
+    await services.skills.changes.enable(slug, act=act(request))
+    return await _details(services, slug)
 
 
-def _add_changing(router: APIRouter, services: Services) -> None:
-    @router.post(
-        "/v1/skills/{slug}/update",
-        dependencies=[require_scopes("skills")],
-        response_description="The skill. A newer version of it is in quarantine.",
-        responses=problem_responses(
-            {
-                400: "The newer version of the skill is invalid (`skill_refused`).",
-                403: _BOUND,
-                404: _MISSING,
-                408: "The archive did not arrive in time.",
-                409: "The skill has no source to fetch it from, or is a core skill.",
-                413: _TOO_LARGE,
-            }
-        ),
-        summary="Fetch an installed skill again, or upload a newer version of it",
-        openapi_extra={"requestBody": archive_body(None, archives=ARCHIVES)},
-    )
-    async def update_skill(request: Request, slug: Id) -> SkillDetailBody:
-        _check_unbound(request)
-        if media_type(request.headers) in ARCHIVES:
-            archive = await _archive(request, services)
-            await services.skills.changes.renew(slug, archive, act=act(request))
-        else:
-            await services.skills.changes.update(slug, act=act(request))
-        return await _details(services, slug)
-
-    @router.delete(
-        "/v1/skills/{slug}",
-        dependencies=[require_scopes("skills")],
-        response_description="The slug of the removed skill.",
-        responses=problem_responses({403: _BOUND, 404: _MISSING, 409: "The skill was not installed."}),
-        summary="Remove an installed skill",
-    )
-    async def remove_skill(request: Request, slug: Id) -> RemovedSkillBody:
-        _check_unbound(request)
-        await services.skills.changes.remove(slug, act=act(request))
-        return RemovedSkillBody(slug=slug)
-
-
-def add_skill_decisions(router: APIRouter, services: Services) -> None:
-    """Add the decisions of the operator about skills."""
-
-    @router.post(
-        "/v1/skills/{slug}/approve",
-        dependencies=[require_scopes("admin")],
-        response_description="The skill, which is loaded.",
-        responses=problem_responses(
-            {
-                400: _REFUSED,
-                404: _MISSING,
-                409: "The files do not match `digest`, or the skill is a core skill.",
-            },
-            reads_body=True,
-        ),
-        summary="Approve a skill, with or without its scripts",
-        openapi_extra={"requestBody": json_body(SkillApproval)},
-    )
-    async def approve_skill(request: Request, slug: Id) -> SkillDetailBody:
-        approval = await read_body(request, SkillApproval, within=services.body_timeout)
-        await services.skills.changes.approve(
-            slug, digest=approval.digest, grant=approval.scripts is not False, act=act(request)
-        )
-        return await _details(services, slug)
-
-    @router.post(
-        "/v1/skills/{slug}/enable",
-        dependencies=[require_scopes("admin")],
-        response_description="The skill, which is loaded.",
-        responses=problem_responses(
-            {
-                400: "The skill cannot be loaded (`skill_refused`).",
-                404: _MISSING,
-                409: "The skill is not disabled, or its files changed after the approval.",
-            }
-        ),
-        summary="Enable a disabled skill as it was approved",
-    )
-    async def enable_skill(request: Request, slug: Id) -> SkillDetailBody:
-        await services.skills.changes.enable(slug, act=act(request))
-        return await _details(services, slug)
-
-    @router.post(
-        "/v1/skills/{slug}/disable",
-        dependencies=[require_scopes("skills")],
-        response_description="The skill, which is not loaded any more.",
-        responses=problem_responses(
-            {
-                400: "The skill cannot be read (`skill_refused`).",
-                403: _BOUND,
-                404: _MISSING,
-                409: "The skill is not active, or is a core skill.",
-            }
-        ),
-        summary="Disable a skill until it is enabled again",
-    )
-    async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
-        _check_unbound(request)
-        await services.skills.changes.disable(slug, act=act(request))
-        return await _details(services, slug)
+@router.post(
+    "/v1/skills/{slug}/disable",
+    dependencies=[require_scopes("skills")],
+    response_description="The skill, which is not loaded any more.",
+    responses=problem_responses(
+        {
+            400: "The skill cannot be read (`skill_refused`).",
+            403: _BOUND,
+            404: _MISSING,
+            409: "The skill is not active, or is a core skill.",
+        }
+    ),
+    summary="Disable a skill until it is enabled again",
+)
+async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
+    services = services_of(request)
+    _check_unbound(request)
+    await services.skills.changes.disable(slug, act=act(request))
+    return await _details(services, slug)
 
 
 async def _details(services: Services, slug: str) -> SkillDetailBody:

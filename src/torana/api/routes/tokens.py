@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
-from torana.api.dependencies import act, require_scopes
+from torana.api.dependencies import act, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_body, read_optional_body
+from torana.api.routes.router import new_router
 from torana.api.schemas.people import (
     AuditBody,
     AuditEntryBody,
@@ -19,88 +20,88 @@ from torana.api.schemas.people import (
     TokenRequest,
     TokensBody,
 )
-from torana.api.services import Services
 from torana.messages import utc_now
 from torana.people.tokens import DEFAULT_OVERLAP, DEFAULT_SCOPES, NewToken
 
 _MISSING = "There is no such token."
 
+router = new_router()
 
-def add_tokens(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/tokens``."""
 
-    @router.get(
-        "/v1/tokens",
-        dependencies=[require_scopes("admin")],
-        response_description="A page of tokens, the newest first.",
-        responses=problem_responses({400: INVALID_PAGE}),
-        summary="List the tokens, including expired and revoked ones, without their secrets",
+@router.get(
+    "/v1/tokens",
+    dependencies=[require_scopes("admin")],
+    response_description="A page of tokens, the newest first.",
+    responses=problem_responses({400: INVALID_PAGE}),
+    summary="List the tokens, including expired and revoked ones, without their secrets",
+)
+async def tokens(request: Request, limit: Limit = "50", after: After = "") -> TokensBody:
+    page = await services_of(request).people.tokens.list_tokens(limit=page_size(limit), after=after or None)
+    items = [TokenBody.from_token(token, utc_now()) for token in page.items]
+    return TokensBody(items=items, next=page.next)
+
+
+@router.post(
+    "/v1/tokens",
+    dependencies=[require_scopes("admin")],
+    status_code=201,
+    response_description="The new token with its secret. The secret is not shown again.",
+    responses=problem_responses(reads_body=True),
+    summary="Create a token",
+    openapi_extra={"requestBody": json_body(TokenRequest)},
+)
+async def create_token(request: Request) -> IssuedTokenBody:
+    services = services_of(request)
+    body = await read_body(request, TokenRequest, within=services.body_timeout)
+    new = NewToken(
+        user=body.user,
+        scopes=DEFAULT_SCOPES if body.scopes is None else frozenset(body.scopes),
+        label=body.label or "",
+        lifetime=None if body.expires_in is None else timedelta(seconds=body.expires_in),
     )
-    async def tokens(limit: Limit = "50", after: After = "") -> TokensBody:
-        page = await services.people.tokens.list_tokens(limit=page_size(limit), after=after or None)
-        items = [TokenBody.from_token(token, utc_now()) for token in page.items]
-        return TokensBody(items=items, next=page.next)
-
-    @router.post(
-        "/v1/tokens",
-        dependencies=[require_scopes("admin")],
-        status_code=201,
-        response_description="The new token with its secret. The secret is not shown again.",
-        responses=problem_responses(reads_body=True),
-        summary="Create a token",
-        openapi_extra={"requestBody": json_body(TokenRequest)},
-    )
-    async def create_token(request: Request) -> IssuedTokenBody:
-        body = await read_body(request, TokenRequest, within=services.body_timeout)
-        new = NewToken(
-            user=body.user,
-            scopes=DEFAULT_SCOPES if body.scopes is None else frozenset(body.scopes),
-            label=body.label or "",
-            lifetime=None if body.expires_in is None else timedelta(seconds=body.expires_in),
-        )
-        issued = await services.people.tokens.create(new, act=act(request))
-        return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
-
-    @router.post(
-        "/v1/tokens/{token_id}/rotate",
-        dependencies=[require_scopes("admin")],
-        status_code=201,
-        response_description="The new token with its secret. The secret is not shown again.",
-        responses=problem_responses(
-            {404: _MISSING, 409: "The token has expired, was revoked, or was rotated before."}, reads_body=True
-        ),
-        summary="Replace a token by a new one; both are valid for a while",
-        openapi_extra={"requestBody": json_body(RotationRequest, required=False)},
-    )
-    async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
-        body = await read_optional_body(request, RotationRequest, within=services.body_timeout)
-        overlap = DEFAULT_OVERLAP if body.overlap is None else timedelta(seconds=body.overlap)
-        issued = await services.people.tokens.rotate(token_id, overlap=overlap, act=act(request))
-        return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
-
-    @router.delete(
-        "/v1/tokens/{token_id}",
-        dependencies=[require_scopes("admin")],
-        response_description="The revoked token.",
-        responses=problem_responses({404: _MISSING}),
-        summary="Revoke a token; the next request with it is refused, and it stays in the list",
-    )
-    async def revoke_token(request: Request, token_id: Id) -> TokenBody:
-        revoked = await services.people.tokens.revoke(token_id, act=act(request))
-        return TokenBody.from_token(revoked, utc_now())
+    issued = await services.people.tokens.create(new, act=act(request))
+    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
 
 
-def add_audit(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/audit``."""
+@router.post(
+    "/v1/tokens/{token_id}/rotate",
+    dependencies=[require_scopes("admin")],
+    status_code=201,
+    response_description="The new token with its secret. The secret is not shown again.",
+    responses=problem_responses(
+        {404: _MISSING, 409: "The token has expired, was revoked, or was rotated before."}, reads_body=True
+    ),
+    summary="Replace a token by a new one; both are valid for a while",
+    openapi_extra={"requestBody": json_body(RotationRequest, required=False)},
+)
+async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
+    services = services_of(request)
+    body = await read_optional_body(request, RotationRequest, within=services.body_timeout)
+    overlap = DEFAULT_OVERLAP if body.overlap is None else timedelta(seconds=body.overlap)
+    issued = await services.people.tokens.rotate(token_id, overlap=overlap, act=act(request))
+    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
 
-    @router.get(
-        "/v1/audit",
-        dependencies=[require_scopes("admin")],
-        response_description="A page of actions, the newest first.",
-        responses=problem_responses({400: INVALID_PAGE}),
-        summary="List the administrative actions with their time, author, source and object",
-    )
-    async def audit(limit: Limit = "50", after: After = "") -> AuditBody:
-        page = await services.people.audit.list_entries(limit=page_size(limit), after=after or None)
-        items = [AuditEntryBody.from_entry(entry) for entry in page.items]
-        return AuditBody(items=items, next=page.next)
+
+@router.delete(
+    "/v1/tokens/{token_id}",
+    dependencies=[require_scopes("admin")],
+    response_description="The revoked token.",
+    responses=problem_responses({404: _MISSING}),
+    summary="Revoke a token; the next request with it is refused, and it stays in the list",
+)
+async def revoke_token(request: Request, token_id: Id) -> TokenBody:
+    revoked = await services_of(request).people.tokens.revoke(token_id, act=act(request))
+    return TokenBody.from_token(revoked, utc_now())
+
+
+@router.get(
+    "/v1/audit",
+    dependencies=[require_scopes("admin")],
+    response_description="A page of actions, the newest first.",
+    responses=problem_responses({400: INVALID_PAGE}),
+    summary="List the administrative actions with their time, author, source and object",
+)
+async def audit(request: Request, limit: Limit = "50", after: After = "") -> AuditBody:
+    page = await services_of(request).people.audit.list_entries(limit=page_size(limit), after=after or None)
+    items = [AuditEntryBody.from_entry(entry) for entry in page.items]
+    return AuditBody(items=items, next=page.next)

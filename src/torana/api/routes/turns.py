@@ -4,88 +4,93 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes
+from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import Id
+from torana.api.routes.router import new_router
 from torana.api.schemas.turns import TurnBody
-from torana.api.services import Services
 from torana.api.sse import EventStream
 
 _PROBLEMS = {404: "There is no such turn.", 410: "The turn was erased, with its session or its user."}
 
+router = new_router()
 
-def add_turns(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/turns/{id}``."""
 
-    @router.get(
-        "/v1/turns/{turn_id}",
-        dependencies=[require_scopes("message", "read")],
-        response_description="The turn.",
-        responses=problem_responses(_PROBLEMS),
-        summary="Get a turn: a message and its processing",
+@router.get(
+    "/v1/turns/{turn_id}",
+    dependencies=[require_scopes("message", "read")],
+    response_description="The turn.",
+    responses=problem_responses(_PROBLEMS),
+    summary="Get a turn: a message and its processing",
+)
+async def turn(request: Request, turn_id: Id) -> TurnBody:
+    services = services_of(request)
+    view = current_principal(request).view
+    found = await services.turns.reader.get(view, turn_id)
+    approvals = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
+    return TurnBody.from_turn(found, approvals)
+
+
+@router.get(
+    "/v1/turns/{turn_id}/events",
+    dependencies=[require_scopes("message", "read")],
+    status_code=200,
+    response_class=EventStream,
+    responses=problem_responses(_PROBLEMS) | {200: events_answer()},
+    summary="Stream the events of a turn to its end, from its first event or after a given event",
+)
+async def turn_events(
+    request: Request,
+    turn_id: Id,
+    last_event_id: Annotated[
+        str, Header(alias="Last-Event-ID", description="The id of the last event that was received.")
+    ] = "",
+    after: Annotated[str, Query(description="The same, for clients that cannot send headers.")] = "",
+) -> Response:
+    services = services_of(request)
+    found = await services.turns.reader.get(current_principal(request).view, turn_id)
+    return EventStream(
+        services.turns,
+        found,
+        request_id=request.state.request_id,
+        keep_alive=services.keep_alive,
+        after=last_event_id or after or None,
     )
-    async def turn(request: Request, turn_id: Id) -> TurnBody:
-        view = current_principal(request).view
-        found = await services.turns.reader.get(view, turn_id)
-        approvals = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
-        return TurnBody.from_turn(found, approvals)
 
-    @router.get(
-        "/v1/turns/{turn_id}/events",
-        dependencies=[require_scopes("message", "read")],
-        status_code=200,
-        response_class=EventStream,
-        responses=problem_responses(_PROBLEMS) | {200: events_answer()},
-        summary="Stream the events of a turn to its end, from its first event or after a given event",
-    )
-    async def turn_events(
-        request: Request,
-        turn_id: Id,
-        last_event_id: Annotated[
-            str, Header(alias="Last-Event-ID", description="The id of the last event that was received.")
-        ] = "",
-        after: Annotated[str, Query(description="The same, for clients that cannot send headers.")] = "",
-    ) -> Response:
-        found = await services.turns.reader.get(current_principal(request).view, turn_id)
-        return EventStream(
-            services.turns,
-            found,
-            request_id=request.state.request_id,
-            keep_alive=services.keep_alive,
-            after=last_event_id or after or None,
-        )
 
-    @router.post(
-        "/v1/turns/{turn_id}/cancel",
-        dependencies=[require_scopes("message")],
-        response_description="The ended turn.",
-        responses=problem_responses(_PROBLEMS),
-        summary="Cancel a running, waiting or queued turn; an ended turn stays as it is",
-    )
-    async def cancel_turn(request: Request, turn_id: Id) -> TurnBody:
-        view = current_principal(request).view
-        return TurnBody.from_turn(await services.turns.cancel(view, turn_id, act=oversight(request)))
+@router.post(
+    "/v1/turns/{turn_id}/cancel",
+    dependencies=[require_scopes("message")],
+    response_description="The ended turn.",
+    responses=problem_responses(_PROBLEMS),
+    summary="Cancel a running, waiting or queued turn; an ended turn stays as it is",
+)
+async def cancel_turn(request: Request, turn_id: Id) -> TurnBody:
+    view = current_principal(request).view
+    return TurnBody.from_turn(await services_of(request).turns.cancel(view, turn_id, act=oversight(request)))
 
-    @router.post(
-        "/v1/turns/{turn_id}/retry",
-        dependencies=[require_scopes("message")],
-        status_code=202,
-        response_description="The turn, queued or running again.",
-        responses=problem_responses(
-            _PROBLEMS
-            | {
-                409: "The turn has not failed.",
-                429: "A rate limit or a budget is used up, or too many messages wait.",
-            }
-        ),
-        summary="Retry a failed turn; settled steps are not repeated",
-        description="Counts as a message for the rate limits.",
-    )
-    async def retry_turn(request: Request, turn_id: Id) -> TurnBody:
-        principal = current_principal(request)
-        failed = await services.turns.reader.get(principal.view, turn_id)
-        with services.rates.count(failed.user, principal.token):
-            again = await services.turns.retry(principal.view, turn_id, act=oversight(request))
-        return TurnBody.from_turn(again)
+
+@router.post(
+    "/v1/turns/{turn_id}/retry",
+    dependencies=[require_scopes("message")],
+    status_code=202,
+    response_description="The turn, queued or running again.",
+    responses=problem_responses(
+        _PROBLEMS
+        | {
+            409: "The turn has not failed.",
+            429: "A rate limit or a budget is used up, or too many messages wait.",
+        }
+    ),
+    summary="Retry a failed turn; settled steps are not repeated",
+    description="Counts as a message for the rate limits.",
+)
+async def retry_turn(request: Request, turn_id: Id) -> TurnBody:
+    services = services_of(request)
+    principal = current_principal(request)
+    failed = await services.turns.reader.get(principal.view, turn_id)
+    with services.rates.count(failed.user, principal.token):
+        again = await services.turns.retry(principal.view, turn_id, act=oversight(request))
+    return TurnBody.from_turn(again)

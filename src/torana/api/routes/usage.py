@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query, Request
 
-from torana.api.dependencies import require_scopes
+from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import problem_responses
+from torana.api.routes.router import new_router
 from torana.api.schemas.usage import SpendingBody, UserSpendingBody
-from torana.api.services import Services
 from torana.api.user_ids import UserInPath
 from torana.errors import InvalidField
 from torana.limits.usage_reports import LONGEST, Subject
@@ -24,32 +24,32 @@ _Days = Annotated[
 ]
 _INVALID = "`days` is invalid."
 
+router = new_router()
 
-def add_usage(router: APIRouter, services: Services) -> None:
-    """Add ``/v1/usage`` and ``/v1/users/{id}/usage``."""
 
-    @router.get(
-        "/v1/usage",
-        dependencies=[require_scopes("admin")],
-        response_description="The usage of all users together.",
-        responses=problem_responses({400: _INVALID}),
-        summary="Get the usage of all users together by day, and the state of the global limits",
-    )
-    async def usage(days: _Days = "30") -> SpendingBody:
-        return SpendingBody.from_report(await services.spending.report(Subject(), days=_days(days)))
+@router.get(
+    "/v1/usage",
+    dependencies=[require_scopes("admin")],
+    response_description="The usage of all users together.",
+    responses=problem_responses({400: _INVALID}),
+    summary="Get the usage of all users together by day, and the state of the global limits",
+)
+async def usage(request: Request, days: _Days = "30") -> SpendingBody:
+    return SpendingBody.from_report(await services_of(request).spending.report(Subject(), days=_days(days)))
 
-    @router.get(
-        "/v1/users/{user_id}/usage",
-        dependencies=[require_scopes("read")],
-        response_description="The usage of the user.",
-        responses=problem_responses(
-            {400: _INVALID, 404: "The token may not read this user, or the id is invalid."}
-        ),
-        summary="Get the usage of a user by day, and the state of the user's limits",
-    )
-    async def user_usage(user: UserInPath, days: _Days = "30") -> UserSpendingBody:
-        report = await services.spending.report(Subject(user=user), days=_days(days))
-        return UserSpendingBody.from_report(report, user=user)
+
+@router.get(
+    "/v1/users/{user_id}/usage",
+    dependencies=[require_scopes("read")],
+    response_description="The usage of the user.",
+    responses=problem_responses(
+        {400: _INVALID, 404: "The token may not read this user, or the id is invalid."}
+    ),
+    summary="Get the usage of a user by day, and the state of the user's limits",
+)
+async def user_usage(request: Request, user: UserInPath, days: _Days = "30") -> UserSpendingBody:
+    report = await services_of(request).spending.report(Subject(user=user), days=_days(days))
+    return UserSpendingBody.from_report(report, user=user)
 
 
 def _days(text: str) -> int:

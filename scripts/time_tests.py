@@ -1,0 +1,62 @@
+"""Run `make test`, and fail if it takes too long twice in a row.
+
+The time is compared with that of a fixed calculation on the same processors, so that a slow machine does not
+fail and a fast one does not hide that the tests became slower.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from os import cpu_count
+
+#: The multiple of the calculation that `make test` may take: six minutes where the calculation takes 1 s.
+LIMIT = 360.0
+LOOPS = 12_000_000
+
+
+def main() -> int:
+    """Return 0 when the tests pass in time, their status when they fail, and 1 when they are too slow twice."""
+    for attempt in (1, 2):
+        before = calibrate()
+        started = time.monotonic()
+        status = subprocess.run(["/usr/bin/env", "make", "test"], check=False).returncode
+        elapsed = time.monotonic() - started
+        if status:
+            return status
+        ratio = elapsed / ((before + calibrate()) / 2)
+        _print(
+            f"make test took {elapsed:.0f} s, {ratio:.0f} times the calibration loop; the limit is {LIMIT:.0f}"
+        )
+        if ratio <= LIMIT:
+            return 0
+        _print(f"The fast tests are too slow (run {attempt} of 2).")
+    _print("Make the slowest tests faster, or mark them as long (see CONTRIBUTING.md).")
+    return 1
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def calibrate() -> float:
+    """Return the seconds that a fixed calculation takes on all processors at once."""
+    processors = cpu_count() or 1
+    with ProcessPoolExecutor(processors) as pool:
+        started = time.monotonic()
+        list(pool.map(_calculate, [LOOPS] * processors))
+        return time.monotonic() - started
+
+
+def _calculate(loops: int) -> int:
+    total = 0
+    for number in range(loops):
+        total += number & 7
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())
