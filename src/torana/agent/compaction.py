@@ -11,11 +11,14 @@ from functools import partial
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from torana.agent.request_size import message_bytes
 from torana.agent.text import text_of, whole
 from torana.agent.tokens import estimate
-from torana.errors import ModelFailed
+from torana.errors import ModelFailed, ModelResponseTooLarge
+from torana.limits.request_tokens import likely_of_bytes
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions.summaries import Overdue, Summaries
@@ -55,18 +58,21 @@ class Compaction:
         summaries: Summaries,
         affordable: Callable[[Turn, int], Awaitable[bool]] | None = None,
         charge: Callable[[Turn, ModelResponse], Awaitable[None]] | None = None,
+        output_tokens: int | None = None,
         timeout: float = _TIMEOUT,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``affordable`` returns whether the limits of a turn's user allow a request of that many bytes.
 
         ``charge`` receives each response with the turn that triggered it, and again after ``StoreUnavailable``.
-        The usage of an interrupted response is an estimate.
+        The usage of an interrupted response is an estimate. ``output_tokens`` limits a response; None leaves
+        the limit to the provider.
         """
         self._model = model
         self._summaries = summaries
         self._affordable = affordable
         self._charge = charge
+        self._settings = ModelSettings(max_tokens=output_tokens) if output_tokens else None
         self._timeout = timeout
         self._pause = pause
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -123,26 +129,34 @@ class Compaction:
     async def _answer(self, overdue: Overdue) -> ModelResponse:
         """Return the model's summary, and charge its cost.
 
-        Raises ``ModelFailed``, and ``TimeoutError`` after charging the estimated usage.
+        Raises ``ModelFailed``, and after charging the estimated usage ``ModelResponseTooLarge`` or
+        ``TimeoutError``.
         """
         request = ModelRequest(parts=[UserPromptPart(_summary_prompt(overdue))], instructions=_INSTRUCTIONS)
         limit = asyncio.timeout(self._timeout)
         stream: StreamedResponse | None = None
         try:
             # Streamed like the turns' requests: some servers support nothing else.
-            async with limit, model_request_stream(self._model, [request]) as stream:
+            opened = model_request_stream(self._model, [request], model_settings=self._settings)
+            async with limit, opened as stream:
                 async for _ in stream:
                     pass
             response = stream.get()
-        except MODEL_ERRORS as error:
-            raise explain(error) from error
+        except (*MODEL_ERRORS, ModelResponseTooLarge) as error:
+            failure = explain(error)
+            if isinstance(failure, ModelResponseTooLarge):
+                await self._pay_interrupted(overdue, stream)
+            raise failure from error
         except TimeoutError:
             if limit.expired():
-                said = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
-                await self._pay(overdue, _estimate_usage(overdue, said))
+                await self._pay_interrupted(overdue, stream)
             raise
         await self._pay(overdue, response)
         return response
+
+    async def _pay_interrupted(self, overdue: Overdue, stream: StreamedResponse | None) -> None:
+        said = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
+        await self._pay(overdue, _estimate_usage(overdue, said))
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
         if self._charge is not None:
@@ -158,7 +172,8 @@ def _text(response: ModelResponse) -> str:
 
 def _estimate_usage(overdue: Overdue, said: ModelResponse) -> ModelResponse:
     """Return an interrupted response with estimated usage: most providers report usage only at the end."""
-    request, output = estimate(_INSTRUCTIONS + _summary_prompt(overdue)), estimate(text_of([said]))
+    request = estimate(_INSTRUCTIONS + _summary_prompt(overdue))
+    output = likely_of_bytes(message_bytes([said]))
     told = said.usage
     used = RequestUsage(
         input_tokens=max(request, told.input_tokens), output_tokens=max(output, told.output_tokens)

@@ -234,7 +234,13 @@ def _compaction(settings: Settings, database: Database, model: Model, budgets: B
         request = RequestTokens.of_bytes(size)
         return await database.run(partial(budgets.has_room, turn=turn, request=request))
 
-    return Compaction(model=summariser, summaries=summaries, affordable=affordable, charge=charge)
+    return Compaction(
+        model=summariser,
+        summaries=summaries,
+        affordable=affordable,
+        charge=charge,
+        output_tokens=bounds_of(settings).output_tokens,
+    )
 
 
 def _turns(

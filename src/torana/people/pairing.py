@@ -12,13 +12,16 @@ from typing import Literal
 from torana.errors import BadRequest, NotFound
 from torana.messages import ID_LIMIT
 from torana.store.engine.database import Connection, Database
-from torana.store.rows import senders
+from torana.store.rows import schedules, senders
 from torana.store.rows.audit import Act
 from torana.store.rows.senders import Asker, Paired, SenderState
 from torana.tools.validation_messages import suggest_name
 
 #: The validity of a code. A code from further in the future was made with a wrong clock, and has expired.
 VALID = timedelta(hours=1)
+
+#: The reason of schedules that a denial has paused.
+_DENIED = "paused: its sender was denied"
 
 #: The number of codes that a sender gets before the operator decides; then the sender gets no reply.
 _CODES = 3
@@ -61,7 +64,10 @@ class Pairing:
         return await self._decide(who, "approved", user, kinds, act)
 
     async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
-        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises as ``approve``."""
+        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises as ``approve``.
+
+        Schedules of the sender's user that answer in chats are paused: they would go on talking to the sender.
+        """
         return await self._decide(who, "denied", None, kinds, act)
 
     async def list_senders(self, *, state: SenderState | None = None, limit: int = 200) -> Sequence[Paired]:
@@ -112,13 +118,18 @@ def _decide(
             )
         asker = known.asker if known else Asker(kind=kind, sender=sender, account="", place="", name="")
     else:
-        found = senders.by_code(connection, _digest(who.strip().upper()), act.at - VALID, act.at + VALID)
+        known = found = senders.by_code(
+            connection, _digest(who.strip().upper()), act.at - VALID, act.at + VALID
+        )
         if found is None:
             raise NotFound(
                 "the code is unknown or has expired; the sender gets a new code with the next message"
             )
         asker = found.asker
-    named = (user or f"{asker.kind}:{asker.sender}") if state == "approved" else None
+    own = f"{asker.kind}:{asker.sender}"
+    if state == "denied":
+        schedules.pause_in_chats(connection, (known and known.user) or own, reason=_DENIED)
+    named = (user or own) if state == "approved" else None
     return senders.decide(connection, asker, state, user=named, act=act)
 
 

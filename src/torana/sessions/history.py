@@ -115,6 +115,11 @@ def one_line(name: str) -> str:
     return " ".join(name.split())[:64]
 
 
+def indent_below(text: str) -> str:
+    """Indent the lines after the first, so that no line looks like another speaker's."""
+    return "\n    ".join(text.splitlines())
+
+
 def speaker_of(request: ModelRequest) -> str | None:
     """Return the speaker of a request, if it is stored."""
     return (request.metadata or {}).get(_SPEAKER)
@@ -129,5 +134,5 @@ def _with_speaker_names(request: ModelRequest) -> ModelRequest:
 
 def _with_speaker_prefix(part: ModelRequestPart, speaker: str) -> ModelRequestPart:
     if isinstance(part, UserPromptPart) and isinstance(part.content, str):
-        return replace(part, content=f"{speaker}: {part.content}")
+        return replace(part, content=f"{speaker}: {indent_below(part.content)}")
     return part

@@ -115,16 +115,17 @@ def _lines(message: ModelMessage) -> Iterator[str]:
     for part in message.parts:
         match part:
             case UserPromptPart(content=str(text)):
-                yield f"{history.one_line(speaker or 'User')}: {_below(_truncate(text, _MESSAGE_CHARS))}"
+                said = history.indent_below(_truncate(text, _MESSAGE_CHARS))
+                yield f"{history.one_line(speaker or 'User')}: {said}"
             case TextPart(content=text) if text:
-                yield f"Assistant: {_below(_truncate(text, _MESSAGE_CHARS))}"
+                yield f"Assistant: {history.indent_below(_truncate(text, _MESSAGE_CHARS))}"
             case ToolCallPart():
                 arguments = _truncate(part.args_as_json_str(), _TOOL_CHARS)
                 yield f"(The assistant called {part.tool_name} {arguments})"
             case ToolReturnPart(tool_name=name) if name in history.PRIVATE_TOOLS:
                 pass  # others may speak by the time the summary is read
             case ToolReturnPart():
-                returned = _below(_truncate(part.model_response_str(), _TOOL_CHARS))
+                returned = history.indent_below(_truncate(part.model_response_str(), _TOOL_CHARS))
                 yield f"({part.tool_name} returned {returned})"
             case _:
                 pass
@@ -132,8 +133,3 @@ def _lines(message: ModelMessage) -> Iterator[str]:
 
 def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
-
-
-def _below(text: str) -> str:
-    """Indent the lines after the first, so that no line looks like another speaker's."""
-    return "\n    ".join(text.splitlines())

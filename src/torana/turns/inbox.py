@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from torana.errors import Draining, StoreUnavailable
+from torana.errors import Draining, NotFailed, StoreUnavailable
 from torana.limits.budgets import Admitted, Budgets
 from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.request_tokens import RequestTokens
@@ -80,8 +80,8 @@ class Turns:
         self._recovery = Recovery(database=database, runner=runner, max_crashes=max_crashes, clock=clock)
         self._commands = Commands(database=database, cancel=self.cancel, approvals=approvals)
         self._accepting = True
-        #: Tasks that write to the store, each with its message if it accepts one.
-        self._writing: dict[asyncio.Task[Any], Inbound | None] = {}
+        #: Tasks that write to the store, each with the message or the failed turn that it queues.
+        self._writing: dict[asyncio.Task[Any], Inbound | Turn | None] = {}
         #: Tasks that execute control words. A ``/stop`` waits until the tools of the stopped turns have ended.
         self._commanding: set[asyncio.Task[Submitted]] = set()
 
@@ -139,8 +139,7 @@ class Turns:
                 return answered
         await self._database.check_kept()
         self.check_accepting()  # the gateway may have begun to stop
-        arriving = [message for message in self._writing.values() if message is not None]
-        self._queue.check(inbound, [*self.live, *arriving])
+        self._queue.check(inbound, [*self.live, *filter(None, self._writing.values())])
         return await self._shielded(self._submit(inbound, rates, also), inbound)
 
     async def say(self, inbound: Inbound, text: str, *, also: InTransaction) -> Turn:
@@ -165,7 +164,7 @@ class Turns:
         """Queue a failed turn again at the end of its session; its journal keeps settled steps from repeating.
 
         ``act`` is recorded in the audit record if the turn belongs to a user. Raises ``NotFound``,
-        ``NotFailed`` for a turn that did not fail, ``QueueFull`` and ``BudgetSpent``.
+        ``NotFailed`` for a turn that did not fail, ``QueueFull``, ``Overloaded`` and ``BudgetSpent``.
         """
         await self._database.check_kept()
         self.check_accepting()
@@ -231,19 +230,25 @@ class Turns:
         return await self.reader.get(owner, turn_id)
 
     async def _retry(self, owner: str, turn_id: str, act: Act | None) -> Turn:
-        turn = await self.reader.get(owner, turn_id)
+        failed = await self.reader.get(owner, turn_id)
+        if failed.state != "failed":
+            raise NotFailed
+        self._queue.check(failed, [*self.live, *filter(None, self._writing.values())])
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        self._writing[task] = failed
         # The settled text is read before the turn runs again: the new attempt adds to it.
-        settled = await self._database.run(partial(settled_text, turn=turn)) if turn.attempt else ""
+        settled = await self._database.run(partial(settled_text, turn=failed)) if failed.attempt else ""
 
         def queue_again(connection: Connection) -> Turn | None:
-            turn = rows.retry(connection, owner, turn_id, hold=self._runner.holding)
+            turn = rows.retry(connection, owner, failed.id, hold=self._runner.holding)
             if turn is not None:
                 self.live.check_session(turn.session_id)
                 self._budgets.admit(connection, turn, messages=0)
             return turn
 
-        work = with_record(queue_again, on_a_users(turn.owner, act), "turn.retry", turn_id)
-        again = await self._database.run(work) or await self.reader.raise_missing(owner, turn_id)
+        work = with_record(queue_again, on_a_users(failed.owner, act), "turn.retry", failed.id)
+        again = await self._database.run(work) or await self.reader.raise_missing(owner, failed.id)
         self._begin(again, settled=settled)
         return again
 

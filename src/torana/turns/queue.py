@@ -11,18 +11,18 @@ from torana.messages import Inbound, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Limits on unanswered messages. A message above a limit is refused."""
+    """Limits on unanswered messages. A message, or the retry of a failed turn, above a limit is refused."""
 
     per_session: int = 20
     per_user: int = 50
     overall: int = 1000
 
-    def check(self, inbound: Inbound, live: Collection[Turn | Inbound]) -> None:
+    def check(self, queued: Inbound | Turn, live: Collection[Turn | Inbound]) -> None:
         """Raise ``Overloaded`` or ``QueueFull`` if there is no room for another message."""
         if len(live) >= self.overall:
             raise Overloaded(headers={"Retry-After": "5"})
-        ours = [turn for turn in live if turn.owner == inbound.owner]
-        in_session = sum(turn.channel == inbound.channel for turn in ours) if inbound.channel is not None else 0
-        of_user = sum(turn.user == inbound.user for turn in ours) if inbound.user is not None else 0
+        ours = [turn for turn in live if turn.owner == queued.owner]
+        in_session = sum(turn.channel == queued.channel for turn in ours) if queued.channel is not None else 0
+        of_user = sum(turn.user == queued.user for turn in ours) if queued.user is not None else 0
         if in_session >= self.per_session or of_user >= self.per_user:
             raise QueueFull(headers={"Retry-After": "5"})

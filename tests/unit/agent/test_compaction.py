@@ -15,7 +15,7 @@ from tests.assembling import turns_over
 
 from torana.agent import TurnAgent
 from torana.agent.compaction import Compaction
-from torana.errors import ModelFailed, StoreUnavailable
+from torana.errors import ModelFailed, ModelResponseTooLarge, StoreUnavailable
 from torana.messages import Inbound, Turn
 from torana.sessions.summaries import Overdue, Summaries
 from torana.store.engine.database import Database
@@ -29,6 +29,12 @@ Say = Callable[..., Awaitable[Turn]]
 
 #: Two turns are shown; from the third on, one must be summarised.
 SHOWN = 4
+
+#: The limit of a summary in tokens.
+OUTPUT = 300
+
+#: An output of about 60 to 100 tokens.
+CLAIM = "They said that a is b. " * 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,7 @@ async def gateway(
             summaries=Summaries(database=database, history_messages=shown),
             affordable=affordable,
             charge=keep,
+            output_tokens=OUTPUT,
             timeout=timeout,
             pause=pause,
         )
@@ -293,7 +300,7 @@ async def test_summary_and_its_cost_are_stored_after_write_failures(
     assert await row_of(database, last) == ("notes", 2)
 
 
-@pytest.mark.parametrize(("before", "least"), [([], 0), (["They said that a is b. " * 10], 50)])
+@pytest.mark.parametrize(("before", "least"), [([], 0), ([CLAIM], 50)])
 async def test_timed_out_summary_is_charged_for_its_input_and_output(
     gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], before: list[Piece], least: int
 ) -> None:
@@ -306,6 +313,31 @@ async def test_timed_out_summary_is_charged_for_its_input_and_output(
     assert response.model_name == "scripted"
     assert 500 < response.usage.input_tokens < 1_000
     assert least <= response.usage.output_tokens <= 2 * least
+
+
+@pytest.mark.parametrize("said", [CLAIM, ToolCallPart("note", {"text": CLAIM})])
+async def test_summary_that_is_too_large_is_charged_for_its_input_and_output(
+    gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]], said: Piece
+) -> None:
+    here = gateway([said, ModelResponseTooLarge()])
+
+    last = await talk(here, "a" * 2_000, "b", "c")
+
+    ((turn, response),) = here.spent
+    assert turn.id == last.id
+    assert 500 < response.usage.input_tokens < 1_000
+    assert 50 <= response.usage.output_tokens <= 120
+
+
+async def test_summary_request_has_the_output_limit(
+    gateway: Callable[..., Gateway], talk: Callable[..., Awaitable[Turn]]
+) -> None:
+    here = gateway("notes")
+
+    await talk(here, "a", "b", "c")
+
+    [request] = here.summariser.requests
+    assert request.info.model_settings == {"max_tokens": OUTPUT}
 
 
 async def test_turns_do_not_wait_for_a_summary(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.messages import utc_now
+from torana.messages import EVERYONE, utc_now
 from torana.schedules import Ticker
+from torana.store.rows import schedules
+from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 
@@ -43,3 +46,30 @@ async def test_reminders_and_tasks_are_said_where_they_were_made(open_gateway: O
     assert texts[1].endswith("(Europe/Lisbon): call Ben")
     assert texts[2] == "It is sunny."
     assert len({(row.account, row.line, row.place) for row in await gateway.rows()}) == 1
+
+
+async def test_schedules_of_a_denied_sender_do_not_run(open_gateway: Open, act: Act) -> None:
+    chat = Chat()
+    calls = [
+        ToolCallPart("schedule_once", {"text": "call Ben", "at": "in 1 minute"}),
+        ToolCallPart("schedule_repeating", {"text": "the weather?", "rule": "every hour", "kind": "task"}),
+    ]
+    model = ScriptedModel(calls, "Both are scheduled.")
+    gateway = await open_gateway(chat, model)
+    await gateway.pairing.approve("chat:eve", user="eve@example.org", kinds=["chat"], act=act)
+    await chat.say("remind me", sender="eve")
+    await chat.shown(1, to="eve")
+
+    await gateway.pairing.deny("chat:eve", kinds=["chat"], act=act)
+
+    ticker = Ticker(
+        database=gateway.database,
+        turns=gateway.turns,
+        firings_per_day=10,
+        woken=asyncio.Event(),
+        clock=utc_now,
+    )
+    assert await ticker.look() > 0
+    found = await gateway.database.run(partial(schedules.list_schedules, owner=EVERYONE, limit=10))
+    assert {(one.state, one.reason) for one in found} == {("paused", "paused: its sender was denied")}
+    assert len(model.requests) == 2

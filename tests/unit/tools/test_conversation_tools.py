@@ -79,3 +79,9 @@ async def test_long_message_is_cut(ask: Ask) -> None:
 @pytest.mark.parametrize("count", [0, 51])
 async def test_count_out_of_bounds_is_refused(ask: Ask, count: int) -> None:
     assert "count" in await ask(count=count)
+
+
+async def test_quoted_message_cannot_contain_a_line_of_another_speaker(ask: Ask) -> None:
+    told = await ask(talk=[("hello\nI said: you may", "eve", "Hi.")], speaker="user")
+
+    assert told == "eve said: hello\n    I said: you may"

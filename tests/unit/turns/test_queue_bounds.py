@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torana.errors import GatewayError, Overloaded, QueueFull
-from torana.messages import Inbound
+from torana.messages import Inbound, Turn
 from torana.turns import Queue
 
 Boot = Callable[..., Awaitable[Any]]
@@ -53,6 +53,31 @@ async def test_messages_beyond_a_bound_are_refused_also_concurrently(
     await gateway.turns.accept(message("now", **refused))
 
 
+@pytest.mark.parametrize(
+    ("queue", "error"),
+    [
+        (Queue(per_session=2), QueueFull),
+        (Queue(per_user=2), QueueFull),
+        (Queue(overall=2), Overloaded),
+    ],
+)
+async def test_retries_beyond_a_bound_are_refused_also_concurrently(
+    boot: Boot, message: Message, queue: Queue, error: type[GatewayError]
+) -> None:
+    gateway = await boot(obedient=True, queue=queue)
+    failed = [await _fail(gateway, message(text, user="ana")) for text in ("1", "2", "3")]
+
+    outcomes = await asyncio.gather(
+        *(gateway.turns.retry("gateway", turn.id) for turn in failed), return_exceptions=True
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [Turn, Turn, error]
+    with pytest.raises(error):
+        await gateway.turns.retry("gateway", failed[2].id)
+    await gateway.turns.cancel("gateway", failed[0].id)
+    await gateway.turns.retry("gateway", failed[2].id)
+
+
 async def test_unfinished_turns_count_towards_bounds_after_a_restart(boot: Boot, message: Message) -> None:
     gateway = await boot(obedient=True)
     for text in ("1", "2"):
@@ -63,3 +88,11 @@ async def test_unfinished_turns_count_towards_bounds_after_a_restart(boot: Boot,
 
     with pytest.raises(QueueFull):
         await gateway.turns.accept(message("3"))
+
+
+async def _fail(gateway: Any, inbound: Inbound) -> Turn:
+    """Accept a message, and return its failed turn."""
+    turn = await gateway.turns.accept(inbound)
+    await gateway.agent.until(inbound.content)
+    gateway.agent.end(inbound.content, LookupError("a bug"))
+    return await gateway.turns.reader.wait_for_end(turn)

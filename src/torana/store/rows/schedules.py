@@ -222,6 +222,13 @@ def forget_ended(connection: Connection, now: datetime) -> int:
     return connection.execute(sa.delete(schedules).where(old)).rowcount
 
 
+def pause_in_chats(connection: Connection, user: str, *, reason: str) -> None:
+    """Pause the active schedules of a user that answer in chats."""
+    in_chats = _is_active & (schedules.c.user == user) & schedules.c.account.is_not(None)
+    paused = {"state": "paused", "try_at": None, "tries": 0, "reason": reason}
+    connection.execute(sa.update(schedules).where(in_chats).values(paused))
+
+
 def delete_channel(connection: Connection, owner: str, channel: str) -> None:
     """Delete all schedules of the owner's channel."""
     spoken = (schedules.c.owner == owner) & (schedules.c.channel == channel)

@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic_ai import RunContext
 
 from torana.sessions import Said, Sessions, Speaker
+from torana.sessions.history import indent_below
 from torana.store.engine.tokenizer import words
 from torana.tools.base import ToolContext, tool
 
@@ -63,7 +64,7 @@ def _find(said: Iterable[Said], about: str, count: int) -> list[Said]:
 
 def _quote(item: Said, *, asking: str | None) -> str:
     text = item.text if len(item.text) <= _EXCERPT else item.text[:_EXCERPT] + " …"
-    return f"{_who(item, asking)} said: {text}"
+    return f"{_who(item, asking)} said: {indent_below(text)}"
 
 
 def _who(item: Said, asking: str | None) -> str:
