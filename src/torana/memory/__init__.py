@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from weakref import WeakValueDictionary
 
+from torana.aio import run_uncancellable
 from torana.characters import normalize
 from torana.errors import MemoryFull, MemorySuperseded, ModelFailed, NotFound
 from torana.memory.bm25 import Recalled, rank
@@ -161,10 +162,8 @@ class Memory:
         sister.
         """
         wanted = terms(query)
-        fits = await self._fitting(user, wanted)
-        if every_word:
-            fits = await asyncio.to_thread(_with_every_word, fits, wanted)
-        elif self._embedder and wanted:
+        fits = await self._fitting(user, wanted, every_word=every_word)
+        if not every_word and self._embedder and wanted:
             fits = fuse_rankings(fits, await self._near(self._embedder, user, query))
         if subject is not None:
             named = _subject(subject)
@@ -197,17 +196,20 @@ class Memory:
             created_at=self._clock(),
         )
 
-    async def _fitting(self, user: str, wanted: Sequence[str]) -> list[Recalled]:
+    async def _fitting(self, user: str, wanted: Sequence[str], *, every_word: bool) -> list[Recalled]:
         if not wanted:
             return []
         work = partial(memories.holding, owner=owner_of(user), terms=wanted)
-        # One search per user at a time: ranking long memories takes a quarter of a second, and other users must
-        # not wait for many of them.
+        # One search per user at a time, also after a cancellation: a search of long memories occupies a thread
+        # for seconds, and other users need the threads.
         async with self._searches.setdefault(user, asyncio.Lock()):
             candidates, total = await self._database.run(work)
             if not candidates:
                 return []
-            return await asyncio.to_thread(rank, wanted, candidates, total=total)
+            found = await run_uncancellable(partial(rank, wanted, candidates, total=total))
+            if every_word:
+                found = await run_uncancellable(partial(_with_every_word, found, wanted))
+            return found
 
     async def _near(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:
         """Return the memories of similar meaning, nearest first; none if the provider fails."""
@@ -274,7 +276,9 @@ def _with_every_word(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Re
 def _is_about(item: Remembered, wanted: set[str]) -> bool:
     """Return whether the memory matches by more than a property of another person."""
     text = f"{item.subject}. {item.text}"
-    others = [found[0] for found in _POSSESSED.finditer(text) if not wanted.issuperset(words(found["who"]))]
+    others = {
+        found[0]: None for found in _POSSESSED.finditer(text) if not wanted.issuperset(words(found["who"]))
+    }
     if not others:
         return True
     rest = _POSSESSED.sub(lambda found: " " if found[0] in others else found[0], text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic_ai.messages import ModelMessage
 
@@ -19,8 +19,8 @@ from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
 
-#: Maximum number of turns that ``Sessions.earlier`` reads.
-_REACH = 500
+#: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
+_REACH, _READ = 500, 10
 
 Speaker = Literal["user", "assistant", "any"]
 
@@ -80,25 +80,27 @@ class Sessions:
         """Return the stored files of the message of the owner's turn, in order."""
         return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
-    async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> list[Said]:
-        """Return messages of at most 500 turns before this turn, starting with the newest or the first."""
-        rows = await self._database.run(
-            partial(
-                transcript.exchanges,
-                owner=turn.owner,
-                session_id=turn.session_id,
-                before=turn.seq,
-                newest=newest,
-                limit=_REACH,
+    async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> AsyncGenerator[Sequence[Said]]:
+        """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
+
+        A few turns are read at a time, on demand, and of each message only what a search reads.
+        """
+        for skipped in range(0, _REACH, _READ):
+            rows = await self._database.run(
+                partial(
+                    transcript.exchanges,
+                    owner=turn.owner,
+                    session_id=turn.session_id,
+                    before=turn.seq,
+                    newest=newest,
+                    limit=_READ,
+                    skipped=skipped,
+                )
             )
-        )
-        said: list[Said] = []
-        for row in rows:
-            pair = [Said(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
-            if row["reply"]:
-                pair.append(replace(pair[0], speaker="assistant", text=row["reply"]))
-            said.extend(reversed(pair) if newest else pair)
-        return [item for item in said if speaker in ("any", item.speaker)]
+            said = [message for row in rows for message in _said_in(row, newest=newest)]
+            yield [item for item in said if speaker in ("any", item.speaker)]
+            if len(rows) < _READ:
+                return
 
     async def list_sessions(
         self, owner: str, *, channel: str | None, user: str | None, limit: int, after: str | None
@@ -161,3 +163,11 @@ class Sessions:
             chosen.append(body)
             room -= count
         return chosen[::-1]
+
+
+def _said_in(row: Mapping[Any, Any], *, newest: bool) -> list[Said]:
+    """Return the messages of a turn's row, in order or the latest first."""
+    pair = [Said(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
+    if row["reply"]:
+        pair.append(replace(pair[0], speaker="assistant", text=row["reply"]))
+    return pair[::-1] if newest else pair

@@ -23,6 +23,7 @@ from torana.tools.builtin.json_query import query_json
 from torana.tools.builtin.text import count_text, sort_lines, unique_lines
 from torana.tools.builtin.units import convert_units
 from torana.tools.computing import Computing
+from torana.tools.shares import ToolShares
 from torana.tools.threads import ToolThreads
 
 #: The maximum duration of a tool, in seconds.
@@ -61,6 +62,7 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         super().__init__(timeout=timeout)
         self._computing = computing
         self._threads = ToolThreads()
+        self._shares = ToolShares()
         #: By the maximum number of retries, the only part of a definition that depends on the run.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
@@ -85,7 +87,8 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
             async with self._computing.slot(user):
                 return await call()
         if isinstance(tool, FunctionToolsetTool) and tool.is_async:
-            return await call()
+            async with self._shares.slot(name, user):
+                return await call()
         return await self._threads.run(call, user=user)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from tests.waiting import eventually
 
 from torana.errors import MemoryFull
-from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory
+from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, Recalled
 from torana.messages import owner_of
 from torana.store.engine.database import Database
 from torana.store.engine.tables import memories
@@ -362,3 +364,29 @@ async def test_searches_of_a_user_run_one_at_a_time(
     await asyncio.sleep(0)
     assert asked == [0]
     assert await asyncio.gather(*searches) == [["tea with milk"]] * 3
+
+
+async def test_cancelled_searches_of_a_user_occupy_one_thread(
+    memory: Memory, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = threading.Event(), list[str]()
+
+    def search(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Recalled]:
+        begun.append(threading.current_thread().name)
+        release.wait(60)
+        return list(fits)
+
+    monkeypatch.setattr("torana.memory._with_every_word", search)
+    await keep("I like tea")
+    searches = [asyncio.create_task(memory.find_named("ana", "tea")) for _ in range(10)]
+    await asyncio.to_thread(eventually, lambda: begun)
+
+    searches[0].cancel()
+    await keep("Bob likes coffee", user="bob")
+    assert [item.memory.text for item in await memory.recall("bob", "coffee", limit=5)] == ["Bob likes coffee"]
+
+    assert len(begun) == 1
+    release.set()
+    found = await asyncio.gather(*searches, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(one, list) for one in found[1:])

@@ -23,8 +23,9 @@ from sqlalchemy.engine import Connection
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.messages import Inbound, Turn, new_id
-from torana.sessions import HistoryWindow, Said, Sessions, history
+from torana.sessions import HistoryWindow, Said, Sessions, Speaker, history
 from torana.store.engine.database import Database
+from torana.store.engine.tokenizer import TEXT_LIMIT
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
 from torana.turns import Turns
@@ -211,7 +212,7 @@ async def test_earlier_messages_are_read_from_either_end(turns: Turns, say: Say,
     await say(turns, "2 elsewhere", channel="other")
     last = await say(turns, "2 now")
 
-    first_to_last = await sessions.earlier(last, speaker="any", newest=False)
+    first_to_last = await earlier(sessions, last)
     told = [(said.speaker, said.user, said.text) for said in first_to_last]
 
     assert told == [
@@ -221,9 +222,35 @@ async def test_earlier_messages_are_read_from_either_end(turns: Turns, say: Say,
         ("user", "bob", "2 b"),
         ("assistant", "bob", "re: 2 b"),
     ]
-    assert await sessions.earlier(last, speaker="any", newest=True) == first_to_last[::-1]
-    assert texts(await sessions.earlier(last, speaker="user", newest=True)) == ["2 b", "broken", "2 a"]
-    assert texts(await sessions.earlier(last, speaker="assistant", newest=False)) == ["re: 2 a", "re: 2 b"]
+    assert await earlier(sessions, last, newest=True) == first_to_last[::-1]
+    assert texts(await earlier(sessions, last, speaker="user", newest=True)) == ["2 b", "broken", "2 a"]
+    assert texts(await earlier(sessions, last, speaker="assistant")) == ["re: 2 a", "re: 2 b"]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+async def test_earlier_messages_are_read_a_few_at_a_time(
+    turns: Turns, say: Say, database: Database, newest: bool
+) -> None:
+    sessions = Sessions(database=database, history_messages=10)
+    order = [f"2 {number} {'x' * 10_000}" for number in range(25)]
+    for content in order:
+        await say(turns, content)
+    last = await say(turns, "2 now")
+
+    pages = [page async for page in sessions.earlier(last, speaker="user", newest=newest)]
+
+    assert [len(page) for page in pages] == [10, 10, 5]
+    assert texts([said for page in pages for said in page]) == (order[::-1] if newest else order)
+
+
+async def test_earlier_messages_are_cut_off_where_they_are_not_searchable(
+    turns: Turns, say: Say, database: Database
+) -> None:
+    sessions = Sessions(database=database, history_messages=10)
+    await say(turns, "2 " + "x" * (TEXT_LIMIT + 10))
+    last = await say(turns, "2 now")
+
+    assert [len(text) for text in texts(await earlier(sessions, last))] == [TEXT_LIMIT, TEXT_LIMIT]
 
 
 async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Database) -> None:
@@ -232,8 +259,14 @@ async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Dat
     sessions = Sessions(database=database, history_messages=10)
     stranger = replace(last, owner="mallory")
 
-    assert await sessions.earlier(stranger, speaker="any", newest=True) == []
+    assert await earlier(sessions, stranger, newest=True) == []
     assert await sessions.window(stranger) == HistoryWindow(messages=[], shared=False)
+
+
+async def earlier(
+    sessions: Sessions, turn: Turn, *, speaker: Speaker = "any", newest: bool = False
+) -> list[Said]:
+    return [said async for page in sessions.earlier(turn, speaker=speaker, newest=newest) for said in page]
 
 
 def texts(said: list[Said]) -> list[str]:

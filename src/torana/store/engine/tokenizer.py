@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import groupby, pairwise
 
 from torana.characters import normalize
@@ -43,7 +44,8 @@ def words(text: str) -> list[str]:
 
 
 def _normal(text: str) -> str:
-    folded = normalize("NFKC", text[:TEXT_LIMIT]).casefold()
+    # A ligature expands to up to 18 characters.
+    folded = normalize("NFKC", text[:TEXT_LIMIT]).casefold()[:TEXT_LIMIT]
     plain = _MARKED_LATIN.sub(r"\1", normalize("NFKD", folded))
     return normalize("NFKC", plain)[:TEXT_LIMIT].translate(_DROPPED)
 
@@ -64,6 +66,7 @@ def _words(text: str) -> Iterator[str]:
         after_apostrophe = run in ("'", "’")
 
 
+@lru_cache(4_096)
 def _kind(character: str) -> str:
     if _UNSPACED.match(character):
         return "unspaced"

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.store.engine.tables import history, sessions, turns
+from torana.store.engine.tokenizer import TEXT_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +99,31 @@ def history_size(connection: Connection, owner: str, session_id: str, *, turns_l
 
 
 def exchanges(
-    connection: Connection, owner: str, session_id: str, *, before: int, newest: bool, limit: int
+    connection: Connection,
+    owner: str,
+    session_id: str,
+    *,
+    before: int,
+    newest: bool,
+    limit: int,
+    skipped: int = 0,
 ) -> list[RowMapping]:
     """Return turns with a seq below ``before``: ``content``, ``reply``, ``user`` and ``created_at``.
 
-    These are the ``limit`` newest, newest first, or the ``limit`` oldest, oldest first.
+    These are the ``limit`` newest, newest first, or the ``limit`` oldest, oldest first, after ``skipped`` ones.
+    Texts are cut off where they are not searchable.
     """
+    content, reply = (
+        sa.func.substr(text, 1, TEXT_LIMIT).label(text.name) for text in (turns.c.content, turns.c.reply)
+    )
     order = turns.c.seq.desc() if newest else turns.c.seq.asc()
     return list(
         connection.execute(
-            sa.select(turns.c.content, turns.c.reply, turns.c.user, turns.c.created_at)
+            sa.select(content, reply, turns.c.user, turns.c.created_at)
             .where(turns.c.owner == owner, turns.c.session_id == session_id, turns.c.seq < before)
             .order_by(order)
             .limit(limit)
+            .offset(skipped)
         ).mappings()
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic_ai import RunContext
 
+from torana.aio import run_uncancellable
 from torana.sessions import Said, Sessions, Speaker
 from torana.sessions.history import indent_below
 from torana.store.engine.tokenizer import words
@@ -47,8 +49,13 @@ class ConversationTools:
             about: Only messages that contain all of these words; empty for any.
         """
         newest = order == "last"
-        said = await self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)
-        found = await asyncio.to_thread(_find, said, about, count)
+        found: list[Said] = []
+        async with aclosing(self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)) as pages:
+            async for said in pages:
+                # A cancelled call ends with its part of the search, not before: see ToolShares.
+                found += await run_uncancellable(partial(_find, said, about, count - len(found)))
+                if len(found) == count:
+                    break
         if not found:
             return "No earlier message in this channel matches."
         asking = ctx.deps.turn.user
@@ -56,7 +63,7 @@ class ConversationTools:
 
 
 def _find(said: Iterable[Said], about: str, count: int) -> list[Said]:
-    """Return the first ``count`` messages that contain all words. It may take seconds: call it in a thread."""
+    """Return the first ``count`` messages that contain all words. It may be slow: call it in a thread."""
     wanted = set(words(about))
     matching = (item for item in said if not wanted or wanted <= set(words(item.text)))
     return list(islice(matching, count))

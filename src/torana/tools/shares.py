@@ -1,0 +1,45 @@
+"""Shares of tools that take long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from torana.tools.base import ToolError
+from torana.workers.fair_slots import FairSlots
+
+#: The maximum number of concurrent calls by tool: in total, and for each user.
+_CALLS = {"run_skill_script": (4, 2), "web_fetch": (8, 2), "web_search": (8, 2), "earlier_messages": (4, 1)}
+#: Seconds until a call must have a slot: twice the time that a script or a page may take.
+_WAIT = 60.0
+
+
+class ToolShares:
+    """Limits the concurrent calls of slow tools, and shares them fairly between users."""
+
+    def __init__(self, *, calls: Mapping[str, tuple[int, int]] = _CALLS, wait: float = _WAIT) -> None:
+        self._slots = {
+            name: FairSlots(total=total, per_user=per_user) for name, (total, per_user) in calls.items()
+        }
+        self._wait = wait
+
+    @asynccontextmanager
+    async def slot(self, tool: str, user: str) -> AsyncGenerator[None]:
+        """Wait until the user may call the tool. Raises ``ToolError`` if that takes too long."""
+        slots = self._slots.get(tool)
+        if slots is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._wait):
+                await slots.acquire(user)
+        except TimeoutError:
+            raise ToolError(
+                f"Not run: earlier calls of {tool} took {self._wait:g} s. Make fewer calls at once, or try "
+                "again later."
+            ) from None
+        try:
+            yield
+        finally:
+            slots.release(user)

@@ -1,0 +1,120 @@
+"""A user makes the model call tools that take long, many at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import psutil
+from tests.attacks.conftest import GatewayProcess
+from tests.attacks.scripts import install_script
+from tests.parts import require
+from tests.waiting import eventually
+
+from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
+
+NewGateway = Callable[..., GatewayProcess]
+NewModel = Callable[..., OpenAIStandIn]
+
+#: A character that normalisation makes eighteen of.
+_LIGATURE = "\ufdfa"
+_CALLS = 12
+#: The number of looks at the threads before the other user searches.
+_LOOKS = 20
+#: More threads than a user's search may take, and fewer than the shared threads of the smallest machine.
+_FEW_THREADS = 3
+
+_SCRIPT = """
+import sys, time
+time.sleep(float(sys.argv[1]))
+print("slept", sys.argv[1])
+"""
+
+
+def test_searches_of_a_long_conversation_occupy_one_thread(
+    new_gateway: NewGateway, new_model: NewModel
+) -> None:
+    about = {"about": "nothing", "count": 50}
+    with _attacked(new_gateway, new_model, [Call("earlier_messages", about)] * _CALLS) as (gateway, client):
+        for number in range(12):
+            _send(client, "mallory", f"{number} {_LIGATURE * 9_990}")
+        _check_threads(gateway, client)
+
+
+def test_searches_of_crowded_memories_occupy_one_thread(new_gateway: NewGateway, new_model: NewModel) -> None:
+    with _attacked(new_gateway, new_model, [Call("forget", {"query": "x"})] * _CALLS) as (gateway, client):
+        for number in range(100):
+            _remember(client, "mallory", " ".join(f"p{number}n{other}'s x" for other in range(200)))
+        _check_threads(gateway, client)
+
+
+def test_scripts_of_one_user_leave_slots_for_others(new_gateway: NewGateway, new_model: NewModel) -> None:
+    require("bwrap", "bubblewrap")
+    with _attacked(new_gateway, new_model, [_script("3")] * 8) as (gateway, client):
+        install_script(client, _SCRIPT)
+        with ThreadPoolExecutor(1) as pool:
+            attack = pool.submit(_send, client, "mallory", "attack")
+            eventually(lambda: _sandboxes(gateway))
+            assert "slept 0" in _send(client, "alice", "script").json()["reply"]
+            assert not attack.done()
+            assert "slept 3" in attack.result().json()["reply"]
+
+
+@contextmanager
+def _attacked(
+    new_gateway: NewGateway, new_model: NewModel, attack: Answer
+) -> Generator[tuple[GatewayProcess, httpx.Client]]:
+    """Yield a started gateway whose model makes the calls of ``attack`` for the message "attack"."""
+
+    def reply(request: ChatRequest) -> Answer:
+        if request.results:
+            return " ".join(request.results)[:1_000]
+        answers: dict[str, Answer] = {
+            "attack": attack,
+            "recall": [Call("recall", {"query": "cat"})],
+            "script": [_script("0")],
+        }
+        return answers.get(request.text, "noted")
+
+    model = new_model(reply=reply)
+    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway.start()
+    with gateway.client(timeout=300) as client:
+        yield gateway, client
+
+
+def _script(seconds: str) -> Call:
+    return Call("run_skill_script", {"slug": "attack", "script": "scripts/attack.py", "arguments": [seconds]})
+
+
+def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+    body: dict[str, Any] = {"content": content, "userId": user, "channelId": user}
+    return client.post("/message", json=body).raise_for_status()
+
+
+def _remember(client: httpx.Client, user: str, text: str) -> None:
+    client.post(f"/v1/users/{user}/memories", json={"text": text[:2_000]}).raise_for_status()
+
+
+def _check_threads(gateway: GatewayProcess, client: httpx.Client) -> None:
+    """Check that the attack occupies few threads, and that another user's search is answered meanwhile."""
+    _remember(client, "alice", "My cat is called Mina")
+    calm = gateway.process.num_threads()
+    with ThreadPoolExecutor(1) as pool:
+        attack = pool.submit(_send, client, "mallory", "attack")
+        threads = [calm]
+        while not attack.done():
+            threads.append(gateway.process.num_threads())
+            if len(threads) == _LOOKS:
+                assert "Mina" in _send(client, "alice", "recall").json()["reply"]
+            time.sleep(0.02)
+        attack.result()
+    assert max(threads) <= calm + _FEW_THREADS
+
+
+def _sandboxes(gateway: GatewayProcess) -> list[psutil.Process]:
+    return [child for child in gateway.process.children(recursive=True) if child.name() == "bwrap"]
