@@ -81,7 +81,10 @@ class Sessions:
         return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
     async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> list[Said]:
-        """Return messages of at most 500 turns before this turn, starting with the newest or the first."""
+        """Return messages of at most 500 turns before this turn, starting with the newest or the first.
+
+        Messages from before the session was last reset are left out.
+        """
         rows = await self._database.run(
             partial(
                 transcript.exchanges,
