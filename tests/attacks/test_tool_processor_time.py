@@ -14,8 +14,8 @@ from tests.waiting import eventually
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
 
-#: The filter follows its path of 60 names for each of 300,000 values. That takes at least ten times the processor
-#: time that a call may use, also on a fast machine.
+#: The filter follows its path of 60 names for each of 300,000 values. That takes ten times the processor time
+#: that a call may use, also on a fast machine.
 _COSTLY = {
     "text": "[[" + ",".join("0" * 10_000) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
     "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",

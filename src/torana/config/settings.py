@@ -183,7 +183,10 @@ class Settings(BaseModel):
         default=20,
         ge=0,
         le=100_000,
-        description="Messages that one user may send in a minute. 0 disables the limit.",
+        description=(
+            "Messages that one user may send in a minute, or a created token that names no user. 0 disables "
+            "the limit."
+        ),
     )
     rate_global: Whole = Field(
         default=100,
@@ -284,7 +287,8 @@ class Settings(BaseModel):
         ge=1,
         le=10_000,
         description=(
-            "The maximum number of unanswered messages of one user. More are refused with status 429."
+            "The maximum number of unanswered messages of one user, or of a created token that names no user. "
+            "More are refused with status 429."
         ),
     )
     queue: Whole = Field(

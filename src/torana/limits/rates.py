@@ -31,7 +31,7 @@ class MessageRates:
         per_token: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """0 disables a limit."""
+        """0 disables a limit. ``per_user`` also applies to each token whose messages name no user."""
         self._per_user = per_user
         self._per_token = per_token
         self._overall = overall
@@ -77,6 +77,9 @@ class MessageRates:
         named: list[Policy] = []
         if user is not None:
             named.append(Policy(name="user", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=user))
+        elif token is not None:
+            # Otherwise one token could use up the gateway's whole limit.
+            named.append(Policy(name="token", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=token))
         if token is not None:
             setting = "TORANA_LIMITS_PER_TOKEN"
             named.append(

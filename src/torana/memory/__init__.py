@@ -259,7 +259,7 @@ class Memory:
 
 
 def _find_others(new: Remembered, standing: Sequence[Remembered]) -> frozenset[str]:
-    """Return the ids of the memories with another text. It may take a quarter of a second: call it in a thread."""
+    """Return the ids of the memories with another text. It may take long: call it in a thread."""
     said = _normalise(new.text)
     return frozenset(item.id for item in standing if _normalise(item.text) != said)
 

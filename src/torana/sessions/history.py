@@ -13,7 +13,6 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
-    RetryPromptPart,
     TextContent,
     TextPart,
     ToolCallPart,
@@ -114,8 +113,7 @@ def without_private_data(messages: Sequence[ModelMessage]) -> list[ModelMessage]
 
 
 def _without_private_result(part: ModelRequestPart) -> ModelRequestPart:
-    # The error of an invalid call, a ``RetryPromptPart``, quotes its arguments.
-    if isinstance(part, ToolReturnPart | RetryPromptPart) and part.tool_name in PRIVATE_TOOLS:
+    if isinstance(part, ToolReturnPart) and part.tool_name in PRIVATE_TOOLS:
         return replace(part, content=_NOT_SHOWN)
     return part
 

@@ -165,3 +165,18 @@ def test_wall_clock_changes_do_not_affect_windows(year: int) -> None:
     rates.take("ana")
     with mock.patch.object(time, "time", datetime(year, 1, 1, tzinfo=UTC).timestamp):
         assert int(refusal(rates, "ana").headers["Retry-After"]) <= 60
+
+
+def test_token_without_a_user_has_the_limit_of_a_user(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=0, monotonic=now)
+    rates.take(None, "tok_1")
+    rates.take(None, "tok_1")
+
+    with pytest.raises(RateLimited) as refused:
+        rates.take(None, "tok_1")
+    assert refused.value.extra["violatedPolicies"] == ["token"]
+    rates.take(None, "tok_2")
+    rates.take("ana", "tok_1")
+    rates.take(None)
+    rates.give_back(None, "tok_1")
+    rates.take(None, "tok_1")

@@ -102,7 +102,8 @@ def exchanges(
 ) -> list[RowMapping]:
     """Return turns with a seq below ``before``: ``content``, ``reply``, ``user`` and ``created_at``.
 
-    Turns from before the session was last reset are left out. These are the ``limit`` newest, newest first, or the ``limit`` oldest, oldest first.
+    Turns from before the session was last reset are left out. These are the ``limit`` newest, newest first, or
+    the ``limit`` oldest, oldest first.
     """
     order = turns.c.seq.desc() if newest else turns.c.seq.asc()
     return list(
