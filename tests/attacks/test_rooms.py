@@ -1,4 +1,4 @@
-"""A user joins a channel after the agent has read private data of another user there."""
+"""A user joins a channel after the agent has used private data of another user there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _say(client: httpx.Client, user: str, channel: str, content: str) -> None:
     client.post("/message", json=message).raise_for_status()
 
 
-def test_what_tools_showed_one_user_alone_is_not_shown_when_another_speaks(
+def test_calls_and_results_of_one_user_alone_are_not_shown_when_another_speaks(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
     def reply(request: ChatRequest) -> Answer:
@@ -47,7 +47,10 @@ def test_what_tools_showed_one_user_alone_is_not_shown_when_another_speaks(
             _say(client, "alice", "home", content)
         _say(client, "alice", "room", "look")
         assert _secrets_in(model.requests[-1]) == [True, True, True]
+        for content in ("remember", "save", "remind"):
+            _say(client, "alice", "workshop", content)
+        assert _secrets_in(model.requests[-1]) == [True, True, True]
 
-        _say(client, "bob", "room", "what did your tools tell you?")
-
-    assert _secrets_in(model.requests[-1]) == [False, False, False]
+        for channel in ("room", "workshop"):
+            _say(client, "bob", channel, "what did your tools tell you?")
+            assert _secrets_in(model.requests[-1]) == [False, False, False]

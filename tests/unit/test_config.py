@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -452,6 +453,12 @@ def test_too_large_file_is_refused(place: Place) -> None:
 def test_unreadable_user_directory_is_ignored(place: Place) -> None:
     loaded = load(flags={}, environ={}, cwd=place.cwd, user_dir=place.user_dir / ("x" * 300))
     assert loaded.origins["port"] == "default"
+
+
+@pytest.mark.parametrize("name", [".env", "torana.toml"])
+def test_pipe_in_place_of_a_file_is_refused(place: Place, name: str) -> None:
+    os.mkfifo(place.cwd / name)
+    assert place.faults() == [f"{name}: not a regular file; opening a pipe would wait for its writer"]
 
 
 def test_directory_named_dotenv_is_ignored(place: Place) -> None:

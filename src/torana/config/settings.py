@@ -284,7 +284,8 @@ class Settings(BaseModel):
         ge=1,
         le=10_000,
         description=(
-            "The maximum number of unanswered messages of one user. More are refused with status 429."
+            "The maximum number of unanswered messages of one user, or of a created token that names no user. "
+            "More are refused with status 429."
         ),
     )
     queue: Whole = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,14 +107,14 @@ def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
 
 
 def read_dotenv(path: Path) -> DotEnv:
-    """Read the ``.env`` at ``path`` without expanding ``${…}``. A missing file is empty.
+    """Read the ``.env`` at ``path`` without expanding ``${…}``. A missing file or a directory is empty.
 
     Raises ``ConfigInvalid`` if the file cannot be read.
     """
     faults: list[str] = []
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
-    text = _read_text(path, called=path.name) if is_file(path) else ""
+    text = _read_text(path, called=path.name) if _is_no_directory(path) else ""
     for binding in parse_stream(io.StringIO(text)):
         # The parser counts the empty lines before a statement as part of it.
         line = binding.original.line + _leading_lines(binding.original.string)
@@ -125,10 +126,10 @@ def read_dotenv(path: Path) -> DotEnv:
     return DotEnv(variables=variables, lines=lines, faults=faults)
 
 
-def is_file(path: Path) -> bool:
-    """Return whether the path is a file. False if the path cannot be accessed."""
+def _is_no_directory(path: Path) -> bool:
+    """Return whether the path exists and is no directory. False if the path cannot be accessed."""
     try:
-        return path.is_file()
+        return path.exists() and not path.is_dir()
     except OSError:
         return False
 
@@ -220,6 +221,9 @@ def _read_text(path: Path, *, called: str) -> str:
 
 def _bytes(path: Path, *, called: str) -> bytes:
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ConfigInvalid(f"{called}: not a regular file; opening a pipe would wait for its writer")
         with path.open("rb") as file:
             return file.read(FILE_LIMIT + 1)
     except (FileNotFoundError, ValueError):  # ValueError: a name that no file can have

@@ -76,8 +76,8 @@ class Memory:
         self._database = database
         self._embedder = embedder
         self._clock = clock
-        #: By user, while a search runs.
-        self._searches: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: By user, while one of the user's memories is searched or stored.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def remember(
         self, user: str, text: str, *, subject: str, turn_id: str | None, act: Act | None = None
@@ -88,8 +88,16 @@ class Memory:
         ``MemoryFull`` at 1,000 memories.
         """
         new = self._new(text, subject, turn_id)
-        work = partial(memories.add, owner=owner_of(user), new=new, known=partial(_find_duplicate, new))
-        kept = await self._database.run(with_record(work, act, "memory.remember", user))
+        # Comparing with long memories takes a quarter of a second: not within the transaction, which delays all
+        # users, and for one memory of the user at a time.
+        async with self._one_at_a_time(user):
+            standing = await self._database.run(
+                partial(memories.live, owner=owner_of(user), subject=new.subject)
+            )
+            others = await asyncio.to_thread(_find_others, new, standing)
+            known = partial(_find_duplicate, new, others=others)
+            work = partial(memories.add, owner=owner_of(user), new=new, known=known)
+            kept = await self._database.run(with_record(work, act, "memory.remember", user))
         if self._embedder:
             await self._embed(self._embedder, user)
         return Kept(memory=kept, new=kept.id == new.id)
@@ -202,7 +210,7 @@ class Memory:
         work = partial(memories.holding, owner=owner_of(user), terms=wanted)
         # One search per user at a time, also after a cancellation: a search of long memories occupies a thread
         # for seconds, and other users need the threads.
-        async with self._searches.setdefault(user, asyncio.Lock()):
+        async with self._one_at_a_time(user):
             candidates, total = await self._database.run(work)
             if not candidates:
                 return []
@@ -210,6 +218,9 @@ class Memory:
             if every_word:
                 found = await run_uncancellable(partial(_with_every_word, found, wanted))
             return found
+
+    def _one_at_a_time(self, user: str) -> asyncio.Lock:
+        return self._locks.setdefault(user, asyncio.Lock())
 
     async def _near(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:
         """Return the memories of similar meaning, nearest first; none if the provider fails."""
@@ -249,11 +260,23 @@ class Memory:
         await self._database.run(with_record(work, act, "memory.forget", user, memories=ids))
 
 
-def _find_duplicate(new: Remembered, standing: Sequence[Remembered]) -> Remembered | None:
-    """Return the memory with the same subject and text, or None. Raises ``MemoryFull`` if there is no room."""
+def _find_others(new: Remembered, standing: Sequence[Remembered]) -> frozenset[str]:
+    """Return the ids of the memories with another text. It may take long: call it in a thread."""
     said = _normalise(new.text)
-    for item in standing:
-        if item.subject == new.subject and _normalise(item.text) == said:
+    return frozenset(item.id for item in standing if _normalise(item.text) != said)
+
+
+def _find_duplicate(
+    new: Remembered, standing: Sequence[Remembered], *, others: frozenset[str]
+) -> Remembered | None:
+    """Return the memory with the same subject and text, or None. Raises ``MemoryFull`` if there is no room.
+
+    ``others`` are the ids of memories that are known to have another text.
+    """
+    rest = [item for item in standing if item.subject == new.subject and item.id not in others]
+    said = _normalise(new.text) if rest else ""
+    for item in rest:
+        if _normalise(item.text) == said:
             return item
     kept = [item for item in standing if not (item.subject and item.subject == new.subject)]
     if len(kept) >= COUNT_LIMIT:

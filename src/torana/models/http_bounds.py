@@ -1,18 +1,20 @@
-"""Limit the bytes that a provider's HTTP client reads of one response.
+"""Limit the bytes that a provider's HTTP client reads of one response, and mask the key in its errors.
 
 ``response_bounds`` limits parsed responses. An SDK reads a whole event or body into memory before it parses it,
-so this module limits the bytes as they arrive.
+so this module limits the bytes as they arrive. An error may quote the key of its request. Masked here, the
+key reaches neither exceptions nor logs, replies and the database.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import httpx2
 
 from torana.errors import ModelResponseTooLarge
+from torana.telemetry import MASK
 
 if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
@@ -33,6 +35,10 @@ _CONTENT_FACTOR = 8
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
 
+#: The headers in which providers expect a key, and the length below which a value may be an ordinary word.
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_SHORTEST_KEY = 8
+
 _EVENT_STREAM = "text/event-stream"
 
 #: The ends of an event.
@@ -42,7 +48,8 @@ _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
     """Make the provider's HTTP client stop reading responses much larger than ``max_bytes``.
 
-    Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead. Responses are
+    Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead, and the key of the
+    request is masked in it, also in the events of a stream. Responses are
     requested uncompressed and compressed ones are refused, because a few bytes can expand to gigabytes.
     Providers that do not use HTTPX are not changed.
     """
@@ -64,10 +71,10 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         request.headers["Accept-Encoding"] = "identity"
 
     async def bound(response: Any) -> None:
-        headers = response.headers
+        headers, keys = response.headers, _keys_of(response.request)
         if response.status_code >= 400:
             headers.pop("content-encoding", None)
-            response.stream = _Cut(response.stream)
+            response.stream = _Cut(response.stream, keys)
             return
         encoding = headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
@@ -77,18 +84,30 @@ def _hooked(client: Any, max_bytes: int) -> Any:
                 "provider, or check TORANA_MODEL_BASE_URL."
             )
         is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
-        response.stream = _Bounded(response.stream, max_bytes=max_bytes, is_stream=is_stream)
+        response.stream = _Bounded(response.stream, keys, max_bytes=max_bytes, is_stream=is_stream)
 
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
     return client
 
 
+def _keys_of(request: Any) -> Sequence[bytes]:
+    """Return the credentials in the request's headers."""
+    values = (request.headers.get(name, "").rpartition(" ")[2].encode() for name in _KEY_HEADERS)
+    return [value for value in values if len(value) >= _SHORTEST_KEY]
+
+
 class _Stream(httpx2.AsyncByteStream, httpx.AsyncByteStream):
     """A wrapped byte stream for clients of both libraries."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, keys: Sequence[bytes]) -> None:
         self._stream = stream
+        self._keys = keys
+
+    def _masked(self, content: bytes) -> bytes:
+        for key in self._keys:
+            content = content.replace(key, MASK.encode())
+        return content
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -98,19 +117,21 @@ class _Cut(_Stream):
     """The first bytes of an error's body."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        room = _ERROR_BYTES
+        # A key at the end is read as a whole.
+        most = _ERROR_BYTES + max(map(len, self._keys), default=0)
+        content = bytearray()
         async for piece in self._stream:
-            yield piece[:room]
-            room -= len(piece)
-            if room <= 0:
-                return
+            content += piece[: most - len(content)]
+            if len(content) == most:
+                break
+        yield self._masked(bytes(content))[:_ERROR_BYTES]
 
 
 class _Bounded(_Stream):
     """A response's bytes, limited in total, per event and in content."""
 
-    def __init__(self, stream: Any, *, max_bytes: int, is_stream: bool) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: Any, keys: Sequence[bytes], *, max_bytes: int, is_stream: bool) -> None:
+        super().__init__(stream, keys)
         self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
         self._most_content = max_bytes * _CONTENT_FACTOR
         self._most_in_event = max_bytes * _EVENT_FACTOR
@@ -135,4 +156,4 @@ class _Bounded(_Stream):
                     "TORANA_MAX_RESPONSE_BYTES allows, and was cut off. Use another model, or "
                     "raise the setting."
                 )
-            yield piece
+            yield self._masked(piece)

@@ -83,7 +83,8 @@ class Sessions:
     async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> AsyncGenerator[Sequence[Said]]:
         """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
 
-        A few turns are read at a time, on demand, and of each message only what a search reads.
+        Messages from before the session was last reset are left out. A few turns are read at a time, on demand,
+        and of each message only what a search reads.
         """
         for skipped in range(0, _REACH, _READ):
             rows = await self._database.run(

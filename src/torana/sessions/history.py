@@ -12,19 +12,27 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
+    ModelResponsePart,
     TextContent,
     TextPart,
+    ToolCallPart,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
 )
 
-#: Tools whose results contain private data of one user.
+#: Tools whose arguments and results contain private data of one user.
 PRIVATE_TOOLS = frozenset(
-    {"cancel_schedule", "correct", "forget", "list_files", "list_schedules", "read_file", "recall"}
+    {
+        *("correct", "forget", "recall", "remember"),
+        *("delete_file", "list_files", "read_file", "write_file"),
+        *("cancel_schedule", "list_schedules", "schedule_once", "schedule_repeating"),
+    }
 )
 
 _NOT_SHOWN = "[Hidden: this result belongs to one user, and the channel has several users now.]"
+
+_NO_ARGUMENTS = {"hidden": "These arguments belong to one user, and the channel has several users now."}
 
 _SPEAKER = "user"
 #: Metadata key of the turns whose files a request contains, by the index of the part.
@@ -94,12 +102,12 @@ def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     ]
 
 
-def without_private_results(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Return the messages as more than one person may read them: without the results of ``PRIVATE_TOOLS``."""
+def without_private_data(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages as more than one person may read them: without private arguments and results."""
     return [
         replace(message, parts=[_without_private_result(part) for part in message.parts])
         if isinstance(message, ModelRequest)
-        else message
+        else replace(message, parts=[_without_private_arguments(part) for part in message.parts])
         for message in messages
     ]
 
@@ -107,6 +115,12 @@ def without_private_results(messages: Sequence[ModelMessage]) -> list[ModelMessa
 def _without_private_result(part: ModelRequestPart) -> ModelRequestPart:
     if isinstance(part, ToolReturnPart) and part.tool_name in PRIVATE_TOOLS:
         return replace(part, content=_NOT_SHOWN)
+    return part
+
+
+def _without_private_arguments(part: ModelResponsePart) -> ModelResponsePart:
+    if isinstance(part, ToolCallPart) and part.tool_name in PRIVATE_TOOLS:
+        return replace(part, args=_NO_ARGUMENTS)
     return part
 
 

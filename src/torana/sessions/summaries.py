@@ -119,11 +119,14 @@ def _lines(message: ModelMessage) -> Iterator[str]:
                 yield f"{history.one_line(speaker or 'User')}: {said}"
             case TextPart(content=text) if text:
                 yield f"Assistant: {history.indent_below(_truncate(text, _MESSAGE_CHARS))}"
+            # Others may speak by the time the summary is read.
+            case ToolCallPart(tool_name=name) if name in history.PRIVATE_TOOLS:
+                yield f"(The assistant called {name})"
             case ToolCallPart():
                 arguments = _truncate(part.args_as_json_str(), _TOOL_CHARS)
                 yield f"(The assistant called {part.tool_name} {arguments})"
             case ToolReturnPart(tool_name=name) if name in history.PRIVATE_TOOLS:
-                pass  # others may speak by the time the summary is read
+                pass
             case ToolReturnPart():
                 returned = history.indent_below(_truncate(part.model_response_str(), _TOOL_CHARS))
                 yield f"({part.tool_name} returned {returned})"

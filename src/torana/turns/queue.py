@@ -23,6 +23,12 @@ class Queue:
             raise Overloaded(headers={"Retry-After": "5"})
         ours = [turn for turn in live if turn.owner == queued.owner]
         in_session = sum(turn.channel == queued.channel for turn in ours) if queued.channel is not None else 0
-        of_user = sum(turn.user == queued.user for turn in ours) if queued.user is not None else 0
-        if in_session >= self.per_session or of_user >= self.per_user:
+        sender = _sender(queued)
+        of_sender = sum(_sender(turn) == sender for turn in ours) if any(sender) else 0
+        if in_session >= self.per_session or of_sender >= self.per_user:
             raise QueueFull(headers={"Retry-After": "5"})
+
+
+def _sender(message: Turn | Inbound) -> tuple[str | None, str | None]:
+    """Return the user; without one, the created token, which has the share of a user."""
+    return message.user, None if message.user is not None else message.token

@@ -37,7 +37,7 @@ def test_piped_lines_are_messages_until_quit(place: Place) -> None:
     assert out.splitlines() == [
         "1 + 1 = 2",
         "A new conversation.",
-        "No earlier message in this channel matches.",
+        "No earlier message in this conversation matches.",
         "/new starts a new conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops waiting for an answer.",
         "2 * 3 = 6",
     ]

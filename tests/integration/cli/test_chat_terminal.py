@@ -134,7 +134,7 @@ def test_chat_at_the_prompt_answers_messages_and_commands(place: Place) -> None:
         terminal.type("\n/new\n")
         terminal.expect("A new conversation.\n> ")
         terminal.type("what did I say last?\n")
-        terminal.expect("No earlier message in this channel matches.\n> ")
+        terminal.expect("No earlier message in this conversation matches.\n> ")
         terminal.type("/quit\n")
         assert terminal.exit_code() == 0
 

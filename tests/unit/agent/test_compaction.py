@@ -223,6 +223,20 @@ async def test_summary_request_includes_tool_calls(
     assert '(The assistant called calculate {"expression":"2+3"})\n(calculate returned' in here.asked()
 
 
+async def test_summary_request_omits_arguments_of_private_tools(
+    gateway: Callable[..., Gateway],
+    talk: Callable[..., Awaitable[Turn]],
+    open_turns: Callable[..., Turns],
+    say: Say,
+) -> None:
+    call = ToolCallPart("remember", {"text": "the PIN is 4711"})
+    await say(open_turns(ScriptedModel([call], "Noted.")), "keep it")
+    here = gateway("notes")
+    await talk(here, "b", "c")
+    assert "(The assistant called remember)\n" in here.asked()
+    assert "4711" not in here.asked()
+
+
 async def test_long_history_is_summarised_in_pieces(
     gateway: Callable[..., Gateway],
     talk: Callable[..., Awaitable[Turn]],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from math import inf, nan
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -51,6 +54,7 @@ class Sending:
             database=database,
             clock=lambda: self.now,
             settled=self._settled,
+            rendering=ThreadPoolExecutor(1),
             pause=self._pause,
         )
         self.operator = Deliveries(
@@ -310,3 +314,29 @@ async def test_a_platform_that_names_an_endless_time_is_asked_again(sending: Cal
     (row,) = await home.idle()
 
     assert (row.state, row.tries, row.unsure) == ("sent", 3, 0)
+
+
+@pytest.mark.parametrize("part", ["measure", "render"], ids=["splitting", "rendering"])
+async def test_costly_texts_leave_the_default_threads_to_other_work(
+    sending: Callable[[Chat], Sending], part: str
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    usual = able("keyed")
+
+    def take_long(text: str) -> Any:
+        begun.set()
+        ended.wait(60)
+        return getattr(usual, part)(text)
+
+    box = sending(Chat(replace(usual, **{part: take_long})))
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await box.say("[" * 90)
+    with ThreadPoolExecutor(1) as waiting:
+        await loop.run_in_executor(waiting, begun.wait, 60)
+
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(int, "42"), 20) == 42
+    finally:
+        ended.set()
+    assert [row.state for row in await box.idle()] == ["sent"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Literal
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from tests.waiting import eventually
 
+from torana.characters import normalize
 from torana.errors import MemoryFull
 from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, Recalled
 from torana.messages import owner_of
@@ -149,6 +152,25 @@ async def test_full_memory_refuses_additions_but_allows_replacements(
 
     assert len(await known(memory)) == COUNT_LIMIT
     assert await recalled(memory, "favourite") == ["my favourite colour is red"]
+
+
+@pytest.mark.parametrize(("text", "stored"), [("one more", "one more"), ("NOTE  7", "note 7")])
+async def test_texts_are_not_compared_within_the_transaction(
+    keep: Keep, monkeypatch: pytest.MonkeyPatch, text: str, stored: str
+) -> None:
+    compared = Counter[str]()
+
+    def count(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
+        compared[threading.current_thread().name] += 1
+        return normalize(form, text)
+
+    for number in range(20):
+        await keep(f"note {number}")
+    monkeypatch.setattr("torana.memory.normalize", count)
+
+    assert await keep(text) == stored
+    assert compared.total() > 20
+    assert compared["torana-store"] <= 2
 
 
 @pytest.mark.parametrize(

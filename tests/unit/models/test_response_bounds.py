@@ -117,3 +117,42 @@ async def test_clients_of_both_libraries_are_bounded(library: Any, size: int, st
 async def pieces(size: int) -> AsyncIterator[bytes]:
     for _ in range(size):
         yield b"x"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key", "x-goog-api-key"])
+@pytest.mark.parametrize("status", [200, 401, 500])
+async def test_key_in_a_response_is_masked(library: Any, header: str, status: int) -> None:
+    async def echo(size: int, key: str) -> AsyncIterator[bytes]:
+        said = f"the key {key} is not valid".encode()
+        for start in range(0, len(said), size):
+            yield said[start : start + size]
+
+    def answer(request: Any) -> Any:
+        key = request.headers[header].removeprefix("Bearer ")
+        return library.Response(status, content=echo(100 if status == 200 else 3, key))
+
+    provider: Any = Owner(lambda: library.AsyncClient(transport=library.MockTransport(answer)))
+    bound_http(provider, max_bytes=1_000)
+
+    async with provider._own_http_client as client:
+        value = f"{'Bearer ' if header == 'Authorization' else ''}my/own+pass.phrase"
+        response = await client.get("http://localhost", headers={header: value})
+
+    assert response.text == "the key ******** is not valid"
+
+
+async def test_key_at_the_end_of_a_cut_error_is_masked() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 65_530 + b"a-long-secret-key" * 2
+
+    def answer(_: object) -> httpx.Response:
+        return httpx.Response(400, content=body())
+
+    provider: Any = Owner(lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    bound_http(provider, max_bytes=10)
+
+    async with provider._own_http_client as client:
+        response = await client.get("http://localhost", headers={"x-api-key": "a-long-secret-key"})
+
+    assert response.text[65_530:] == "******"

@@ -59,3 +59,16 @@ def test_questions_differ_when_only_the_cut_text_differs() -> None:
 
     assert first != second
     assert call_digest("pay", {"to": "x" * 2_000 + "a"}) in first
+
+
+def test_arguments_are_cut_before_they_are_escaped() -> None:
+    question = question_text("pay", {"to": "x" * 1_500 + "\u200b" * 1_000})
+
+    assert "… (1013 more characters)" in question
+
+
+def test_question_is_cut_also_if_escapes_make_it_long() -> None:
+    question = question_text("pay", {"to": "\u200b" * 1_000})
+
+    assert 1_500 < len(question) < 1_800
+    assert "more characters)" in question

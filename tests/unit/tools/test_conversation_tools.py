@@ -28,7 +28,7 @@ def ask(open_turns: Callable[..., Turns], say: Callable[..., Awaitable[Turn]]) -
 
     async def look_up(talk: list[tuple[str, str | None, str]] = TALK, **arguments: object) -> str:
         call = ToolCallPart("earlier_messages", dict(arguments))
-        model = ScriptedModel(*(reply for _, _, reply in talk), [call], "There.")
+        model = ScriptedModel(*(reply for said, _, reply in talk if said != "/new"), [call], "There.")
         turns = open_turns(model)
         for content, user, _ in talk:
             await say(turns, content, user=user)
@@ -58,7 +58,7 @@ def ask(open_turns: Callable[..., Turns], say: Callable[..., Awaitable[Turn]]) -
         ),
         ({"count": 50, "about": "green tea"}, "You said: I like green tea\nI said: Noted, green tea."),
         ({"speaker": "user", "about": "緑茶"}, "You said: 私は緑茶が好きです"),
-        ({"about": "gold"}, "No earlier message in this channel matches."),
+        ({"about": "gold"}, "No earlier message in this conversation matches."),
     ],
     ids=str,
 )
@@ -67,7 +67,16 @@ async def test_matching_earlier_messages_are_quoted(ask: Ask, arguments: dict[st
 
 
 async def test_first_message_has_no_earlier_messages(ask: Ask) -> None:
-    assert await ask(talk=[]) == "No earlier message in this channel matches."
+    assert await ask(talk=[]) == "No earlier message in this conversation matches."
+
+
+async def test_messages_before_the_last_new_conversation_are_not_quoted(ask: Ask) -> None:
+    talk = [("the code is 4711", "ana", "Noted."), ("/new", "ana", ""), ("tea", "ana", "Tea.")]
+
+    told = await ask(talk=talk, count=50)
+
+    assert told.startswith("You said: /new\n")
+    assert told.endswith("You said: tea\nI said: Tea.")
 
 
 async def test_long_message_is_cut(ask: Ask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_invalid_files_are_refused(tmp_path: Path, content: bytes, fault: str) -
         read_servers({}, file=file, environ={})
     with pytest.raises(ConfigInvalid, match="cannot be read"):
         read_servers({}, file=tmp_path / "none.json", environ={})
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ConfigInvalid, match="not a regular file"):
+        read_servers({}, file=tmp_path / "pipe.json", environ={})
 
 
 def test_missing_program_is_reported_with_the_other_errors() -> None:

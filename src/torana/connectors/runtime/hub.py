@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from datetime import datetime
@@ -23,6 +24,10 @@ from torana.store.rows import deliveries
 
 #: Seconds between two sweeps.
 _SWEEP = 3600.0
+
+#: The number of threads that render replies for all accounts. Costly texts wait for each other and leave the
+#: default threads to other work.
+_RENDERING = 2
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +51,15 @@ class Connectors:
         """
         self._accounts = accounts
         self._admission = admission
+        self._rendering = ThreadPoolExecutor(_RENDERING, thread_name_prefix="rendering")
         self._open_account = partial(
-            _RunningAccount, admission=admission, holder=holder, told=told, open_=open_, pause=pause
+            _RunningAccount,
+            admission=admission,
+            holder=holder,
+            told=told,
+            open_=open_,
+            rendering=self._rendering,
+            pause=pause,
         )
         self._sweeper = _DeliverySweeper(database=admission.database, clock=admission.clock, every=sweep_every)
         self._running: dict[str, _RunningAccount] = {}
@@ -77,6 +89,7 @@ class Connectors:
             self._stopped = True
             self._sweeper.stop()
             await asyncio.gather(*(self._stop(name) for name in self._running.copy()))
+            self._rendering.shutdown(wait=False, cancel_futures=True)
 
     def changes(self, accounts: Sequence[Account]) -> list[str]:
         """Return the names of accounts that these settings add, change or remove."""
@@ -176,6 +189,7 @@ class _RunningAccount:
         holder: str,
         told: Callable[[Status], None],
         open_: Callable[[Account], Connector[Any]],
+        rendering: Executor,
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
         database, clock = admission.database, admission.clock
@@ -188,6 +202,7 @@ class _RunningAccount:
             database=database,
             connector=lambda: self.supervisor.connector,
             clock=clock,
+            rendering=rendering,
             pause=pause,
         )
         self.outbox = Outbox(
@@ -195,6 +210,7 @@ class _RunningAccount:
             database=database,
             clock=clock,
             settled=self._progress.wait_until_hidden,
+            rendering=rendering,
             pause=pause,
         )
         self.supervisor = Supervisor(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,13 +48,17 @@ class Outbox:
         database: Database,
         clock: Callable[[], datetime],
         settled: Callable[[Delivery], Awaitable[None]],
+        rendering: Executor,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``settled`` waits until no preview can overwrite a delivery."""
+        """``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split
+        and render texts, which can take seconds.
+        """
         self._account = account
         self._database = database
         self._clock = clock
         self._settled = settled
+        self._rendering = rendering
         self._pause = pause
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -131,7 +136,8 @@ class Outbox:
         if cut is None:
             return  # the delivery was dropped meanwhile, or its question was closed
         delivery = cut
-        part = await asyncio.to_thread(_part, connector.abilities, delivery)
+        loop = asyncio.get_running_loop()
+        part = await loop.run_in_executor(self._rendering, _part, connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
         if not await self._database.run(partial(deliveries.begin, delivery=delivery, at=self._clock())):
             return
@@ -160,7 +166,8 @@ class Outbox:
 
     async def _split_into_parts(self, abilities: Capabilities, delivery: Delivery) -> Delivery | None:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
-        pieces = await asyncio.to_thread(split, delivery.text, replace(abilities, length=room)) or ["…"]
+        parts = partial(split, delivery.text, replace(abilities, length=room))
+        pieces = await asyncio.get_running_loop().run_in_executor(self._rendering, parts) or ["…"]
         return await self._database.run(partial(deliveries.cut, delivery=delivery, pieces=pieces))
 
     async def _send_or_find(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:

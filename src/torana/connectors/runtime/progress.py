@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -41,13 +42,17 @@ class ProgressReporter:
         database: Database,
         connector: Callable[[], Connector[Any] | None],
         clock: Callable[[], datetime],
+        rendering: Executor,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``connector`` returns the account's current connection, or None."""
+        """``connector`` returns the account's current connection, or None. ``rendering`` has the threads that
+        render texts.
+        """
         self._turns = turns
         self._database = database
         self._connector = connector
         self._clock = clock
+        self._rendering = rendering
         self._pause = pause
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: For each turn, a lock that is held while its preview is sent.
@@ -140,7 +145,8 @@ class ProgressReporter:
         return True
 
     async def _send_preview(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
-        rendered = await asyncio.to_thread(_preview, text, connector.abilities)
+        loop = asyncio.get_running_loop()
+        rendered = await loop.run_in_executor(self._rendering, _preview, text, connector.abilities)
         # Not the reply's key: a platform that has seen the key would drop the reply.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=rendered, edits=row.shown_as)

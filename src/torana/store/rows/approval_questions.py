@@ -33,8 +33,10 @@ def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
     """
     if not arguments:
         return f"{_head(tool)}?\n\nAnswer yes or no."
-    shown = arguments_text(arguments)
-    more = len(shown) - _SHOWN
+    whole = _json(arguments)
+    # Cut before and after: escaping a character takes time, and makes it longer.
+    shown = visible(whole[:_SHOWN])
+    more = len(whole[_SHOWN:]) + len(shown[_SHOWN:])
     if more > 0:
         shown = f"{shown[:_SHOWN]}\n… ({more} more characters)\n{call_digest(tool, arguments)}"
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`{3,}", shown))])
@@ -43,7 +45,7 @@ def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Return the arguments as JSON, one per line, with invisible characters escaped."""
-    return visible(json.dumps(arguments, ensure_ascii=False, indent=1))
+    return visible(_json(arguments))
 
 
 def before_question(tool: str, parts: Sequence[str]) -> list[str]:
@@ -59,8 +61,12 @@ def before_question(tool: str, parts: Sequence[str]) -> list[str]:
     return list(parts)
 
 
+def _json(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False, indent=1)
+
+
 def _head(tool: str) -> str:
-    name = visible(tool).replace("`", "")[:100]
+    name = visible(tool[:100]).replace("`", "")[:100]
     return f"May I run `{name}`"
 
 

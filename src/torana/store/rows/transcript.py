@@ -110,8 +110,8 @@ def exchanges(
 ) -> list[RowMapping]:
     """Return turns with a seq below ``before``: ``content``, ``reply``, ``user`` and ``created_at``.
 
-    These are the ``limit`` newest, newest first, or the ``limit`` oldest, oldest first, after ``skipped`` ones.
-    Texts are cut off where they are not searchable.
+    Turns from before the session was last reset are left out. These are the ``limit`` newest, newest first, or
+    the ``limit`` oldest, oldest first, after ``skipped`` ones. Texts are cut off where they are not searchable.
     """
     content, reply = (
         sa.func.substr(text, 1, TEXT_LIMIT).label(text.name) for text in (turns.c.content, turns.c.reply)
@@ -120,7 +120,9 @@ def exchanges(
     return list(
         connection.execute(
             sa.select(content, reply, turns.c.user, turns.c.created_at)
+            .join(sessions, sessions.c.id == turns.c.session_id)
             .where(turns.c.owner == owner, turns.c.session_id == session_id, turns.c.seq < before)
+            .where(turns.c.seq >= sessions.c.fresh_seq, ~_is_hidden)
             .order_by(order)
             .limit(limit)
             .offset(skipped)
@@ -128,6 +130,9 @@ def exchanges(
     )
 
 
+#: The condition that a turn's history was hidden by a reset. It covers sessions that were reset before
+#: ``fresh_seq`` existed.
+_is_hidden = sa.exists().where(history.c.turn_id == turns.c.id, history.c.seq < sessions.c.fresh_from)
 _of_session = sessions.c.id == sa.bindparam("session_id")
 #: The condition that a history row's turn was accepted after the session was last reset.
 _is_fresh = sa.exists().where(

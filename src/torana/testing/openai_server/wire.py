@@ -12,7 +12,9 @@ from zlib import crc32
 from pydantic import BaseModel, ConfigDict, Field
 
 _WORD = re.compile(r"\s*\S+|\s+")
+#: Arguments are sent in pieces of at least this many characters, and in about this many pieces.
 _ARGUMENT_PIECE = 12
+_ARGUMENT_PIECES = 20
 _DIMENSIONS = 256
 
 
@@ -163,8 +165,9 @@ class Completion:
             arguments = call["function"]["arguments"]
             opened = {**call, "function": {**call["function"], "arguments": ""}}
             yield {"tool_calls": [{"index": index, **opened}]}
-            for start in range(0, len(arguments), _ARGUMENT_PIECE):
-                piece = {"arguments": arguments[start : start + _ARGUMENT_PIECE]}
+            size = max(_ARGUMENT_PIECE, len(arguments) // _ARGUMENT_PIECES)
+            for start in range(0, len(arguments), size):
+                piece = {"arguments": arguments[start : start + size]}
                 yield {"tool_calls": [{"index": index, "function": piece}]}
 
     def _calls(self, calls: Sequence[Call]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Search the earlier messages of the channel, including those that the model no longer receives."""
+"""Search the earlier messages of the conversation, including those that the model no longer receives."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConversationTools:
         count: Annotated[int, Field(ge=1, le=50)] = 1,
         about: str = "",
     ) -> str:
-        """Quote earlier messages of this channel.
+        """Quote earlier messages of this conversation.
 
         Args:
             speaker: Whose messages: "user", "assistant" or "any".
@@ -57,7 +57,7 @@ class ConversationTools:
                 if len(found) == count:
                     break
         if not found:
-            return "No earlier message in this channel matches."
+            return "No earlier message in this conversation matches."
         asking = ctx.deps.turn.user
         return "\n".join(_quote(item, asking=asking) for item in (reversed(found) if newest else found))
 

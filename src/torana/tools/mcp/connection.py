@@ -58,11 +58,14 @@ class Signs:
     def __init__(self) -> None:
         #: Set when the list may have changed, a call failed, or the connection ended.
         self.look = asyncio.Event()
+        #: Set when the connection ended.
+        self.end_seen = asyncio.Event()
         #: Why the connection ended; empty before.
         self.ended = ""
 
     def end(self, reason: str) -> None:
         self.ended = reason
+        self.end_seen.set()
         self.look.set()
 
 

@@ -189,6 +189,8 @@ def _usual(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[str, str, M
 
 def _read_file(file: Path) -> Mapping[str, Any]:
     try:
+        if file.exists() and not file.is_file():
+            raise ConfigInvalid(f"mcp_config: {file}: not a regular file")
         with file.open("rb") as stream:
             content = stream.read(FILE_LIMIT + 1)
         document: Any = json.loads(content) if len(content) <= FILE_LIMIT else None

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: Timeouts, in seconds, for connecting (a program may be downloaded first), and for a later list of tools.
 _CONNECT, _LIST = 60.0, 15.0
-#: The longest time, in seconds, between two checks of a quiet server, and the shortest between two lists.
+#: The longest time, in seconds, between two checks of a quiet server, and the shortest between two lists. The
+#: latter doubles, up to the former, while a server keeps saying that its list has changed.
 _LOOK, _CALM = 60.0, 1.0
 #: Names of the library's errors for a failed connection; the library is not imported here.
 _UNREACHED = ("ConnectError", "ConnectTimeout")
@@ -110,9 +111,12 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             limit.reschedule(None)
             self._connection = connection
             self._set_active()
+            calm = _CALM
             try:
                 while not connection.signs.ended:
                     await self._check(connection)
+                    await _until(connection.signs.end_seen, seconds=calm)
+                    calm = min(2 * calm, _LOOK) if connection.signs.look.is_set() else _CALM
             finally:
                 self._connection = None
             return connection.signs.ended
@@ -127,9 +131,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
     async def _check(self, connection: Connection) -> None:
         """Wait for a sign or some time, and update the list of tools. Raises if the server is gone."""
         signs = connection.signs
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK):
-                await signs.look.wait()
+        await _until(signs.look, seconds=_LOOK)
         signs.look.clear()
         if signs.ended:
             return
@@ -142,7 +144,6 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         else:
             if listing != self._latest:
                 self._offer(listing)
-        await asyncio.sleep(_CALM)
 
     def _offer(self, listing: Listing) -> None:
         """Offer the tools that were accepted before; the first list is accepted as a whole."""
@@ -167,6 +168,13 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             for note in offer.notes:
                 extra = {"server": self._server.name, "tool": offer.tool, "note": note}
                 _log.warning("mcp_tool_description_edited", extra=extra)
+
+
+async def _until(event: asyncio.Event, *, seconds: float) -> None:
+    """Wait for the event, at most for this time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _describe_error(error: BaseException, server: Server) -> str:

@@ -1,0 +1,70 @@
+"""A user sends runs of combining marks, for which Unicode normalization takes quadratic time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from tests.attacks.conftest import GatewayProcess
+
+from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
+
+_SIZE = 20_000
+_PLAIN = "ab" * (_SIZE // 2)
+#: Marks of two classes in turn: a mark of one class is moved before all marks of the other.
+_MARKS = "a" + "\u0301\u0323" * (_SIZE // 2)
+#: The first message loads what the tools need.
+_TEXTS = {"first": _PLAIN, "plain": _PLAIN, "marks": _MARKS}
+
+
+def _calls(text: str) -> list[Call]:
+    return [
+        Call("remember", {"text": text, "subject": text}),
+        Call("recall", {"query": text}),
+        Call("write_file", {"name": text, "text": "x"}),
+        Call("convert_units", {"value": 1, "from_unit": text, "to_unit": text}),
+        Call("earlier_messages", {"about": text}),
+    ]
+
+
+def test_runs_of_marks_cost_as_much_as_letters_and_do_not_delay_other_users(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def reply(request: ChatRequest) -> Answer:
+        if "question" in request.text:
+            return "42"
+        if request.results:
+            assert len(request.results) == 5
+            answered.wait(60)
+            return "Done."
+        begun.set()
+        return _calls(next(text for text in _TEXTS.values() if text[:9_000] in request.text))
+
+    model = new_model(reply=reply)
+    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway.start()
+    costs: dict[str, float] = {}
+    with gateway.client(timeout=120) as client, ThreadPoolExecutor(1) as pool:
+        for name, text in _TEXTS.items():
+            begun.clear()
+            answered.clear()
+            before = gateway.cpu_seconds()
+            attack = pool.submit(_send, client, name, text[:9_900])
+            assert begun.wait(60)
+            answer = _send(client, "alice", "question")
+            assert not attack.done()
+            answered.set()
+            assert attack.result().json()["reply"] == "Done."
+            assert answer.json()["reply"] == "42"
+            costs[name] = gateway.cpu_seconds() - before
+
+    assert costs["marks"] < 4 * costs["plain"], costs
+
+
+def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+    body = {"content": content, "userId": user, "channelId": user}
+    return client.post("/message", json=body).raise_for_status()

@@ -1,0 +1,86 @@
+"""The supervisor of an MCP server bounds how often it lists the server's tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from torana.tools.mcp.connection import Connection, Signs
+from torana.tools.mcp.entries import Server
+from torana.tools.mcp.listing import Listing
+from torana.tools.mcp.pins import Pins
+from torana.tools.mcp.supervisor import McpSupervisor
+
+
+class Announcing:
+    """A connection whose server says at some of its lists, by their numbers, that the list has changed."""
+
+    is_busy = False
+
+    def __init__(self, changes: Sequence[int], *, lists: int) -> None:
+        self.signs = Signs()
+        self._changes = changes
+        self._left = lists
+        self._listed = 0
+
+    async def list_tools(self, *, taken: frozenset[str]) -> Listing:
+        self._listed += 1
+        if self._listed in self._changes:
+            self.signs.look.set()
+        if self._listed == self._left:
+            self.signs.end("the test is over")
+        return Listing()
+
+
+@pytest.mark.parametrize(
+    ("changes", "pauses"),
+    [
+        (range(1, 20), [1, 2, 4, 8, 16, 32, 60, 60]),
+        ((2, 3, 4, 6), [1, 2, 4, 8, 1, 2, 1, 1]),
+    ],
+    ids=["constantly", "at times"],
+)
+async def test_pauses_grow_while_a_server_announces_changes(
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Callable[[], datetime],
+    tmp_path: Path,
+    changes: Sequence[int],
+    pauses: list[float],
+) -> None:
+    connection = Announcing(changes, lists=len(pauses) + 1)
+    waited: list[float] = []
+
+    async def wait(event: asyncio.Event, *, seconds: float) -> None:
+        if event is connection.signs.end_seen:
+            waited.append(seconds)
+
+    @asynccontextmanager
+    async def connect(_server: Server) -> AsyncGenerator[Connection]:
+        yield cast("Any", connection)
+
+    async def open_() -> Any:
+        return connect
+
+    async def stop(_seconds: float) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("torana.tools.mcp.supervisor._until", wait)
+    supervisor = McpSupervisor(
+        server=Server(name="shop", command="x"),
+        open_=open_,
+        pins=Pins(path=tmp_path / "pins.json", source="x"),
+        taken=frozenset(),
+        clock=clock,
+        pause=stop,
+    )
+
+    with pytest.raises(asyncio.CancelledError):
+        await supervisor.run()
+
+    assert waited == pauses
