@@ -85,8 +85,13 @@ cov: $(VENV)/.dev ## coverage of the tests
 	$(BIN)/coverage combine
 	$(BIN)/coverage report
 
-dist: $(VENV)/.dev ## the wheel and the source archive, in dist/
-	$(BIN)/python -m build
+# The time of the last commit is the time of every file, so that each build of a commit gives the same bytes.
+dist: $(VENV)/.dev ## reproducible wheel and source archive, SBOM and checksums, in dist/
+	@test -z "$$(git status --porcelain)" || { echo "Commit your changes first: a release is built from a commit."; exit 1; }
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+	$(BIN)/python scripts/sbom.py dist/sbom.cdx.json
+	cd dist && sha256sum * > SHA256SUMS
 
 clean: ## remove the virtual environment and everything made
 	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
