@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
+.PHONY: help setup run chat test test-all chaos soak-connectors bench bench-scale soak check audit format gen docs lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -46,6 +46,8 @@ chat: $(VENV)/.run ## talk with the agent in the terminal
 test: $(VENV)/.dev ## every test, on all processors; `make test T=tests/unit/api` for some
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile $(T)
 
+test-all: test ## every test
+
 chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600
 
@@ -61,13 +63,21 @@ bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,00
 soak: $(VENV)/.dev .venv-bench/.run ## 20,000 messages: memory and file handles
 	$(BIN)/python -m bench.scale soak
 
-check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
+check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs scripts *.md
 	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[bf]*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/pre-commit validate-config
+	$(BIN)/zizmor --offline --quiet .github
+
+audit: $(VENV)/.dev ## known vulnerabilities of the locked packages; `make audit A=--require` fails offline
+	$(BIN)/python scripts/audit.py $(A)
 
 format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff format .
@@ -75,6 +85,9 @@ format: $(VENV)/.dev ## format and mend what can be mended
 
 gen: $(VENV)/.dev ## rewrite the generated documents
 	$(BIN)/python scripts/gen_docs.py
+
+docs: $(VENV)/.dev ## the documentation site, in site/
+	$(BIN)/python scripts/build_site.py
 
 lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements.lock
@@ -94,4 +107,4 @@ dist: $(VENV)/.dev ## reproducible wheel and source archive, SBOM and checksums,
 	cd dist && sha256sum * > SHA256SUMS
 
 clean: ## remove the virtual environment and everything made
-	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build site .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
