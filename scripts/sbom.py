@@ -21,22 +21,14 @@ from packaging.utils import canonicalize_name
 from torana import __version__
 
 ROOT = Path(__file__).parent.parent
+COMMAND = ("-m", "cyclonedx_py", "requirements", "requirements.lock")
+OPTIONS = ("--pyproject", "pyproject.toml", "--mc-type", "application", "--sv", "1.6", "--output-reproducible")
 
 
 def bill_of_materials() -> dict[str, Any]:
     """Return the validated document."""
-    command = [sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "requirements", "requirements.lock"]
-    options = [
-        "--pyproject",
-        "pyproject.toml",
-        "--mc-type",
-        "application",
-        "--output-reproducible",
-        "--sv",
-        "1.6",
-    ]
-    printed = subprocess.run([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    document: dict[str, Any] = json.loads(printed)
+    command = [sys.executable, "-W", "ignore", *COMMAND, *OPTIONS]
+    document: dict[str, Any] = json.loads(subprocess.check_output(command, cwd=ROOT))  # noqa: S603 - constant
     component = document["metadata"]["component"]
     component["version"] = __version__
     direct = _direct_dependencies()
@@ -46,7 +38,7 @@ def bill_of_materials() -> dict[str, Any]:
                 part["bom-ref"] for part in document["components"] if canonicalize_name(part["name"]) in direct
             ]
     if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)):
-        raise ValueError(f"the bill of materials is not valid CycloneDX: {fault.data}")
+        raise ValueError(f"the bill of materials is not valid CycloneDX: {fault}")
     return document
 
 

@@ -116,8 +116,8 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
         def make(commands: Path | None = None, **settings: str) -> Gateway:
             home = tmp_path / "home"
             home.mkdir()
-            commands = commands or request.getfixturevalue("installed")
-            gateway = Gateway(commands=commands, home=home, settings=settings)
+            found: Path = commands or request.getfixturevalue("installed")
+            gateway = Gateway(commands=found, home=home, settings=settings)
             made.callback(gateway.close)
             return gateway
 
