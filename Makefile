@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(BIN)/uv pip install --quiet
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
+.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check audit format gen docs lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -18,20 +18,25 @@ $(BIN)/python:
 	  { echo "This Python cannot make virtual environments. On Debian: apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --require-hashes -r requirements.lock
-	$(PIP) install --quiet --no-deps --editable .
+# uv installs in seconds what takes pip minutes.
+$(BIN)/uv: requirements-uv.lock | $(BIN)/python
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-uv.lock
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
-	$(PIP) install --quiet --no-deps --editable .
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/uv
+	$(INSTALL) --python $(VENV) --require-hashes -r requirements.lock
+	$(INSTALL) --python $(VENV) --no-deps --editable .
 	@touch $@
 
-.venv-bench/.run: requirements.lock pyproject.toml | $(BIN)/python
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/uv
+	$(INSTALL) --python $(VENV) --require-hashes -r requirements-dev.lock
+	$(INSTALL) --python $(VENV) --no-deps --editable .
+	@touch $@
+
+.venv-bench/.run: requirements.lock pyproject.toml | $(BIN)/uv
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
-	.venv-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
+	$(INSTALL) --python .venv-bench --require-hashes -r requirements.lock
+	$(INSTALL) --python .venv-bench --no-deps --editable .
 	@touch $@
 
 setup: $(VENV)/.dev ## the virtual environment with all that tests and checks need
@@ -68,13 +73,21 @@ bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,00
 soak: $(VENV)/.dev .venv-bench/.run ## 20,000 messages: memory and file handles
 	$(BIN)/python -m bench.scale soak
 
-check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
+check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs scripts *.md
 	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[bf]*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/pre-commit validate-config
+	$(BIN)/zizmor --offline --quiet .github
+
+audit: $(VENV)/.dev ## known vulnerabilities of the locked packages; `make audit A=--require` fails offline
+	$(BIN)/python scripts/audit.py $(A)
 
 format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff format .
@@ -83,7 +96,11 @@ format: $(VENV)/.dev ## format and mend what can be mended
 gen: $(VENV)/.dev ## rewrite the generated documents
 	$(BIN)/python scripts/gen_docs.py
 
+docs: $(VENV)/.dev ## the documentation site, in site/
+	$(BIN)/python scripts/build_site.py
+
 lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
+	echo uv | $(BIN)/uv pip compile - --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-uv.lock
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-dev.lock
 
@@ -92,8 +109,13 @@ cov: $(VENV)/.dev ## coverage of the tests
 	$(BIN)/coverage combine
 	$(BIN)/coverage report
 
-dist: $(VENV)/.dev ## the wheel and the source archive, in dist/
-	$(BIN)/python -m build
+# The time of the last commit is the time of every file, so that each build of a commit gives the same bytes.
+dist: $(VENV)/.dev ## reproducible wheel and source archive, SBOM and checksums, in dist/
+	@test -z "$$(git status --porcelain)" || { echo "Commit your changes first: a release is built from a commit."; exit 1; }
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+	$(BIN)/python scripts/sbom.py dist/sbom.cdx.json
+	cd dist && sha256sum * > SHA256SUMS
 
 clean: ## remove the virtual environment and everything made
-	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build site .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache

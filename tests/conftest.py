@@ -291,16 +291,22 @@ def say(message: Callable[..., Inbound]) -> Callable[..., Awaitable[Turn]]:
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the working tree."""
+    base = tmp_path_factory.mktemp("wheel")
+    _run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)])
+    (wheel,) = base.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of commands of an environment in which the wheel is installed as by a user.
 
     With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are also installed from the lock file; otherwise
     they come from the environment that runs the tests.
     """
     base = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(base), str(ROOT)]
-    _run(build)
-    (wheel,) = base.glob("*.whl")
     venv.create(base / "venv", symlinks=True)
     commands = base / "venv" / "bin"
     pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]

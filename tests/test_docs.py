@@ -236,6 +236,13 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
+def test_nothing_is_installed_from_an_index_that_lacks_it() -> None:
+    sources = {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py")}
+    by_name = re.compile(r"install\b[^\n]*[\s'\"]torana(?![\w.-])")
+
+    assert {name: found for name, text in (PAGES | sources).items() if (found := by_name.findall(text))} == {}
+
+
 def test_names_of_the_code_are_documented() -> None:
     names = [
         *map(variable, Settings.model_fields),

@@ -106,14 +106,18 @@ def answers_ok(url: str) -> bool:
 
 
 @pytest.fixture
-def new_gateway(installed: Path, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
-    """Makes gateways, not yet started, with their own settings and home directories."""
+def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+    """Makes gateways, not yet started, with their own settings and home directories.
+
+    They run the command in the directory ``commands``, or the one of the ``installed`` wheel.
+    """
     with ExitStack() as made:
 
-        def make(**settings: str) -> Gateway:
+        def make(commands: Path | None = None, **settings: str) -> Gateway:
             home = tmp_path / "home"
             home.mkdir()
-            gateway = Gateway(commands=installed, home=home, settings=settings)
+            found: Path = commands or request.getfixturevalue("installed")
+            gateway = Gateway(commands=found, home=home, settings=settings)
             made.callback(gateway.close)
             return gateway
 

@@ -181,6 +181,6 @@ def _builtin(kind: str) -> type[Connector[Any]]:
             raise
         raise ConfigInvalid(
             f"the connector {kind} needs a library that is not installed ({error.name}); "
-            f"install it with: pip install 'torana[{kind}]'"
+            f"run in Torana's checkout: pip install '.[{kind}]'"
         ) from error
     return cast("type[Connector[Any]]", getattr(module, BUILTIN[kind]))

@@ -105,7 +105,7 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
     assert fault.startswith(
         "connectors.work: the connector slack needs a library that is not installed (slack_sdk"
     )
-    assert fault.endswith("pip install 'torana[slack]'")
+    assert fault.endswith("run in Torana's checkout: pip install '.[slack]'")
 
 
 def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own() -> None:

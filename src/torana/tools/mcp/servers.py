@@ -21,7 +21,7 @@ from torana.tools.mcp.pins import Pins
 from torana.tools.mcp.supervisor import McpSupervisor, Opens
 
 #: The error for a missing library.
-INSTALL = "MCP servers need a library that is not installed; install it with: pip install 'torana[mcp]'"
+INSTALL = "MCP servers need a library that is not installed; run in Torana's checkout: pip install '.[mcp]'"
 
 
 class McpServers:
