@@ -7,10 +7,9 @@ so this module limits the bytes as they arrive.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import httpx
-import httpx2
 
 from torana.errors import ModelResponseTooLarge
 
@@ -44,7 +43,7 @@ def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
 
     Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead. Responses are
     requested uncompressed and compressed ones are refused, because a few bytes can expand to gigabytes.
-    Providers that do not use HTTPX are not changed.
+    Providers that use neither httpx2 nor httpx are not changed.
     """
     # pydantic-ai creates another client after the first was closed.
     own = vars(provider)
@@ -67,7 +66,7 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         headers = response.headers
         if response.status_code >= 400:
             headers.pop("content-encoding", None)
-            response.stream = _Cut(response.stream)
+            response.stream = _stream_of(response, _Cut)(response.stream)
             return
         encoding = headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
@@ -77,15 +76,16 @@ def _hooked(client: Any, max_bytes: int) -> Any:
                 "provider, or check TORANA_MODEL_BASE_URL."
             )
         is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
-        response.stream = _Bounded(response.stream, max_bytes=max_bytes, is_stream=is_stream)
+        bounded = _stream_of(response, _Bounded)
+        response.stream = bounded(response.stream, max_bytes=max_bytes, is_stream=is_stream)
 
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
     return client
 
 
-class _Stream(httpx2.AsyncByteStream, httpx.AsyncByteStream):
-    """A wrapped byte stream for clients of both libraries."""
+class _Stream:
+    """A wrapped byte stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -136,3 +136,13 @@ class _Bounded(_Stream):
                     "raise the setting."
                 )
             yield piece
+
+
+def _stream_of(response: Any, kind: type[_Stream]) -> Any:
+    """Return the class as a subclass of the stream of the response's library, which accepts no other."""
+    return _subclass(type(response).__module__.partition(".")[0], kind)
+
+
+@cache
+def _subclass(library: str, kind: type[_Stream]) -> Any:
+    return type(kind.__name__, (kind, import_module(library).AsyncByteStream), {})

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -17,7 +17,7 @@ from torana.config import load
 from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway
             app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 10_000))
             await app.start()
             stack.push_async_callback(app.close)
-            transport = httpx.ASGITransport(app=app.asgi)
-            client = httpx.AsyncClient(transport=transport, base_url="http://localhost:18789")
+            transport = httpx2.ASGITransport(app=app.asgi)
+            client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:18789")
             return app, await stack.enter_async_context(client)
 
         yield start
@@ -50,7 +50,7 @@ async def gateway(start: Callable[..., Awaitable[Gateway]]) -> Gateway:
 
 
 @pytest.fixture
-def client(gateway: Gateway) -> httpx.AsyncClient:
+def client(gateway: Gateway) -> httpx2.AsyncClient:
     """A client of that gateway."""
     return gateway[1]
 
