@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test chaos soak-connectors bench bench-scale soak check format gen lock cov dist clean
+.PHONY: help setup run chat test chaos soak-connectors bench bench-scale soak check format gen dependencies lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -61,13 +61,14 @@ bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,00
 soak: $(VENV)/.dev .venv-bench/.run ## 20,000 messages: memory and file handles
 	$(BIN)/python -m bench.scale soak
 
-check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents
+check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents, licenses
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs scripts *.md
 	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/python scripts/licenses.py --check
 
 format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff format .
@@ -75,6 +76,9 @@ format: $(VENV)/.dev ## format and mend what can be mended
 
 gen: $(VENV)/.dev ## rewrite the generated documents
 	$(BIN)/python scripts/gen_docs.py
+
+dependencies: $(VENV)/.dev ## rewrite the table of dependencies, with sizes and import times
+	$(BIN)/python scripts/licenses.py
 
 lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements.lock
