@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from torana.connectors.base import PermanentError, RetryLater
 from torana.connectors.platforms.email.parser import line
-from torana.connectors.platforms.email.wire import Connection, Line, Response, quote
+from torana.connectors.platforms.email.wire import ImapConnection, Response, ResponseLine, quote
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class MailboxAccess:
 class Mailbox:
     """An open folder. It returns each mail once, even if the mail cannot be marked."""
 
-    def __init__(self, connection: Connection, *, can_idle: bool) -> None:
+    def __init__(self, connection: ImapConnection, *, can_idle: bool) -> None:
         self._connection = connection
         self._can_idle = can_idle
         self._given: set[int] = set()
@@ -118,7 +118,7 @@ async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
 
     Raises ``PermanentError`` if the server refuses the login or the folder.
     """
-    connection = await Connection.open(
+    connection = await ImapConnection.open(
         access.host,
         access.port,
         tls=access.context if access.tls == "implicit" else None,
@@ -141,7 +141,7 @@ async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
         connection.close()
 
 
-async def _log_in(connection: Connection, access: MailboxAccess) -> None:
+async def _log_in(connection: ImapConnection, access: MailboxAccess) -> None:
     login = f"LOGIN {quote(access.user)} {quote(access.password)}"
     answer = await connection.command(login, seconds=TIMEOUT)
     if answer.result != "OK":
@@ -150,7 +150,7 @@ async def _log_in(connection: Connection, access: MailboxAccess) -> None:
         raise kind(f"the IMAP server refused the login: {line(told, 200)}")
 
 
-async def _capabilities(connection: Connection) -> set[str]:
+async def _capabilities(connection: ImapConnection) -> set[str]:
     """Return what the server offers. Raises ``ConnectionError`` if it does not offer IMAP."""
     answer = await connection.command("CAPABILITY", seconds=TIMEOUT)
     offers = [
@@ -163,7 +163,7 @@ async def _capabilities(connection: Connection) -> set[str]:
     return offers[-1]
 
 
-def _numbers(found: Line) -> list[bytes]:
+def _numbers(found: ResponseLine) -> list[bytes]:
     """Return the words of a line that are numbers, if it is the result of a search."""
     star, _, result = found.text.partition(b" ")
     words = result.split()

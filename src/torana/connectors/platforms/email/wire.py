@@ -20,7 +20,7 @@ _PIECE = 65_536
 _LOST = "the connection to the mailbox was lost"
 
 
-class Line(NamedTuple):
+class ResponseLine(NamedTuple):
     """A line of a response, and the literals in it."""
 
     text: bytes
@@ -32,10 +32,10 @@ class Response(NamedTuple):
 
     result: str
     text: str
-    lines: list[Line]
+    lines: list[ResponseLine]
 
 
-class Connection:
+class ImapConnection:
     """A connection to an IMAP server. Every wait raises ``TimeoutError`` if no data arrives for ``seconds``."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Connection:
         return tag
 
     async def _response(self, tag: str, seconds: float) -> Response:
-        lines: list[Line] = []
+        lines: list[ResponseLine] = []
         while True:
             line = await self._read_line(seconds)
             kind, _, rest = line.text.strip().decode("utf-8", "replace").partition(" ")
@@ -141,7 +141,7 @@ class Connection:
             return True
         return False
 
-    async def _read_line(self, seconds: float) -> Line:
+    async def _read_line(self, seconds: float) -> ResponseLine:
         text = b""
         literals: list[bytes] = []
         while True:
@@ -151,7 +151,7 @@ class Connection:
             text += part
             announced = _LITERAL.search(part)
             if announced is None:
-                return Line(text, tuple(literals))
+                return ResponseLine(text, tuple(literals))
             literals.append(await self._read_literal(int(announced[1]), seconds))
 
     async def _read_part(self) -> bytes:
