@@ -599,6 +599,15 @@ async def test_an_endless_line_ends_the_connection(
             await asyncio.wait_for(run, 20)
 
 
+async def test_a_mail_larger_than_requested_ends_the_connection(platform: MailServer) -> None:
+    async with running(platform) as (line, run):
+        platform.imap.on_answer = lambda data: re.sub(rb"\{\d+\}", b"{99999999999}", data)
+        await platform.say("hello")
+        with pytest.raises(ConnectionError, match="more than"):
+            await asyncio.wait_for(run, 20)
+        assert line.heard.empty()
+
+
 # Encryption
 
 
