@@ -6,7 +6,7 @@ INSTALL := $(BIN)/uv pip install --quiet
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check audit format gen docs lock cov dist clean
+.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -73,13 +73,14 @@ bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,00
 soak: $(VENV)/.dev .venv-bench/.run ## 20,000 messages: memory and file handles
 	$(BIN)/python -m bench.scale soak
 
-check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents, workflows
+check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated documents, licenses, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs scripts *.md
 	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/python scripts/licenses.py --check
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[bf]*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
@@ -98,6 +99,9 @@ gen: $(VENV)/.dev ## rewrite the generated documents
 
 docs: $(VENV)/.dev ## the documentation site, in site/
 	$(BIN)/python scripts/build_site.py
+
+dependencies: $(VENV)/.dev ## rewrite the table of dependencies, with sizes and import times
+	$(BIN)/python scripts/licenses.py
 
 lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
 	echo uv | $(BIN)/uv pip compile - --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-uv.lock

@@ -17,7 +17,7 @@ from pathlib import Path
 from socket import create_server
 from typing import Any, get_args
 
-import httpx
+import httpx2
 import pytest
 
 from torana import errors
@@ -120,7 +120,9 @@ class Running:
         return self._answer(content)["reply"]
 
     def _answer(self, content: str = "hello") -> dict[str, Any]:
-        answer = httpx.post(f"{self.url}/message", json={"content": content}, timeout=PATIENCE, trust_env=False)
+        answer = httpx2.post(
+            f"{self.url}/message", json={"content": content}, timeout=PATIENCE, trust_env=False
+        )
         return answer.raise_for_status().json()
 
 
@@ -207,7 +209,7 @@ def test_example_of_the_guide_passes(place: Path) -> None:
 def test_skill_of_the_guide_is_listed_as_documented(running: Running) -> None:
     (shown,) = (block.text for block in BLOCKS if block.language == "json")
     entry = json.loads(shown.replace(", …", ""))
-    skills = httpx.get(f"{running.url}/skills", trust_env=False).json()
+    skills = httpx2.get(f"{running.url}/skills", trust_env=False).json()
     (listed,) = (skill for skill in skills if skill["slug"] == entry["slug"])
     assert listed.items() >= entry.items()
     assert "Invent nothing" in running.say("explain the weekly-report skill")

@@ -56,7 +56,6 @@ _CONTROL = char_class("\r", HIDDEN)
 _TALKATIVE = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
 #: Libraries of chat platforms log messages and credentials below WARNING, so these levels are disabled.
 _INDISCREET = (
-    "aioimaplib",
     "aiosmtplib",
     "discord",
     "markdown_it",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.parts import require
 from tests.waiting import eventually
@@ -100,8 +100,8 @@ class Gateway:
 def answers_ok(url: str) -> bool:
     """Return whether a gateway at this URL reports that it is healthy."""
     try:
-        return httpx.get(url, trust_env=False).json()["status"] == "ok"
-    except (httpx.TransportError, ValueError):
+        return httpx2.get(url, trust_env=False).json()["status"] == "ok"
+    except (httpx2.TransportError, ValueError):
         return False
 
 
@@ -181,10 +181,10 @@ class Person:
     user: str = "ana"
     channel: str = "kitchen"
 
-    def client(self) -> httpx.Client:
+    def client(self) -> httpx2.Client:
         """Return an HTTP client that authenticates."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def torana(installed: Path, gateway: Gateway) -> Command:
     return run
 
 
-def client(gateway: Gateway, token: str) -> httpx.Client:
+def client(gateway: Gateway, token: str) -> httpx2.Client:
     """Return a client with a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False)
+    return httpx2.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False)
 
 
-def say(person: httpx.Client, content: str) -> dict[str, Any]:
+def say(person: httpx2.Client, content: str) -> dict[str, Any]:
     """Return the answer to a message in the channel that all users call home."""
     answer = person.post("message", json={"content": content, "channelId": "home"})
     return answer.raise_for_status().json()

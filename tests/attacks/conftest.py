@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from tests.waiting import eventually
@@ -63,10 +63,10 @@ class GatewayProcess:
         """The text that the process has written to its standard output and error."""
         return (self.home / "output").read_text(errors="replace")
 
-    def client(self, *, token: str | None = None, timeout: float = 60) -> httpx.Client:
+    def client(self, *, token: str | None = None, timeout: float = 60) -> httpx2.Client:
         """An HTTP client of the gateway."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
+        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
 
     def run_command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``torana`` with these arguments in the gateway's home directory and environment."""
@@ -100,8 +100,8 @@ class GatewayProcess:
         assert self._process is not None
         assert self._process.poll() is None, self.output
         try:
-            answer: dict[str, Any] = httpx.get(f"{self.url}/health", trust_env=False).json()
-        except (httpx.TransportError, ValueError):
+            answer: dict[str, Any] = httpx2.get(f"{self.url}/health", trust_env=False).json()
+        except (httpx2.TransportError, ValueError):
             return False
         return answer["status"] == "ok"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 
-import httpx
+import httpx2
 from tests.unit.skills.archives import tarred
 
 _FRONT = "---\nname: attack\ndescription: Attacks.\n---\n# Attack\n"
 
 
-def install_script(client: httpx.Client, script: str) -> None:
+def install_script(client: httpx2.Client, script: str) -> None:
     """Install and approve a skill with this Python script, as a deceived operator would."""
     archive = tarred({"attack/SKILL.md": _FRONT, "attack/scripts/attack.py": textwrap.dedent(script)})
     headers = {"Content-Type": "application/octet-stream"}
@@ -21,7 +21,7 @@ def install_script(client: httpx.Client, script: str) -> None:
     client.post("/v1/skills/attack/approve", json=body).raise_for_status()
 
 
-def run_script(client: httpx.Client, *arguments: str) -> str:
+def run_script(client: httpx2.Client, *arguments: str) -> str:
     """Run the script with the ``builtin`` model, and return the reply."""
     call = {"slug": "attack", "script": "scripts/attack.py", "arguments": arguments}
     answer = client.post("/message", json={"content": f"use run_skill_script {json.dumps(call)}"})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
@@ -37,7 +37,7 @@ def call(expression: str, id_: str | None = None) -> Call:
 
 
 @contextmanager
-def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[tuple[Any, httpx.Client]]:
+def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[tuple[Any, httpx2.Client]]:
     server = new_model(reply=CallsInTurn(*calls))
     gateway: GatewayProcess = new_gateway(
         model="openai-chat:stand-in", model_api_key="none", model_base_url=server.url, permissions=ASKS
@@ -47,13 +47,13 @@ def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[
         yield gateway, client
 
 
-def send(client: httpx.Client, content: str = "pay") -> str:
+def send(client: httpx2.Client, content: str = "pay") -> str:
     """Send a message without waiting, and return the id of its turn."""
     message = {"content": content, "channelId": "desk", "userId": "ana"}
     return client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
 
 
-def asked(client: httpx.Client, turn: str, expression: str) -> dict[str, Any]:
+def asked(client: httpx2.Client, turn: str, expression: str) -> dict[str, Any]:
     """Wait until the turn's only open approval is for this expression, and return it."""
 
     def look() -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def asked(client: httpx.Client, turn: str, expression: str) -> dict[str, Any]:
     return eventually(look)
 
 
-def ended(client: httpx.Client, turn: str) -> dict[str, Any]:
+def ended(client: httpx2.Client, turn: str) -> dict[str, Any]:
     """Wait for the end of the turn, and return it."""
     client.get(f"/v1/turns/{turn}/events")
     return client.get(f"/v1/turns/{turn}").json()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
@@ -49,7 +49,7 @@ class MachineClock:
         new.replace(self._ahead)
 
 
-def _due(client: httpx.Client, schedule: str) -> datetime:
+def _due(client: httpx2.Client, schedule: str) -> datetime:
     found: dict[str, Any] = client.get(f"/v1/schedules/{schedule}").json()
     return datetime.fromisoformat(found["dueAt"])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from tests.attacks.conftest import GatewayProcess
@@ -21,18 +21,18 @@ NewGateway = Callable[..., GatewayProcess]
 ROOMS = range(4_000, 100_000, 16_000)
 
 
-def post(client: httpx.Client, channel: str) -> httpx.Response:
+def post(client: httpx2.Client, channel: str) -> httpx2.Response:
     """Send a message that needs some disk space."""
     return client.post("/message", json={"content": "what is 2+2 " + "x" * 3000, "channelId": channel})
 
 
-def reply_of(client: httpx.Client, place: str) -> str | None:
+def reply_of(client: httpx2.Client, place: str) -> str | None:
     """Return the reply of a turn once it has completed."""
     turn: dict[str, Any] = client.get(f"/{place}").json()
     return turn["reply"] if turn["status"] == "completed" else None
 
 
-def check_answer(client: httpx.Client, answer: httpx.Response) -> str | None:
+def check_answer(client: httpx2.Client, answer: httpx2.Response) -> str | None:
     """Return the path of a turn that is answered later; None for a message that was answered or refused."""
     if answer.status_code == 200:
         return None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 from tests.attacks.conftest import GatewayProcess
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
@@ -65,6 +65,6 @@ def test_runs_of_marks_cost_as_much_as_letters_and_do_not_delay_other_users(
     assert costs["marks"] < 4 * costs["plain"], costs
 
 
-def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+def _send(client: httpx2.Client, user: str, content: str) -> httpx2.Response:
     body = {"content": content, "userId": user, "channelId": user}
     return client.post("/message", json=body).raise_for_status()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
-import httpx
+import httpx2
 import pytest
 from tests.attacks.conftest import GatewayProcess
 from tests.standins.telegram import ME, TelegramStandIn
@@ -53,7 +53,7 @@ async def test_costly_replies_do_not_delay_other_users(
     )
     await asyncio.to_thread(gateway.start)
     costs: dict[str, float] = {}
-    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=gateway.url, trust_env=False, timeout=60) as client:
         for name, text in _REPLIES.items():
             wanted = _letters(text)
             before = gateway.cpu_seconds()

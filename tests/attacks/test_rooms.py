@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import httpx
+import httpx2
 from tests.attacks.conftest import GatewayProcess
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
@@ -28,7 +28,7 @@ def _secrets_in(request: ChatRequest) -> list[bool]:
     return [secret in text for secret in _SECRETS]
 
 
-def _say(client: httpx.Client, user: str, channel: str, content: str) -> None:
+def _say(client: httpx2.Client, user: str, channel: str, content: str) -> None:
     message = {"content": content, "userId": user, "channelId": channel}
     client.post("/message", json=message).raise_for_status()
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 from tests.attacks.conftest import GatewayProcess
 from tests.attacks.scripts import install_script
@@ -67,7 +67,7 @@ def test_scripts_of_one_user_leave_slots_for_others(new_gateway: NewGateway, new
 @contextmanager
 def _attacked(
     new_gateway: NewGateway, new_model: NewModel, attack: Answer
-) -> Generator[tuple[GatewayProcess, httpx.Client]]:
+) -> Generator[tuple[GatewayProcess, httpx2.Client]]:
     """Yield a started gateway whose model makes the calls of ``attack`` for the message "attack"."""
 
     def reply(request: ChatRequest) -> Answer:
@@ -91,16 +91,16 @@ def _script(seconds: str) -> Call:
     return Call("run_skill_script", {"slug": "attack", "script": "scripts/attack.py", "arguments": [seconds]})
 
 
-def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+def _send(client: httpx2.Client, user: str, content: str) -> httpx2.Response:
     body: dict[str, Any] = {"content": content, "userId": user, "channelId": user}
     return client.post("/message", json=body).raise_for_status()
 
 
-def _remember(client: httpx.Client, user: str, text: str) -> None:
+def _remember(client: httpx2.Client, user: str, text: str) -> None:
     client.post(f"/v1/users/{user}/memories", json={"text": text[:2_000]}).raise_for_status()
 
 
-def _check_threads(gateway: GatewayProcess, client: httpx.Client) -> None:
+def _check_threads(gateway: GatewayProcess, client: httpx2.Client) -> None:
     """Check that the attack occupies few threads, and that another user's search is answered meanwhile."""
     _remember(client, "alice", "My cat is called Mina")
     calm = gateway.process.num_threads()

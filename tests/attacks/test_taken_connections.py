@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 
-import httpx
+import httpx2
 import pytest
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
@@ -51,7 +51,7 @@ def assert_open(gateway: GatewayProcess, token: str) -> None:
     for _ in range(5):
         with gateway.client(token=token, timeout=10) as client:
             assert client.get("/v1/sessions").status_code == 200
-        assert httpx.get(f"{gateway.url}/health", trust_env=False).json()["status"] == "ok"
+        assert httpx2.get(f"{gateway.url}/health", trust_env=False).json()["status"] == "ok"
 
 
 def test_event_streams_of_one_user_keep_nobody_out(gateway: GatewayProcess) -> None:

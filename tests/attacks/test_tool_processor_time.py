@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
@@ -58,7 +58,7 @@ def test_costly_calls_end_without_delaying_other_users(
     eventually(lambda: _is_idle(gateway))
 
 
-def _send(client: httpx.Client, user: str, content: str) -> httpx.Response:
+def _send(client: httpx2.Client, user: str, content: str) -> httpx2.Response:
     body: dict[str, Any] = {"content": content, "userId": user, "channel": user}
     return client.post("/message", json=body).raise_for_status()
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from tests.attacks.conftest import GatewayProcess
 from tests.parts import require
@@ -103,8 +103,8 @@ def _serve(stack: ExitStack, network: Network, log: Path, *, prefix: tuple[str, 
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, trust_env=False, timeout=2).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(url, trust_env=False, timeout=2).status_code == 200
+    except httpx2.TransportError:
         return False
 
 

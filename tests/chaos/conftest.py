@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.waiting import eventually
 
@@ -124,8 +124,8 @@ class Program:
         assert self._process is not None
         assert self._process.poll() in (None, -signal.SIGKILL), (self.home / "output").read_text()
         try:
-            return httpx.get(f"{self.url}health", trust_env=False).json()["status"] == "ok"
-        except (httpx.TransportError, ValueError):
+            return httpx2.get(f"{self.url}health", trust_env=False).json()["status"] == "ok"
+        except (httpx2.TransportError, ValueError):
             return False
 
     def kill(self) -> None:

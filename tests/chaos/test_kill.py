@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-import httpx
+import httpx2
 import pytest
 
 SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "16"))
@@ -96,7 +96,7 @@ class Client:
     """Talks in one session: it sends a message when the previous one was acknowledged, answered or not."""
 
     def __init__(
-        self, *, http: httpx.AsyncClient, channel: str, draw: random.Random, progress: asyncio.Semaphore
+        self, *, http: httpx2.AsyncClient, channel: str, draw: random.Random, progress: asyncio.Semaphore
     ) -> None:
         """Count the acknowledgements of all clients with ``progress``."""
         self._http = http
@@ -168,9 +168,9 @@ class Client:
     ) -> None:
         try:
             await act(message, acknowledged)
-        except httpx.ConnectError:  # nothing was sent
+        except httpx2.ConnectError:  # nothing was sent
             await asyncio.sleep(0.2)
-        except httpx.TransportError:
+        except httpx2.TransportError:
             self.counts["connections that broke"] += 1
             message.lost = message.key is None and message.turn_id is None
             await asyncio.sleep(0.2)
@@ -207,7 +207,7 @@ class Client:
         async with self._http.stream("GET", path, headers=headers) as response:
             await self._watch(message, response.raise_for_status(), acknowledged)
 
-    async def _watch(self, message: Message, response: httpx.Response, acknowledged: asyncio.Event) -> None:
+    async def _watch(self, message: Message, response: httpx2.Response, acknowledged: asyncio.Event) -> None:
         async for event_id, name, data in _events(response):
             message.last_event = event_id
             match name:
@@ -235,7 +235,7 @@ class Client:
             self._progress.release()
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
+async def _events(response: httpx2.Response) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
     event_id, name = "", ""
     async for line in response.aiter_lines():
         field_, _, value = line.partition(": ")
@@ -296,7 +296,7 @@ async def test_acknowledged_messages_have_one_answer_in_order_despite_kills(
     progress = asyncio.Semaphore(0)
     killer = Killer(program, draw, progress)
     over = asyncio.Event()
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx2.Limits(max_connections=None)
     deadline = time.monotonic() + SECONDS
     clients: list[Client] = []
 
@@ -304,7 +304,7 @@ async def test_acknowledged_messages_have_one_answer_in_order_despite_kills(
         acknowledged = sum(len(client.acknowledged) for client in clients)
         return time.monotonic() > deadline and acknowledged >= MESSAGES and killer.kills.total() >= KILLS
 
-    async with httpx.AsyncClient(base_url=program.url, timeout=60, trust_env=False, limits=limits) as http:
+    async with httpx2.AsyncClient(base_url=program.url, timeout=60, trust_env=False, limits=limits) as http:
         clients = [
             Client(http=http, channel=f"s{number}", draw=random.Random(draw.random()), progress=progress)
             for number in range(SESSIONS)
@@ -397,7 +397,7 @@ async def test_only_the_message_that_kills_the_process_fails(
     said = [('use poison {"text": "x"}', "s0"), ('use note {"text": "behind"}', "s0")]
     said += [(f'use note {{"text": "{number}"}}', f"s{number}") for number in range(1, 9)]
     starts = 1
-    async with httpx.AsyncClient(base_url=program.url, timeout=60, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=program.url, timeout=60, trust_env=False) as http:
         messages = [
             Message(channel=channel, content=content, answer="", way="fetch", key=f"m{number}")
             for number, (content, channel) in enumerate(said)
@@ -423,7 +423,7 @@ async def test_only_the_message_that_kills_the_process_fails(
     ]
 
 
-async def _end_of(http: httpx.AsyncClient, message: Message) -> Any:
+async def _end_of(http: httpx2.AsyncClient, message: Message) -> Any:
     """Send a message until it is acknowledged, and return its ended turn."""
     while True:
         try:
@@ -433,7 +433,7 @@ async def _end_of(http: httpx.AsyncClient, message: Message) -> Any:
             turn = (await http.get(f"v1/turns/{message.turn_id}")).raise_for_status().json()
             if turn["status"] in ("completed", "failed"):
                 return turn
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         await asyncio.sleep(0.1)
 
@@ -461,7 +461,7 @@ async def test_kill_during_a_tool_call_repeats_only_idempotent_calls(
     hold.touch()
     program.start()
     program.wait_until_up()
-    async with httpx.AsyncClient(base_url=program.url, timeout=60, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=program.url, timeout=60, trust_env=False) as http:
         messages = [
             Message(channel="home", content=text, answer="", way="fetch", key=None)
             for text in (content, 'use note {"text": "y"}')

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-import httpx
+import httpx2
 
 from torana.web import Guard, GuardedClient
 from torana.web.interfaces import Interfaces
@@ -114,16 +114,16 @@ class Internet:
             await writer.wait_closed()
 
 
-class _Led(httpx.AsyncBaseTransport):
+class _Led(httpx2.AsyncBaseTransport):
     """Leads every address to the one server, and writes down where it would have gone."""
 
     def __init__(self, internet: Internet, tls: ssl.SSLContext | None) -> None:
         self._internet = internet
-        self._inner = httpx.AsyncHTTPTransport(
-            verify=tls or True, limits=httpx.Limits(max_keepalive_connections=0)
+        self._inner = httpx2.AsyncHTTPTransport(
+            verify=tls or True, limits=httpx2.Limits(max_keepalive_connections=0)
         )
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._internet.dialled.append((request.url.host, request.url.port))
         port = self._internet.dead.get(request.url.host, self._internet.port)
         request.url = request.url.copy_with(host="127.0.0.1", port=port)

@@ -19,7 +19,7 @@ from torana.telemetry import bind, configure_logging, mask_secrets
 
 TOUCHED = (
     *("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic"),
-    *("aioimaplib", "aiosmtplib", "discord", "markdown_it", "nio", "slack_sdk", "slixmpp", "telegram"),
+    *("aiosmtplib", "discord", "markdown_it", "nio", "slack_sdk", "slixmpp", "telegram"),
     "websockets",
 )
 

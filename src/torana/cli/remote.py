@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 import typer
 
 from torana.cli.terminal import printable
@@ -60,7 +60,7 @@ class RunningGateway:
         timeout: float,
         content: str | bytes | None = None,
         media_type: str = "application/json",
-    ) -> Generator[httpx.Response]:
+    ) -> Generator[httpx2.Response]:
         """Yield the unread response.
 
         Raises ``OperatorError`` as ``ask`` does, also if the response ends early.
@@ -77,14 +77,14 @@ class RunningGateway:
                         raise OperatorError(other_token(self.address))
                     raise OperatorError(str(answer.json()["detail"]))
                 yield answer
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(
                 f"the server at {self.address} did not answer like a gateway: {error!r}"
             ) from error
 
-    def client(self, *, timeout: float | httpx.Timeout) -> httpx.Client:
+    def client(self, *, timeout: float | httpx2.Timeout) -> httpx2.Client:
         """Return a client for other requests, with the gateway's token and without a proxy."""
-        return httpx.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
+        return httpx2.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
 
 
 def other_token(address: str) -> str:

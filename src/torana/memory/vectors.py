@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,13 @@ from torana.store.rows.memories import Embedded
 
 #: The constant of reciprocal rank fusion: the usual value (Cormack, Clarke and Büttcher, 2009).
 _K = 60
+
+if sys.version_info >= (3, 12):
+    _dot = math.sumprod
+else:
+
+    def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+        return sum(map(mul, one, other))
 
 
 class Embedder(Protocol):
@@ -59,7 +67,7 @@ def _by_score(fits: Mapping[str, Recalled], scores: Mapping[str, float]) -> list
 
 def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
     """Return the cosine for vectors of length 1; 0 if their dimensions differ."""
-    return sum(map(mul, one, other)) if len(one) == len(other) else 0.0
+    return _dot(one, other) if len(one) == len(other) else 0.0
 
 
 def _unpack(vector: bytes) -> array[float]:

@@ -8,10 +8,9 @@ key reaches neither exceptions nor logs, replies and the database.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import httpx
-import httpx2
 
 from torana.errors import ModelResponseTooLarge
 from torana.telemetry import MASK
@@ -51,7 +50,7 @@ def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
     Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead, and the key of the
     request is masked in it, also in the events of a stream. Responses are
     requested uncompressed and compressed ones are refused, because a few bytes can expand to gigabytes.
-    Providers that do not use HTTPX are not changed.
+    Providers that use neither httpx2 nor httpx are not changed.
     """
     # pydantic-ai creates another client after the first was closed.
     own = vars(provider)
@@ -74,7 +73,7 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         headers, keys = response.headers, _keys_of(response.request)
         if response.status_code >= 400:
             headers.pop("content-encoding", None)
-            response.stream = _Cut(response.stream, keys)
+            response.stream = _stream_of(response, _Cut)(response.stream, keys)
             return
         encoding = headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
@@ -84,7 +83,8 @@ def _hooked(client: Any, max_bytes: int) -> Any:
                 "provider, or check TORANA_MODEL_BASE_URL."
             )
         is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
-        response.stream = _Bounded(response.stream, keys, max_bytes=max_bytes, is_stream=is_stream)
+        bounded = _stream_of(response, _Bounded)
+        response.stream = bounded(response.stream, keys, max_bytes=max_bytes, is_stream=is_stream)
 
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
@@ -97,8 +97,8 @@ def _keys_of(request: Any) -> Sequence[bytes]:
     return [value for value in values if len(value) >= _SHORTEST_KEY]
 
 
-class _Stream(httpx2.AsyncByteStream, httpx.AsyncByteStream):
-    """A wrapped byte stream for clients of both libraries."""
+class _Stream:
+    """A wrapped byte stream."""
 
     def __init__(self, stream: Any, keys: Sequence[bytes]) -> None:
         self._stream = stream
@@ -157,3 +157,13 @@ class _Bounded(_Stream):
                     "raise the setting."
                 )
             yield self._masked(piece)
+
+
+def _stream_of(response: Any, kind: type[_Stream]) -> Any:
+    """Return the class as a subclass of the stream of the response's library, which accepts no other."""
+    return _subclass(type(response).__module__.partition(".")[0], kind)
+
+
+@cache
+def _subclass(library: str, kind: type[_Stream]) -> Any:
+    return type(kind.__name__, (kind, import_module(library).AsyncByteStream), {})

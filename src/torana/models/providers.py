@@ -27,6 +27,7 @@ from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
 from torana.models.openai_chat import send_as_it_is
+from torana.models.openai_embeddings import OpenAIEmbeddings
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
 
@@ -153,7 +154,11 @@ class _Opener:
         try:
             provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
             provider = provide(**self._arguments(name, service, self._url(name, service)))
-            model = infer_embedding_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+            model = (
+                OpenAIEmbeddings(model_name, provider=provider)
+                if service.extra is None
+                else infer_embedding_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+            )
         except ImportError as error:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         except UserError as error:

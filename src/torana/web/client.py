@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import anyio
-import httpx
+import httpx2
 
 from torana.web.decompression import PackedBadly, Unpacker
 from torana.web.errors import AnsweredBadly, NotAllowed, PageTooLarge, TooSlow, Unreachable, WrongType
@@ -64,7 +64,7 @@ class GuardedClient:
         guard: Guard,
         agent: str = "torana",
         tls: ssl.SSLContext | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._guard = guard
         self._agent = agent
@@ -87,7 +87,7 @@ class GuardedClient:
         secrets: they are not sent to redirect targets. Raises a ``WebFault``, also for every response that is
         not a success.
         """
-        request = httpx.Request("GET", _parse(url), headers=_accept(types) | dict(headers or {}))
+        request = httpx2.Request("GET", _parse(url), headers=_accept(types) | dict(headers or {}))
         redirects = _REDIRECTS if follow else 0
         return await self._fetch(request, max_bytes=max_bytes, seconds=seconds, types=types, follow=redirects)
 
@@ -102,11 +102,11 @@ class GuardedClient:
         types: Sequence[str] = (),
     ) -> WebPage:
         """Send ``content`` to ``url`` without following redirects. Otherwise like ``get``."""
-        request = httpx.Request("POST", _parse(url), content=content, headers=_accept(types) | dict(headers))
+        request = httpx2.Request("POST", _parse(url), content=content, headers=_accept(types) | dict(headers))
         return await self._fetch(request, max_bytes=max_bytes, seconds=seconds, types=types, follow=0)
 
     async def _fetch(
-        self, request: httpx.Request, *, max_bytes: int, seconds: float, types: Sequence[str], follow: int
+        self, request: httpx2.Request, *, max_bytes: int, seconds: float, types: Sequence[str], follow: int
     ) -> WebPage:
         try:
             with anyio.fail_after(seconds):
@@ -120,38 +120,38 @@ class GuardedClient:
         raise AnsweredBadly(f"{_shorten_url(request.url)} has more than {follow} redirects.")
 
     @asynccontextmanager
-    async def _send(self, request: httpx.Request) -> AsyncGenerator[httpx.Response]:
+    async def _send(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Response]:
         """Yield the response to a request, and close it at the end."""
         response = await self._connect(request)
         try:
             yield response
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise AnsweredBadly(f"{_shorten_url(request.url)} ended in the middle of its response.") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
 
-    async def _connect(self, request: httpx.Request) -> httpx.Response:
+    async def _connect(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response from the first of the host's addresses that accepts a connection."""
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
-        failure: httpx.TransportError | None = None
+        failure: httpx2.TransportError | None = None
         for address in await self._guard.resolve(url.raw_host.decode("ascii"), port):
             try:
                 return await self._transport.handle_async_request(self._pin_address(request, address))
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failure = error
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 raise AnsweredBadly(f"{_shorten_url(url)} did not send a valid HTTP response.") from error
         raise Unreachable(_why_not(url, failure)) from failure
 
-    def _pin_address(self, request: httpx.Request, address: str) -> httpx.Request:
+    def _pin_address(self, request: httpx2.Request, address: str) -> httpx2.Request:
         name = request.url.raw_host.decode("ascii")
         headers = request.headers.copy()
         headers["Host"] = request.url.netloc.decode("ascii")
         headers["User-Agent"] = self._agent
         headers["Accept-Encoding"] = "gzip"
-        return httpx.Request(
+        return httpx2.Request(
             request.method,
             request.url.copy_with(host=address),
             headers=headers,
@@ -160,21 +160,21 @@ class GuardedClient:
         )
 
     @cached_property
-    def _transport(self) -> httpx.AsyncBaseTransport:
-        # To httpx the host is an IP address, which many names share. A reused connection would serve a name
+    def _transport(self) -> httpx2.AsyncBaseTransport:
+        # To httpx2 the host is an IP address, which many names share. A reused connection would serve a name
         # whose certificate was never checked on it.
-        return self._given or httpx.AsyncHTTPTransport(
-            verify=self._tls or httpx.create_ssl_context(), limits=httpx.Limits(max_keepalive_connections=0)
+        return self._given or httpx2.AsyncHTTPTransport(
+            verify=self._tls or httpx2.create_ssl_context(), limits=httpx2.Limits(max_keepalive_connections=0)
         )
 
 
-def _parse(text: str) -> httpx.URL:
+def _parse(text: str) -> httpx2.URL:
     """Parse an address and check all of it except its host. The fragment is removed."""
     if len(text) > _MAX_URL:
         raise NotAllowed(f"The address is longer than {_MAX_URL} characters.")
     try:
-        url = httpx.URL(text.strip())
-    except httpx.InvalidURL as error:
+        url = httpx2.URL(text.strip())
+    except httpx2.InvalidURL as error:
         raise NotAllowed(f"This is not a web address: {error}") from error
     if url.scheme not in {"http", "https"}:
         raise NotAllowed("Only addresses that begin with http:// or https:// are fetched.")
@@ -187,7 +187,7 @@ def _parse(text: str) -> httpx.URL:
     return url.copy_with(fragment=None)
 
 
-def _shorten_url(url: httpx.URL) -> str:
+def _shorten_url(url: httpx2.URL) -> str:
     """Return an address for messages, shortened, because it may come from an untrusted source."""
     return str(url)[:_NAMED]
 
@@ -196,7 +196,7 @@ def _accept(types: Sequence[str]) -> dict[str, str]:
     return {"Accept": ", ".join([*types, "*/*;q=0.1"]) if types else "*/*"}
 
 
-def _next(request: httpx.Request, response: httpx.Response, *, follow: int) -> httpx.Request:
+def _next(request: httpx2.Request, response: httpx2.Response, *, follow: int) -> httpx2.Request:
     location = response.headers.get("location", "")
     if not follow:
         raise AnsweredBadly(
@@ -206,17 +206,17 @@ def _next(request: httpx.Request, response: httpx.Response, *, follow: int) -> h
     try:
         # A redirect without a location points to itself, and ends at the limit.
         url = _parse(str(request.url.join(location)))
-    except (NotAllowed, httpx.InvalidURL) as error:
+    except (NotAllowed, httpx2.InvalidURL) as error:
         raise NotAllowed(f"{_shorten_url(request.url)} redirects to an address that is not allowed.") from error
     if request.url.scheme == "https" and url.scheme == "http":
         raise NotAllowed(
             f"{_shorten_url(request.url)} redirects to an unencrypted address, which is not followed."
         )
-    return httpx.Request("GET", url, headers={"Accept": request.headers["Accept"]})
+    return httpx2.Request("GET", url, headers={"Accept": request.headers["Accept"]})
 
 
 async def _read_page(
-    url: httpx.URL, response: httpx.Response, *, max_bytes: int, types: Sequence[str]
+    url: httpx2.URL, response: httpx2.Response, *, max_bytes: int, types: Sequence[str]
 ) -> WebPage:
     if not response.is_success:
         # Messages repeat only the status, no text of an untrusted server.
@@ -238,7 +238,7 @@ async def _read_page(
 
 
 def _charset(content_type: str) -> str | None:
-    # Not httpx's parser: it uses the standard library's, which is quadratic and raises other errors.
+    # Not httpx2's parser: it uses the standard library's, which is quadratic and raises other errors.
     found = _CHARSET.search(content_type, 0, _TYPE_READ)
     return found[1].lower() if found else None
 
@@ -247,7 +247,7 @@ def _fits(media_type: str, wanted: str) -> bool:
     return media_type == wanted or (wanted.endswith("/*") and media_type.startswith(wanted[:-1]))
 
 
-async def _body(url: httpx.URL, response: httpx.Response, *, max_bytes: int) -> bytes:
+async def _body(url: httpx2.URL, response: httpx2.Response, *, max_bytes: int) -> bytes:
     too_large = PageTooLarge(f"{_shorten_url(url)} is larger than {max_bytes:,} bytes.")
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     length = response.headers.get("content-length", "")
@@ -267,7 +267,7 @@ async def _body(url: httpx.URL, response: httpx.Response, *, max_bytes: int) -> 
         raise AnsweredBadly(f"{_shorten_url(url)} sent a body that cannot be decompressed: {error}") from error
 
 
-def _why_not(url: httpx.URL, failure: httpx.TransportError | None) -> str:
+def _why_not(url: httpx2.URL, failure: httpx2.TransportError | None) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(failure):
         return f"{url.host} has no trusted certificate for its name."
     return f"{url.host} refuses connections."

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from torana.config import load
 from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
@@ -38,8 +38,8 @@ async def _gateways(directory: Path, empty_database: Path) -> AsyncGenerator[Sta
             app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 10_000))
             await app.start()
             stack.push_async_callback(app.close)
-            transport = httpx.ASGITransport(app=app.asgi)
-            client = httpx.AsyncClient(transport=transport, base_url="http://localhost:18789")
+            transport = httpx2.ASGITransport(app=app.asgi)
+            client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:18789")
             return app, await stack.enter_async_context(client)
 
         yield start
@@ -63,7 +63,7 @@ async def start_shared(tmp_path_factory: pytest.TempPathFactory, empty_database:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared_client(start_shared: Start) -> httpx.AsyncClient:
+async def shared_client(start_shared: Start) -> httpx2.AsyncClient:
     """A client of an open gateway, for tests that neither change it nor depend on what it holds."""
     return (await start_shared())[1]
 
@@ -75,7 +75,7 @@ async def gateway(start: Start) -> Gateway:
 
 
 @pytest.fixture
-def client(gateway: Gateway) -> httpx.AsyncClient:
+def client(gateway: Gateway) -> httpx2.AsyncClient:
     """A client of that gateway."""
     return gateway[1]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ToolCallPart
 from starlette.exceptions import HTTPException
@@ -16,14 +16,14 @@ from torana.app import App
 from torana.errors import ModelFailed
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 EVENTS = {"Accept": "text/event-stream"}
 Event = tuple[str, str, dict[str, Any]]
 
 
-def events_of(answer: httpx.Response) -> list[Event]:
+def events_of(answer: httpx2.Response) -> list[Event]:
     """The events of a whole stream: type, id and data."""
     assert answer.headers["content-type"].startswith("text/event-stream")
     events: list[Event] = []
@@ -93,7 +93,7 @@ async def test_a_failure_is_a_last_event_with_a_problem(start: Start):
 
 @pytest.mark.parametrize(("body", "status"), [({"content": " "}, 400), ({"content": "x" * 10_001}, 413)])
 async def test_what_is_refused_before_the_first_event_has_its_own_status(
-    client: httpx.AsyncClient, body: dict[str, Any], status: int
+    client: httpx2.AsyncClient, body: dict[str, Any], status: int
 ):
     answer = await client.post("/message", json=body, headers=EVENTS)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -111,7 +111,7 @@ async def test_an_answer_that_takes_too_long_is_504_and_names_its_turn(start: St
         assert (answer.status_code, problem["code"], problem["error"]) == (504, "wait_expired", "Timed out")
         assert problem["instance"].startswith("v1/turns/turn_")
         for path in ("/message", "/api/message"):
-            place = httpx.URL(f"http://localhost{path}").join(problem["instance"]).path
+            place = httpx2.URL(f"http://localhost{path}").join(problem["instance"]).path
             turn = (await client.get(place)).json()
             assert (turn["status"], turn["reply"], turn["error"], turn["endedAt"]) == (
                 "running",
@@ -164,12 +164,12 @@ async def test_a_gateway_that_stops_ends_event_streams(start: Start):
 # --- not at all: a bug, a slow body
 
 
-def over(app: App, **changed: Any) -> httpx.AsyncClient:
+def over(app: App, **changed: Any) -> httpx2.AsyncClient:
     """A client of another edge in front of the same turns, with some of its services changed."""
     services = replace(app.services, **changed)
     asgi = create_api(services, ApiAccess(token=None, allowed_hosts=(), cors_origins=()))
-    transport = httpx.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+    transport = httpx2.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 class FailingLibrary:

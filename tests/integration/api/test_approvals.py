@@ -7,14 +7,14 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
 from torana.store.rows.approval_questions import call_digest
 from torana.testing import ScriptedModel
 
-Start = Callable[..., Awaitable[tuple[Any, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[Any, httpx2.AsyncClient]]]
 
 OPERATOR = "operators-own-token-1234"
 ASKS = '[{"tool": "calculate", "permission": "ask"}]'
@@ -34,13 +34,13 @@ async def model() -> ScriptedModel:
 
 
 @pytest.fixture
-async def operator(start: Start, model: ScriptedModel) -> httpx.AsyncClient:
+async def operator(start: Start, model: ScriptedModel) -> httpx2.AsyncClient:
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
     return client
 
 
-async def waiting(client: httpx.AsyncClient, *, headers: dict[str, str] | None = None) -> dict[str, Any]:
+async def waiting(client: httpx2.AsyncClient, *, headers: dict[str, str] | None = None) -> dict[str, Any]:
     """A turn that asks whether it may calculate."""
     later = {"Prefer": "respond-async"}
     posted = await client.post("/message", json={"content": "1+1?"}, headers={**(headers or {}), **later})
@@ -50,16 +50,16 @@ async def waiting(client: httpx.AsyncClient, *, headers: dict[str, str] | None =
     return turn
 
 
-async def ended(client: httpx.AsyncClient, turn: dict[str, Any]) -> dict[str, Any]:
+async def ended(client: httpx2.AsyncClient, turn: dict[str, Any]) -> dict[str, Any]:
     await client.get(f"/v1/turns/{turn['id']}/events")  # it ends with the turn
     return (await client.get(f"/v1/turns/{turn['id']}")).json()
 
 
-async def token(operator: httpx.AsyncClient, **body: Any) -> dict[str, str]:
+async def token(operator: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
     return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
 
 
-async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operator: httpx.AsyncClient) -> None:
+async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
 
     assert turn["status"] == "waiting"
@@ -101,7 +101,7 @@ async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operato
     assert entry["detail"] == {"callId": "c1", "tool": "calculate", "edited": False}
 
 
-async def test_the_stream_asks_and_goes_on(operator: httpx.AsyncClient) -> None:
+async def test_the_stream_asks_and_goes_on(operator: httpx2.AsyncClient) -> None:
     headers = {"Accept": "text/event-stream"}
     streaming = asyncio.create_task(operator.post("/message", json={"content": "1+1?"}, headers=headers))
     while not (listed := (await operator.get("/v1/approvals")).json()["items"]):
@@ -129,7 +129,7 @@ async def test_the_stream_asks_and_goes_on(operator: httpx.AsyncClient) -> None:
 
 
 async def test_other_arguments_are_checked_when_they_are_decided(
-    operator: httpx.AsyncClient, model: ScriptedModel
+    operator: httpx2.AsyncClient, model: ScriptedModel
 ) -> None:
     turn = await waiting(operator)
     path = f"/v1/turns/{turn['id']}/approvals/c1"
@@ -164,7 +164,7 @@ async def test_other_arguments_are_checked_when_they_are_decided(
     ],
 )
 async def test_a_faulty_decision_decides_nothing(
-    operator: httpx.AsyncClient, body: dict[str, Any], code: str
+    operator: httpx2.AsyncClient, body: dict[str, Any], code: str
 ) -> None:
     turn = await waiting(operator)
 
@@ -174,7 +174,7 @@ async def test_a_faulty_decision_decides_nothing(
     assert (await operator.get(f"/v1/turns/{turn['id']}")).json()["status"] == "waiting"
 
 
-async def test_a_number_that_no_json_holds_decides_nothing(operator: httpx.AsyncClient) -> None:
+async def test_a_number_that_no_json_holds_decides_nothing(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
     body = b'{"decision": "approve", "arguments": {"expression": 1e999}}'
     headers = {"Content-Type": "application/json"}
@@ -184,7 +184,9 @@ async def test_a_number_that_no_json_holds_decides_nothing(operator: httpx.Async
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_field")
 
 
-async def test_an_owner_decides_about_their_own_and_the_operator_about_all(operator: httpx.AsyncClient) -> None:
+async def test_an_owner_decides_about_their_own_and_the_operator_about_all(
+    operator: httpx2.AsyncClient,
+) -> None:
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     reader = await token(operator, user="alice", scopes=["read"])
     turn = await waiting(operator, headers=alice)
@@ -201,7 +203,7 @@ async def test_an_owner_decides_about_their_own_and_the_operator_about_all(opera
     assert (await ended(operator, turn))["status"] == "completed"
 
 
-async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator: httpx.AsyncClient) -> None:
+async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator: httpx2.AsyncClient) -> None:
     answer = await operator.post("/message", json={"content": "1+1?"}, headers={"Prefer": "wait=1"})
 
     assert (answer.status_code, answer.json()["code"]) == (504, "wait_expired")
@@ -209,7 +211,7 @@ async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator
     assert [asked["callId"] for asked in turn["approvals"]] == ["c1"]
 
 
-async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx.AsyncClient) -> None:
+async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx2.AsyncClient) -> None:
     asking = await waiting(operator)
     message = {"content": "and this?", "channelId": asking["channelId"], "userId": asking["userId"]}
     answer = await operator.post("/message", json=message, headers={"Prefer": "wait=1"})
@@ -233,7 +235,7 @@ async def test_whatever_id_a_model_chooses_its_call_can_be_decided(start: Start,
     assert (await ended(client, turn))["reply"] == "Done."
 
 
-async def test_approval_is_decided_by_its_id_and_digest(operator: httpx.AsyncClient) -> None:
+async def test_approval_is_decided_by_its_id_and_digest(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
     (asked,) = turn["approvals"]
     path = f"/v1/approvals/{asked['id']}"
@@ -263,7 +265,7 @@ async def test_approval_is_decided_by_its_id_and_digest(operator: httpx.AsyncCli
     assert (await operator.get(path)).json() == first.json()
 
 
-async def test_denial_by_approval_id_needs_no_digest(operator: httpx.AsyncClient) -> None:
+async def test_denial_by_approval_id_needs_no_digest(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
 
     path = f"/v1/approvals/{turn['approvals'][0]['id']}"
@@ -272,7 +274,7 @@ async def test_denial_by_approval_id_needs_no_digest(operator: httpx.AsyncClient
     assert (denied.json()["state"], denied.json()["reason"]) == ("denied", "no")
 
 
-async def test_approval_of_another_owner_is_unknown(operator: httpx.AsyncClient) -> None:
+async def test_approval_of_another_owner_is_unknown(operator: httpx2.AsyncClient) -> None:
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     (asked,) = (await waiting(operator, headers=alice))["approvals"]
     path = f"/v1/approvals/{asked['id']}"

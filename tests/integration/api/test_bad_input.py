@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torana.app import App
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 Stored = Callable[[App], Awaitable[int]]
 
@@ -43,7 +43,7 @@ async def stored(gateway: Gateway, stored: Stored) -> Stored:
     return added
 
 
-def checked(answer: httpx.Response) -> dict[str, Any]:
+def checked(answer: httpx2.Response) -> dict[str, Any]:
     """The problem of an answer, having all that every problem has."""
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["cache-control"] == "no-store"
@@ -156,7 +156,7 @@ async def test_content_over_10_000_characters_is_too_large(gateway: Gateway, sto
 
 
 @pytest.mark.parametrize("content", ["x" * 10_000, EMOJI * 10_000, "\\u00e4" * 10_000])
-async def test_10_000_characters_are_taken_however_they_are_escaped(client: httpx.AsyncClient, content: str):
+async def test_10_000_characters_are_taken_however_they_are_escaped(client: httpx2.AsyncClient, content: str):
     raw = f'{{"content": "{content}"}}'.encode()
     assert (await client.post("/message", content=raw, headers=JSON)).status_code == 200
 
@@ -217,7 +217,7 @@ async def test_a_body_over_the_limit_is_too_large(gateway: Gateway, stored: Stor
     assert await stored(app) == 0
 
 
-async def test_a_body_of_just_the_limit_is_taken(client: httpx.AsyncClient):
+async def test_a_body_of_just_the_limit_is_taken(client: httpx2.AsyncClient):
     answer = await client.post("/message", content=body().ljust(256 * 1024), headers=JSON)
     assert answer.status_code == 200
 
@@ -252,13 +252,13 @@ async def test_a_body_of_just_the_limit_is_taken(client: httpx.AsyncClient):
     ],
     ids=lambda path: path[:30],
 )
-async def test_what_is_not_there_is_404(client: httpx.AsyncClient, path: str):
+async def test_what_is_not_there_is_404(client: httpx2.AsyncClient, path: str):
     problem = checked(await client.get(f"{ROOT}{path}"))
     assert (problem["status"], problem["error"], problem["code"]) == (404, "Not found", "not_found")
     assert len(problem["detail"]) < 300
 
 
-async def test_an_encoded_slash_is_a_slash(client: httpx.AsyncClient):
+async def test_an_encoded_slash_is_a_slash(client: httpx2.AsyncClient):
     assert (await client.get("/api%2Fhealth")).status_code == 200
 
 
@@ -277,7 +277,7 @@ async def test_an_encoded_slash_is_a_slash(client: httpx.AsyncClient):
 )
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
 async def test_another_method_is_405_and_told_which_there_are(
-    client: httpx.AsyncClient, path: str, allow: str, method: str
+    client: httpx2.AsyncClient, path: str, allow: str, method: str
 ):
     answer = await client.request(method, path)
     problem = checked(answer)
@@ -289,17 +289,17 @@ async def test_another_method_is_405_and_told_which_there_are(
 @pytest.mark.parametrize(
     "path", ["/v1/turns/turn_x/events", "/v1/sessions/ses_x/export", "/api/v1/users/ana/export"]
 )
-async def test_head_of_what_is_sent_as_it_is_made_is_405(client: httpx.AsyncClient, path: str):
+async def test_head_of_what_is_sent_as_it_is_made_is_405(client: httpx2.AsyncClient, path: str):
     answer = await client.head(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
 
 
-async def test_get_and_head_of_message_are_405(client: httpx.AsyncClient):
+async def test_get_and_head_of_message_are_405(client: httpx2.AsyncClient):
     assert [(await client.request(method, "/message")).status_code for method in ("GET", "HEAD")] == [405, 405]
 
 
 @pytest.mark.parametrize("path", ["/health", "/skills", "/", "/docs", "/openapi.json"])
-async def test_head_has_the_headers_of_get_and_no_body(client: httpx.AsyncClient, path: str):
+async def test_head_has_the_headers_of_get_and_no_body(client: httpx2.AsyncClient, path: str):
     got, headed = await client.get(path), await client.head(path)
     assert (headed.status_code, headed.content) == (200, b"")
     assert headed.headers["content-type"] == got.headers["content-type"]
@@ -343,7 +343,7 @@ _PATHS = st.sampled_from(
 _ONE_GATEWAY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def is_clean(answer: httpx.Response) -> bool:
+def is_clean(answer: httpx2.Response) -> bool:
     if answer.status_code in (200, 204, 304, 307):
         return True
     return bool(checked(answer)) and answer.status_code < 500
@@ -363,7 +363,7 @@ async def test_any_body_is_answered_or_refused_clearly(gateway: Gateway, stored:
 @_ONE_GATEWAY
 @given(method=st.sampled_from(["GET", "POST", "OPTIONS", "HEAD"]), path=_PATHS, headers=_HEADERS)
 async def test_any_headers_are_answered_or_refused_clearly(
-    client: httpx.AsyncClient, method: str, path: str, headers: list[tuple[bytes, bytes]]
+    client: httpx2.AsyncClient, method: str, path: str, headers: list[tuple[bytes, bytes]]
 ):
     answer = await client.request(method, path, headers=headers, content=body())
     if method != "HEAD":
@@ -373,5 +373,5 @@ async def test_any_headers_are_answered_or_refused_clearly(
 
 @_ONE_GATEWAY
 @given(path=st.text(max_size=40))
-async def test_any_path_is_answered_or_refused_clearly(client: httpx.AsyncClient, path: str):
+async def test_any_path_is_answered_or_refused_clearly(client: httpx2.AsyncClient, path: str):
     assert is_clean(await client.get(f"{ROOT}/{quote(path, safe='/%')}"))

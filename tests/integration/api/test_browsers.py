@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 
-import httpx
+import httpx2
 import pytest
 
 from torana.app import App
 
-Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 Stored = Callable[[App], Awaitable[int]]
 
 TOKEN = "a-token-of-more-than-sixteen-characters"

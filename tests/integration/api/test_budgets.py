@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCalls, FunctionModel
@@ -18,11 +18,11 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCalls, FunctionModel
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
-async def said(client: httpx.AsyncClient, content: str = "hello", **fields: Any) -> httpx.Response:
+async def said(client: httpx2.AsyncClient, content: str = "hello", **fields: Any) -> httpx2.Response:
     headers = fields.pop("headers", {})
     return await client.post("/message", json={"content": content, **fields}, headers=headers)
 
@@ -183,12 +183,12 @@ async def test_usage_is_counted_without_any_limit(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("days", "told"), [("0", 1), ("1", 1), ("7", 7), ("99999", 366)])
-async def test_so_many_days_are_told_of(client: httpx.AsyncClient, days: str, told: int) -> None:
+async def test_so_many_days_are_told_of(client: httpx2.AsyncClient, days: str, told: int) -> None:
     assert len((await client.get(f"/v1/usage?days={days}")).json()["days"]) == told
 
 
 @pytest.mark.parametrize("days", ["-1", "x", "1.5", "٣", "1e3"])
-async def test_a_number_of_days_that_is_none_is_refused(client: httpx.AsyncClient, days: str) -> None:
+async def test_a_number_of_days_that_is_none_is_refused(client: httpx2.AsyncClient, days: str) -> None:
     answer = await client.get("/v1/usage", params={"days": days})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")

@@ -8,7 +8,7 @@ from contextlib import closing
 from socket import create_server
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from tests.standins.webhook import SECRET, Program
@@ -16,25 +16,25 @@ from tests.standins.webhook import SECRET, Program
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 
 
 class Running:
     """A gateway with a webhook account, and the program that calls it."""
 
-    def __init__(self, app: App, client: httpx.AsyncClient, program: Program, hooks: str) -> None:
+    def __init__(self, app: App, client: httpx2.AsyncClient, program: Program, hooks: str) -> None:
         self.app = app
         self.client = client
         self.program = program
         self._hooks = hooks
         self._numbers = 0
 
-    async def call(self, content: str, *, sender: str = "ana", path: str = "home") -> httpx.Response:
+    async def call(self, content: str, *, sender: str = "ana", path: str = "home") -> httpx2.Response:
         """A signed call of the program's, over the hooks' port."""
         self._numbers += 1
         body = json.dumps({"content": content, "sender": sender}).encode()
         request = self.program.request(body, name=f"msg_{self._numbers}")
-        async with httpx.AsyncClient() as client:
+        async with httpx2.AsyncClient() as client:
             return await client.post(f"{self._hooks}/hooks/{path}", content=body, headers=dict(request.headers))
 
     async def get(self, path: str) -> Any:
@@ -62,7 +62,7 @@ async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[R
                 ScriptedModel(*answers), connectors=json.dumps({"home": account}), hooks_port=port
             )
             running = Running(app, client, program, f"http://127.0.0.1:{port}")
-            async with httpx.AsyncClient() as caller:
+            async with httpx2.AsyncClient() as caller:
                 while (await caller.get(f"http://127.0.0.1:{port}/hooks/home")).status_code == 503:
                     pass  # it connects
             assert (await running.get("/health"))["connectors"] == ["home"]
@@ -198,12 +198,12 @@ async def test_an_erased_person_is_a_stranger_again(open_running: Callable[..., 
         ("/v1/pairing/deny", {"who": "x" * 301}),
     ],
 )
-async def test_a_body_that_names_nobody_is_told_so(client: httpx.AsyncClient, path: str, body: Any) -> None:
+async def test_a_body_that_names_nobody_is_told_so(client: httpx2.AsyncClient, path: str, body: Any) -> None:
     answer = await client.post(path, json=body)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
-async def test_a_state_that_is_none_is_told_so(client: httpx.AsyncClient) -> None:
+async def test_a_state_that_is_none_is_told_so(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/v1/deliveries?state=lost")).status_code == 400
     assert (await client.get("/v1/deliveries?state=sent&limit=1")).json() == {"items": [], "next": None}

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -14,7 +14,7 @@ from torana.config import Settings
 from torana.errors import ModelFailed
 from torana.testing import ScriptedModel
 
-Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -27,33 +27,33 @@ def test_it_listens_on_18789_on_this_machine_by_default():
 
 @pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_path_answers_under_api_too(shared_client: httpx.AsyncClient, path: str):
+async def test_every_path_answers_under_api_too(shared_client: httpx2.AsyncClient, path: str):
     plain, prefixed = await shared_client.get(path), await shared_client.get(f"/api{path}")
     assert prefixed.status_code == plain.status_code
     if path not in ("/health", "/nope", "/v1/turns/turn_x"):  # which tell the time, or name the request
         assert prefixed.content == plain.content
 
 
-async def test_a_message_is_taken_under_api_too(client: httpx.AsyncClient):
+async def test_a_message_is_taken_under_api_too(client: httpx2.AsyncClient):
     first = await client.post("/message", json={"content": "hi", "channelId": "c"})
     second = await client.post("/api/message", json={"content": "hi", "channelId": "c"})
     assert first.json()["sessionId"] == second.json()["sessionId"]
 
 
-async def test_api_alone_leads_to_its_root(client: httpx.AsyncClient):
+async def test_api_alone_leads_to_its_root(client: httpx2.AsyncClient):
     answer = await client.get("/api")
     assert (answer.status_code, answer.headers["location"]) == (307, "api/")
-    assert (await client.get(httpx.URL("/api").join("api/"))).status_code == 200
+    assert (await client.get(httpx2.URL("/api").join("api/"))).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
 @pytest.mark.parametrize("prefix", ["", "/api", "/behind/a/proxy"])
-async def test_links_lead_on_under_any_prefix(client: httpx.AsyncClient, path: str, prefix: str):
+async def test_links_lead_on_under_any_prefix(client: httpx2.AsyncClient, path: str, prefix: str):
     page = await client.get(path)
     links = [part.partition('"')[0] for part in page.text.split('href="')[1:]]
     assert links
     for link in links:
-        target = httpx.URL(f"http://x{prefix}{path}").join(link)
+        target = httpx2.URL(f"http://x{prefix}{path}").join(link)
         assert target.path.startswith(prefix + "/")
         assert (await client.get(target.path.removeprefix(prefix))).status_code == 200
 
@@ -62,7 +62,7 @@ async def test_links_lead_on_under_any_prefix(client: httpx.AsyncClient, path: s
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx.AsyncClient:
+async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx2.AsyncClient:
     """A client of a gateway with a token, which it does not send."""
     return (await start_shared(gateway_token=TOKEN, data_dir=tmp_path_factory.mktemp("guarded")))[1]
 
@@ -70,7 +70,7 @@ async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.parametrize("prefix", ["", "/api"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx.AsyncClient, path: str, prefix: str):
+async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx2.AsyncClient, path: str, prefix: str):
     without = await guarded.get(prefix + path)
     with_token = await guarded.get(prefix + path, headers=BEARER)
     assert without.status_code == (200 if path == "/health" else 401)
@@ -80,7 +80,7 @@ async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx.AsyncC
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/message", "/skills", "/health", "/nope"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_with_a_token_no_other_method_gets_past_it(guarded: httpx.AsyncClient, method: str, path: str):
+async def test_with_a_token_no_other_method_gets_past_it(guarded: httpx2.AsyncClient, method: str, path: str):
     assert (await guarded.request(method, path)).status_code == 401
 
 
@@ -112,7 +112,7 @@ async def test_a_token_that_is_not_ascii_is_a_wrong_one(start: Start, sent: byte
 # --- GET /health
 
 
-async def test_health_has_exactly_six_fields(client: httpx.AsyncClient):
+async def test_health_has_exactly_six_fields(client: httpx2.AsyncClient):
     answer = await client.get("/health")
     body = answer.json()
     assert answer.status_code == 200
@@ -128,14 +128,14 @@ async def test_health_has_exactly_six_fields(client: httpx.AsyncClient):
     assert len([part for part in body["version"].split(".") if part.isdecimal()]) == 3
 
 
-async def test_health_counts_what_skills_lists(client: httpx.AsyncClient):
+async def test_health_counts_what_skills_lists(client: httpx2.AsyncClient):
     counts = (await client.get("/health")).json()["skills"]
     sources = [record["source"] for record in (await client.get("/skills")).json()]
     assert counts == {"core": sources.count("core"), "user": sources.count("user")}
     assert counts["core"] > 0
 
 
-async def test_health_is_draining_and_503_once_no_messages_are_taken(gateway: tuple[App, httpx.AsyncClient]):
+async def test_health_is_draining_and_503_once_no_messages_are_taken(gateway: tuple[App, httpx2.AsyncClient]):
     app, client = gateway
     await app.turns.stop(grace=0)
     health = await client.get("/health")
@@ -160,7 +160,7 @@ MEMBERS = [
 ]
 
 
-async def test_skills_are_records_sorted_by_source_and_slug(client: httpx.AsyncClient):
+async def test_skills_are_records_sorted_by_source_and_slug(client: httpx2.AsyncClient):
     records = (await client.get("/skills")).json()
     assert {tuple(record) for record in records} == {(*MEMBERS, "tags", "digest")}
     order = [(record["source"], record["slug"]) for record in records]
@@ -169,14 +169,14 @@ async def test_skills_are_records_sorted_by_source_and_slug(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize("form", ["{0}", "W/{0}", '"x", {0}', "*", ' {0} , W/"y"'])
-async def test_skills_that_did_not_change_are_not_sent_again(client: httpx.AsyncClient, form: str):
+async def test_skills_that_did_not_change_are_not_sent_again(client: httpx2.AsyncClient, form: str):
     etag = (await client.get("/skills")).headers["etag"]
     answer = await client.get("/skills", headers={"If-None-Match": form.format(etag)})
     assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
 
 
 @pytest.mark.parametrize("tag", [b'"another"', b"", "é".encode(), b'"*"'])
-async def test_skills_are_sent_where_the_tag_is_another(client: httpx.AsyncClient, tag: bytes):
+async def test_skills_are_sent_where_the_tag_is_another(client: httpx2.AsyncClient, tag: bytes):
     assert (await client.get("/skills", headers={b"If-None-Match": tag})).status_code == 200
 
 
@@ -209,21 +209,21 @@ async def test_a_reply_is_a_string_even_where_the_model_says_nothing(start: Star
 
 
 @pytest.mark.parametrize(("first", "second"), [(12345, "12345"), ("x" * 256, "x" * 256), ("é", "é")])
-async def test_a_channel_keeps_its_session(client: httpx.AsyncClient, first: object, second: object):
+async def test_a_channel_keeps_its_session(client: httpx2.AsyncClient, first: object, second: object):
     answers = [await client.post("/message", json={"content": "hi", "channelId": c}) for c in (first, second)]
     assert answers[0].json()["sessionId"] == answers[1].json()["sessionId"]
     assert answers[1].json()["channelId"] == str(first)
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "A"), ("\u00e9", "e\u0301"), ("1", "01"), ("a", "a ")])
-async def test_channels_are_compared_exactly(client: httpx.AsyncClient, first: str, second: str):
+async def test_channels_are_compared_exactly(client: httpx2.AsyncClient, first: str, second: str):
     answers = [await client.post("/message", json={"content": "hi", "channelId": c}) for c in (first, second)]
     assert answers[0].json()["sessionId"] != answers[1].json()["sessionId"]
 
 
 @pytest.mark.parametrize("absent", [{}, {"channelId": None}, {"channelId": ""}])
 async def test_without_a_channel_every_message_stands_alone_and_can_be_continued(
-    client: httpx.AsyncClient, absent: dict[str, Any]
+    client: httpx2.AsyncClient, absent: dict[str, Any]
 ):
     first = (await client.post("/message", json={"content": "hi"} | absent)).json()
     second = (await client.post("/message", json={"content": "hi"} | absent)).json()
@@ -233,21 +233,21 @@ async def test_without_a_channel_every_message_stands_alone_and_can_be_continued
 
 
 @pytest.mark.parametrize("absent", [{}, {"userId": None}, {"userId": ""}])
-async def test_without_a_user_the_answers_user_is_null(client: httpx.AsyncClient, absent: dict[str, Any]):
+async def test_without_a_user_the_answers_user_is_null(client: httpx2.AsyncClient, absent: dict[str, Any]):
     assert (await client.post("/message", json={"content": "hi"} | absent)).json()["userId"] is None
 
 
-async def test_an_integer_user_is_its_decimal_string(client: httpx.AsyncClient):
+async def test_an_integer_user_is_its_decimal_string(client: httpx2.AsyncClient):
     assert (await client.post("/message", json={"content": "hi", "userId": 7})).json()["userId"] == "7"
 
 
-async def test_unknown_fields_are_ignored(client: httpx.AsyncClient):
+async def test_unknown_fields_are_ignored(client: httpx2.AsyncClient):
     unknown = {"onBusy": "reject", "x": {"y": [1, None, "\x01"]}, "": 0}
     assert (await client.post("/message", json={"content": "hi"} | unknown)).status_code == 200
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "application/vnd.api+json; charset=utf-8"])
-async def test_json_types_are_taken(client: httpx.AsyncClient, media_type: str):
+async def test_json_types_are_taken(client: httpx2.AsyncClient, media_type: str):
     body = b'{"content": "hi"}'
     assert (await client.post("/message", content=body, headers={"Content-Type": media_type})).is_success
 
@@ -301,7 +301,7 @@ async def test_a_request_that_was_not_valid_consumes_nothing(start: Start):
     assert (await client.post("/message", json={"content": "hi"})).json()["violatedPolicies"] == ["global"]
 
 
-async def test_limits_that_are_off_are_not_told(client: httpx.AsyncClient):
+async def test_limits_that_are_off_are_not_told(client: httpx2.AsyncClient):
     answer = await client.post("/message", json={"content": "hi", "userId": "ana"})
     assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -14,7 +14,7 @@ from torana.errors import ConfigInvalid
 from torana.store.engine.tables import memories
 from torana.testing import Fault, OpenAIStandIn
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 ANA = "/v1/users/ana/memories"

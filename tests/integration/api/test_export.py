@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.types import Message
 
@@ -14,7 +14,7 @@ from torana.api.session_export import FORMATS
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
@@ -23,11 +23,11 @@ async def never() -> Message:
     return await asyncio.get_running_loop().create_future()
 
 
-async def say(client: httpx.AsyncClient, content: str, **more: Any) -> dict[str, Any]:
+async def say(client: httpx2.AsyncClient, content: str, **more: Any) -> dict[str, Any]:
     return (await client.post("/message", json={"content": content, "channelId": "home", **more})).json()
 
 
-async def test_json_lines_are_the_messages_as_they_are_listed(client: httpx.AsyncClient):
+async def test_json_lines_are_the_messages_as_they_are_listed(client: httpx2.AsyncClient):
     session_id = (await say(client, "line\nby line é", userId="ana"))["sessionId"]
     for number in range(129):
         await say(client, f"line {number}")
@@ -131,14 +131,14 @@ async def test_what_waits_is_exported_too(start: Start, form: str):
 
 
 @pytest.mark.parametrize("form", ["", "JSONL", "pdf", "../x"])
-async def test_a_format_that_there_is_none_of_is_refused(client: httpx.AsyncClient, form: str):
+async def test_a_format_that_there_is_none_of_is_refused(client: httpx2.AsyncClient, form: str):
     first = await say(client, "a")
     answer = await client.get(f"/v1/sessions/{first['sessionId']}/export", params={"format": form})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert answer.json()["detail"] == "`format`: Input should be 'jsonl' or 'markdown'."
 
 
-async def test_there_is_no_export_of_an_unknown_session(client: httpx.AsyncClient):
+async def test_there_is_no_export_of_an_unknown_session(client: httpx2.AsyncClient):
     answer = await client.get("/v1/sessions/ses_unknown/export")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ModelRequest, ToolCallPart, UserPromptPart
 
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 HI = {"content": "hi", "channelId": "c"}
@@ -28,7 +28,7 @@ async def ended(app: App, turn_id: str) -> str:
     return (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn_id))).state
 
 
-async def later(client: httpx.AsyncClient, **body: Any) -> str:
+async def later(client: httpx2.AsyncClient, **body: Any) -> str:
     """The turn of a message that is not waited for."""
     answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
     assert answer.status_code == 202, answer.text
@@ -66,14 +66,14 @@ async def test_a_message_may_be_answered_later(start: Start):
     assert (found.json()["status"], found.json()["reply"]) == ("completed", "late")
 
 
-async def test_where_a_later_answer_is_found_holds_under_a_prefix(client: httpx.AsyncClient):
+async def test_where_a_later_answer_is_found_holds_under_a_prefix(client: httpx2.AsyncClient):
     answer = await client.post("/api/message", json=HI, headers={"Prefer": "respond-async"})
     place = answer.url.join(answer.headers["location"])
     assert place.path.startswith("/api/v1/turns/")
     assert (await client.get(place)).status_code == 200
 
 
-async def test_an_answer_that_comes_while_it_is_waited_for_is_given_at_once(client: httpx.AsyncClient):
+async def test_an_answer_that_comes_while_it_is_waited_for_is_given_at_once(client: httpx2.AsyncClient):
     answer = await client.post("/message", json=HI, headers={"Prefer": "respond-async, wait=60"})
     assert (answer.status_code, answer.json()["reply"]) == (200, "yes")
     assert "preference-applied" not in answer.headers
@@ -97,7 +97,7 @@ async def test_who_only_shortens_the_wait_gets_a_timeout(start: Start):
 
 @pytest.mark.parametrize("prefer", ["", ",,", "return=minimal", "wait", "wait=soon", "wait=-1", "é", "=", '"'])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_preference_that_is_not_known_changes_nothing(shared_client: httpx.AsyncClient, prefer: str):
+async def test_a_preference_that_is_not_known_changes_nothing(shared_client: httpx2.AsyncClient, prefer: str):
     answer = await shared_client.post("/message", json=HI, headers={"Prefer": prefer.encode("latin-1")})  # pyright: ignore[reportArgumentType]
     assert answer.status_code == 200
 
@@ -167,7 +167,7 @@ async def test_a_gateway_that_stops_cancels_nothing_for_who_asked_to_cancel_by_l
     assert await ended(app, turn["id"]) == "completed"
 
 
-async def newest(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+async def newest(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
     """The turns of the newest session."""
     [session] = (await client.get("/v1/sessions")).json()["items"]
     said = (await client.get(f"/v1/sessions/{session['id']}/messages")).json()["items"]
@@ -246,7 +246,7 @@ async def test_another_speakers_message_waits_whatever_it_asks_for(start: Start,
 
 @pytest.mark.parametrize("value", ["", "QUEUE", "drop", 1, True, ["queue"], {"queue": 1}])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_to_do_when_busy_is_one_of_four_words(shared_client: httpx.AsyncClient, value: Any):
+async def test_what_to_do_when_busy_is_one_of_four_words(shared_client: httpx2.AsyncClient, value: Any):
     answer = await shared_client.post("/message", json=HI | {"onBusy": value})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert answer.json()["errors"][0]["pointer"] == "/onBusy"
@@ -296,7 +296,7 @@ async def test_after_new_the_agent_sees_nothing_of_before(start: Start):
     assert asked(model, 2) == ["after", "last"]
 
 
-async def test_a_control_word_is_told_as_events_too(client: httpx.AsyncClient):
+async def test_a_control_word_is_told_as_events_too(client: httpx2.AsyncClient):
     answer = await client.post(
         "/message", json=HI | {"content": "/status"}, headers={"Accept": "text/event-stream"}
     )
@@ -308,7 +308,7 @@ async def test_a_control_word_with_a_key_is_obeyed_once(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], [gate := asyncio.Event(), "kept"])
     app, client = await start(model)
 
-    async def stop() -> httpx.Response:
+    async def stop() -> httpx2.Response:
         return await client.post("/message", json=HI | {"content": "/stop"}, headers={"Idempotency-Key": "1"})
 
     await later(client)
@@ -322,5 +322,5 @@ async def test_a_control_word_with_a_key_is_obeyed_once(start: Start):
 
 
 @pytest.mark.parametrize("content", ["/stop it", "stop", "/status?", "//stop", "/newer"])
-async def test_what_only_looks_like_a_control_word_goes_to_the_agent(client: httpx.AsyncClient, content: str):
+async def test_what_only_looks_like_a_control_word_goes_to_the_agent(client: httpx2.AsyncClient, content: str):
     assert (await client.post("/message", json=HI | {"content": content})).json()["reply"] == "yes"

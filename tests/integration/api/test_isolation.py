@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, get_args
 
-import httpx
+import httpx2
 import pytest
 
 from torana.api import openapi
@@ -14,7 +14,7 @@ from torana.app import App
 from torana.messages import Scope
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
@@ -105,10 +105,10 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def open_client(start: Start) -> Callable[..., Awaitable[httpx.AsyncClient]]:
+async def open_client(start: Start) -> Callable[..., Awaitable[httpx2.AsyncClient]]:
     """``await open_client(model)``: the operator's client of a gateway with a token."""
 
-    async def open_client(model: ScriptedModel | None = None) -> httpx.AsyncClient:
+    async def open_client(model: ScriptedModel | None = None) -> httpx2.AsyncClient:
         _, client = await start(model, gateway_token=OPERATOR)
         client.headers.update(bearer(OPERATOR))
         return client
@@ -117,11 +117,11 @@ async def open_client(start: Start) -> Callable[..., Awaitable[httpx.AsyncClient
 
 
 @pytest.fixture
-async def operator(open_client: Callable[..., Awaitable[httpx.AsyncClient]]) -> httpx.AsyncClient:
+async def operator(open_client: Callable[..., Awaitable[httpx2.AsyncClient]]) -> httpx2.AsyncClient:
     return await open_client()
 
 
-async def token(operator: httpx.AsyncClient, **body: Any) -> dict[str, str]:
+async def token(operator: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
     """The header of a new token."""
     return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
 
@@ -133,7 +133,7 @@ def test_the_table_names_every_path_there_is():
 
 
 @pytest.mark.parametrize("scope", get_args(Scope))
-async def test_a_scope_opens_its_paths_and_no_other(operator: httpx.AsyncClient, scope: Scope):
+async def test_a_scope_opens_its_paths_and_no_other(operator: httpx2.AsyncClient, scope: Scope):
     held = await token(operator, scopes=[scope])
     for (method, path), scopes in OPENED_BY.items():
         answer = await operator.request(method, path, headers=held)
@@ -143,7 +143,7 @@ async def test_a_scope_opens_its_paths_and_no_other(operator: httpx.AsyncClient,
             assert answer.json()["code"] == "scope_missing"
 
 
-async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(operator: httpx.AsyncClient):
+async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(operator: httpx2.AsyncClient):
     unbound, hers, reader = [
         await token(operator, scopes=["message"]),
         await token(operator, scopes=["message"], user="alice"),
@@ -158,13 +158,13 @@ async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(op
         assert 403 not in [answer.status_code for answer in let_in], (method, path)
 
 
-async def test_the_scope_is_asked_for_before_the_body_is_read(operator: httpx.AsyncClient):
+async def test_the_scope_is_asked_for_before_the_body_is_read(operator: httpx2.AsyncClient):
     held = await token(operator, scopes=["read"])
     answer = await operator.post("/message", content=b"no JSON at all", headers=held)
     assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
 
 
-async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitable[httpx.AsyncClient]]):
+async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitable[httpx2.AsyncClient]]):
     operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     later = {"Prefer": "respond-async"}
@@ -187,7 +187,7 @@ async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitabl
     assert (await operator.post(f"/v1/turns/{turn['id']}/cancel")).json()["status"] == "cancelled"
 
 
-async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(operator: httpx.AsyncClient):
+async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(operator: httpx2.AsyncClient):
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     for held in (alice, bob, {}):
         body = {"content": "hi", "channelId": "home", **({} if held else {"userId": "alice"})}
@@ -207,7 +207,7 @@ async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(ope
     assert await seen(await token(operator, scopes=["read"])) == everyones - hers - his
 
 
-async def test_a_key_of_one_is_not_anothers(operator: httpx.AsyncClient):
+async def test_a_key_of_one_is_not_anothers(operator: httpx2.AsyncClient):
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     key = {"Idempotency-Key": "same"}
     answers = [
@@ -219,7 +219,7 @@ async def test_a_key_of_one_is_not_anothers(operator: httpx.AsyncClient):
 
 
 async def test_what_one_says_to_stop_stops_nothing_of_anothers(
-    open_client: Callable[..., Awaitable[httpx.AsyncClient]],
+    open_client: Callable[..., Awaitable[httpx2.AsyncClient]],
 ):
     operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
@@ -230,7 +230,7 @@ async def test_what_one_says_to_stop_stops_nothing_of_anothers(
     assert (await operator.get(f"/v1/turns/{turn['id']}", headers=alice)).json()["status"] == "running"
 
 
-async def test_two_tokens_of_one_user_are_one_owner(operator: httpx.AsyncClient):
+async def test_two_tokens_of_one_user_are_one_owner(operator: httpx2.AsyncClient):
     phone, laptop = [await token(operator, user="alice", label=label) for label in ("phone", "laptop")]
     body = {"content": "hi", "channelId": "home"}
     sessions = [

@@ -5,14 +5,14 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from torana.app import App
 from torana.errors import CrashedRepeatedly, ModelFailed
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 Stored = Callable[[App], Awaitable[int]]
 
@@ -26,18 +26,18 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 async def send(
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     *,
     key: str = "k",
     path: str = "/message",
     headers: dict[str, str] | None = None,
     **body: Any,
-) -> httpx.Response:
+) -> httpx2.Response:
     """The message with its key."""
     return await client.post(path, json=HI | body, headers={"Idempotency-Key": key} | (headers or {}))
 
 
-def is_replay(answer: httpx.Response) -> bool:
+def is_replay(answer: httpx2.Response) -> bool:
     return answer.headers.get("idempotency-replayed") == "true"
 
 
@@ -73,7 +73,7 @@ async def test_a_message_without_a_channel_is_the_same_one_too(start: Start):
 @pytest.mark.parametrize(
     "change", [{"content": "ho"}, {"channelId": "d"}, {"userId": "ben"}, {"onBusy": "reject"}]
 )
-async def test_a_key_for_another_message_is_refused(client: httpx.AsyncClient, change: dict[str, Any]):
+async def test_a_key_for_another_message_is_refused(client: httpx2.AsyncClient, change: dict[str, Any]):
     first = await send(client)
     refused = await send(client, **change)
     assert (refused.status_code, refused.json()["code"]) == (422, "key_reused")

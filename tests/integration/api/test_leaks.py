@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,7 +50,7 @@ class Person:
 class World:
     """The gateway, its people, and the ids of everything that was made, by whose it is."""
 
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     people: list[Person]
     turns: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
     sessions: list[tuple[Person, str]] = field(default_factory=list[tuple[Person, str]])
@@ -59,7 +59,7 @@ class World:
 
     async def ask(
         self, person: Person, method: str, path: str, *, whose: Person | None = None, **request: Any
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Ask as the person, and look at every byte of the answer; what is another's is not there for them."""
         headers = person.headers | request.pop("headers", {})
         answer = await self.client.request(method, path, headers=headers, **request)

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from pydantic_ai.messages import ToolCallPart
 from tests.standins import hostile_mcp
 
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 
 
 def tables(state: Path) -> str:
@@ -24,7 +24,7 @@ def tables(state: Path) -> str:
     return json.dumps({"shop": {**command, "allow": ["echo"]}})
 
 
-async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
+async def listed(client: httpx2.AsyncClient) -> dict[str, Any]:
     (item,) = (await client.get("/v1/mcp")).json()["items"]
     return item
 

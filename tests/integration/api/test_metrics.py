@@ -7,13 +7,13 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from torana.app import App
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 KEY = b64encode(b"k" * 32).decode()
@@ -21,7 +21,7 @@ SHOP = f'{{"kind": "webhook", "secrets": "{KEY}", "events": ["turn.failed"]}}'
 CONNECTORS = f'{{"shop": {SHOP}, "odd": {{"kind": "pigeons"}}}}'
 
 
-async def scraped(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+async def scraped(client: httpx2.AsyncClient) -> dict[tuple[str, ...], float]:
     """The samples: name and values of the labels, and the value."""
     answer = await client.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (
@@ -35,7 +35,7 @@ async def scraped(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     }
 
 
-async def until(client: httpx.AsyncClient, *sample: str, is_: float) -> dict[tuple[str, ...], float]:
+async def until(client: httpx2.AsyncClient, *sample: str, is_: float) -> dict[tuple[str, ...], float]:
     async with asyncio.timeout(20):
         while (found := await scraped(client)).get(sample) != is_:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ToolCallPart
@@ -33,7 +33,7 @@ from torana.store.engine.tables import (
 )
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 AT = datetime(2026, 3, 2, tzinfo=UTC)
@@ -48,7 +48,7 @@ TOKEN = {
 }
 
 
-async def say(client: httpx.AsyncClient, content: str, channel: str, user: str | None, **headers: str) -> str:
+async def say(client: httpx2.AsyncClient, content: str, channel: str, user: str | None, **headers: str) -> str:
     """Send a message; the id of its turn, unless that failed."""
     body = {"content": content, "channelId": channel, "userId": user}
     return (await client.post("/message", json=body, headers=headers)).json().get("id", "")
@@ -62,13 +62,13 @@ async def insert(app: App, table: sa.Table, **values: Any) -> None:
     await app.database.run(lambda connection: connection.execute(sa.insert(table), values))
 
 
-async def erase(client: httpx.AsyncClient, user: str) -> dict[str, Any]:
+async def erase(client: httpx2.AsyncClient, user: str) -> dict[str, Any]:
     answer = await client.delete(f"/v1/users/{user}")
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store"), answer.text
     return answer.json()
 
 
-async def export(client: httpx.AsyncClient, user: str) -> dict[str, str]:
+async def export(client: httpx2.AsyncClient, user: str) -> dict[str, str]:
     """The files of a user's export, by name."""
     answer = await client.get(f"/v1/users/{user}/export")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
@@ -113,7 +113,7 @@ async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
     assert [await rows(app, table) for table in (sessions, turns, history, memories)] == [[], [], [], []]
 
 
-async def test_erased_again_there_is_nothing_left_and_an_unknown_user_has_nothing(client: httpx.AsyncClient):
+async def test_erased_again_there_is_nothing_left_and_an_unknown_user_has_nothing(client: httpx2.AsyncClient):
     await say(client, "hi", "a", "ana")
     await erase(client, "ana")
     for user in ("ana", "nobody", "~Li4"):
@@ -290,12 +290,12 @@ async def test_a_copy_that_cannot_be_deleted_is_no_success(
 
 
 @pytest.mark.parametrize("path", ["/v1/users/..", "/v1/users/~", "/v1/users/~YQ", "/v1/users/a%20b"])
-async def test_what_is_no_users_id_is_not_found(client: httpx.AsyncClient, path: str):
+async def test_what_is_no_users_id_is_not_found(client: httpx2.AsyncClient, path: str):
     for answer in (await client.delete(path), await client.get(f"{path}/export")):
         assert answer.status_code == 404
 
 
-async def test_an_erased_turn_and_its_key_are_gone_and_not_unknown(client: httpx.AsyncClient):
+async def test_an_erased_turn_and_its_key_are_gone_and_not_unknown(client: httpx2.AsyncClient):
     turn = await say(client, "hi", "a", "ana", **{"Idempotency-Key": "k"})
     await erase(client, "ana")
     body = {"content": "hi", "channelId": "a", "userId": "ana"}
@@ -411,7 +411,7 @@ async def test_of_a_shared_room_only_ones_own_part_is_handed_over(start: Start):
         assert foreign not in text
 
 
-async def test_the_export_of_nobody_known_is_empty(client: httpx.AsyncClient):
+async def test_the_export_of_nobody_known_is_empty(client: httpx2.AsyncClient):
     await say(client, "hi", "a", "ana")
     files = await export(client, "~" + "8J-NiA")
     assert {name: len(text.splitlines()) for name, text in files.items() if name != "manifest.json"} == {

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -15,12 +15,14 @@ from torana.errors import ModelFailed
 from torana.store.engine import database
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 Stored = Callable[[App], Awaitable[int]]
 
 
-async def send(client: httpx.AsyncClient, channel: str | None = "c", user: str | None = None) -> httpx.Response:
+async def send(
+    client: httpx2.AsyncClient, channel: str | None = "c", user: str | None = None
+) -> httpx2.Response:
     body = {"content": "hi", "channelId": channel, "userId": user}
     return await client.post("/message", json=body, headers={"Prefer": "respond-async"})
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -14,20 +14,20 @@ from torana.app import App
 from torana.store.engine.tables import schedules
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 TOKEN = "operators-token"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 
-async def bearer(client: httpx.AsyncClient, **body: Any) -> dict[str, str]:
+async def bearer(client: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
     """The header of a new token."""
     made = await client.post("/v1/tokens", json=body, headers=OPERATOR)
     return {"Authorization": f"Bearer {made.json()['token']}"}
 
 
-async def make_due(app: App, client: httpx.AsyncClient) -> None:
+async def make_due(app: App, client: httpx2.AsyncClient) -> None:
     """Let everything be due that waits for its time; whoever schedules something more, wakes the ticker."""
     past = {"due_at": schedules.c.created_at, "try_at": schedules.c.created_at}
     await app.database.run(
@@ -36,7 +36,7 @@ async def make_due(app: App, client: httpx.AsyncClient) -> None:
     await client.post("/v1/schedules", json={"text": "later", "at": "in 2 hours"})
 
 
-async def eventually(client: httpx.AsyncClient, path: str, **wanted: Any) -> dict[str, Any]:
+async def eventually(client: httpx2.AsyncClient, path: str, **wanted: Any) -> dict[str, Any]:
     """The resource, once it is so."""
     async with asyncio.timeout(10):
         while True:
@@ -45,7 +45,7 @@ async def eventually(client: httpx.AsyncClient, path: str, **wanted: Any) -> dic
                 return body
 
 
-async def test_one_is_made_shown_listed_paused_resumed_and_removed(client: httpx.AsyncClient) -> None:
+async def test_one_is_made_shown_listed_paused_resumed_and_removed(client: httpx2.AsyncClient) -> None:
     body = {
         "text": " call Ana ",
         "rule": "every weekday at 17:00",
@@ -76,7 +76,7 @@ async def test_one_is_made_shown_listed_paused_resumed_and_removed(client: httpx
     assert (await client.delete(place)).json()["code"] == "not_found"
 
 
-async def test_a_list_has_pages(client: httpx.AsyncClient) -> None:
+async def test_a_list_has_pages(client: httpx2.AsyncClient) -> None:
     ids = [
         (await client.post("/v1/schedules", json={"text": f"{n}", "at": "in 2 hours"})).json()["id"]
         for n in range(5)
@@ -141,7 +141,7 @@ async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: 
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_cannot_be_says_why(
-    shared_client: httpx.AsyncClient, body: dict[str, Any], code: str, told: str
+    shared_client: httpx2.AsyncClient, body: dict[str, Any], code: str, told: str
 ) -> None:
     answer = await shared_client.post("/v1/schedules", json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, code)

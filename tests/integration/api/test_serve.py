@@ -15,7 +15,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.parts import open_files_of
 from tests.standins.gate import Gate
@@ -90,8 +90,8 @@ class Process:
             self._process.kill()
         self._process.communicate()
 
-    def wait_until_draining(self) -> httpx.Response:
-        while (answer := httpx.get(f"{self.url}/health")).json()["status"] != "draining":
+    def wait_until_draining(self) -> httpx2.Response:
+        while (answer := httpx2.get(f"{self.url}/health")).json()["status"] != "draining":
             pass
         return answer
 
@@ -166,8 +166,8 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def send(process: Process, content: str = "hi") -> httpx.Response:
-    return httpx.post(f"{process.url}/message", json={"content": content}, timeout=None)
+def send(process: Process, content: str = "hi") -> httpx2.Response:
+    return httpx2.post(f"{process.url}/message", json={"content": content}, timeout=None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -176,7 +176,7 @@ def test_a_running_turn_ends_before_the_gateway_does(
 ):
     process = serve(**slow.environ())
     process.wait_until_ready()
-    waiting: Future[httpx.Response] = background.submit(send, process)
+    waiting: Future[httpx2.Response] = background.submit(send, process)
     slow.asked.wait()
     process.signal(number)
 
@@ -198,7 +198,7 @@ def test_a_second_signal_hurries_and_the_next_start_answers(
 ):
     process = serve(**slow.environ())
     process.wait_until_ready()
-    waiting: Future[httpx.Response] = background.submit(send, process)
+    waiting: Future[httpx2.Response] = background.submit(send, process)
     slow.asked.wait()
     process.signal(signal.SIGTERM)
     process.wait_until_draining()
@@ -212,7 +212,7 @@ def test_a_second_signal_hurries_and_the_next_start_answers(
     again = serve(**slow.environ())
     again.wait_until_ready()
     place = f"{again.url}/{answer.json()['instance']}"
-    while (turn := httpx.get(place).json())["status"] == "running":
+    while (turn := httpx2.get(place).json())["status"] == "running":
         pass
     assert (turn["status"], turn["reply"]) == ("completed", "at last")
 
@@ -223,7 +223,7 @@ def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: 
     settings = {"TORANA_TOOLS": "plain:dawdle", "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
     process = serve(**settings)
     process.wait_until_ready()
-    sent = httpx.post(
+    sent = httpx2.post(
         f"{process.url}/message", json={"content": "use dawdle"}, headers={"Prefer": "respond-async"}
     ).json()
     gate.reached()
@@ -237,7 +237,7 @@ def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: 
     again = serve(**settings)
     again.wait_until_ready()
     place = f"{again.url}/v1/turns/{sent['id']}"
-    while (turn := httpx.get(place).json())["status"] == "running":
+    while (turn := httpx2.get(place).json())["status"] == "running":
         pass
     assert (turn["status"], "dawdled to the end" in turn["reply"]) == ("completed", True)
 
@@ -251,7 +251,7 @@ def test_a_signal_during_the_start_ends_it_and_answers_who_waits(serve: Serve, t
     with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:
         held.request("GET", "/skills")
         # The gateway takes connections and reads from them in their order, so that now it holds the request.
-        assert httpx.get(f"{process.url}/health").json()["status"] == "starting"
+        assert httpx2.get(f"{process.url}/health").json()["status"] == "starting"
         process.signal(signal.SIGTERM)
         answer = held.getresponse()
         assert (answer.status, json.load(answer)["code"]) == (503, "starting")
@@ -262,7 +262,7 @@ def test_a_signal_during_the_start_ends_it_and_answers_who_waits(serve: Serve, t
 def test_a_request_is_found_in_the_log_by_its_id(serve: Serve, tmp_path: Path):
     process = serve()
     process.wait_until_ready()
-    answer = httpx.get(f"{process.url}/nope")
+    answer = httpx2.get(f"{process.url}/nope")
     process.signal(signal.SIGTERM)
     process.ended()
     log = (tmp_path / "data" / "logs" / "torana.log").read_text()
@@ -304,7 +304,7 @@ def test_the_limit_of_files_is_raised_as_far_as_it_may_be(serve: Serve):
     process = serve(files="-S -n 256")
     process.wait_until_ready()
     with silent(process, 300):
-        assert httpx.get(f"{process.url}/health").status_code == 200
+        assert httpx2.get(f"{process.url}/health").status_code == 200
         assert process.handles > 300
 
 

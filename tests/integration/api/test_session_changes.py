@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ModelMessage, ToolCallPart, UserPromptPart
@@ -29,21 +29,21 @@ from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
 from torana.turns import SessionChanges, Turns, outcomes
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
-async def say(client: httpx.AsyncClient, content: str, channel: str = "home", **more: Any) -> dict[str, Any]:
+async def say(client: httpx2.AsyncClient, content: str, channel: str = "home", **more: Any) -> dict[str, Any]:
     answer = await client.post("/message", json={"content": content, "channelId": channel, **more})
     return answer.json()
 
 
-async def contents(client: httpx.AsyncClient, session_id: str) -> list[str]:
+async def contents(client: httpx2.AsyncClient, session_id: str) -> list[str]:
     answer = await client.get(f"/v1/sessions/{session_id}/messages", params={"limit": 200})
     return [item["content"] for item in answer.json()["items"]]
 
 
-async def only_session(client: httpx.AsyncClient) -> dict[str, Any]:
+async def only_session(client: httpx2.AsyncClient) -> dict[str, Any]:
     [session] = (await client.get("/v1/sessions")).json()["items"]
     return session
 
@@ -77,7 +77,7 @@ async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
 # --- titles
 
 
-async def test_a_session_is_called_by_what_was_said_first(client: httpx.AsyncClient):
+async def test_a_session_is_called_by_what_was_said_first(client: httpx2.AsyncClient):
     await say(client, "/status")
     assert (await only_session(client))["title"] is None  # nothing was said to the agent yet
     await say(client, "\n  Plan my\ttrip to Porto\x07  \nwith details")
@@ -112,7 +112,7 @@ async def test_a_fork_and_its_source_go_on_separately(start: Start):
     assert prompts(model.requests[-2].messages) == ["a", "b", "c", "d"]
 
 
-async def test_the_copied_turns_have_ids_of_their_own_and_cost_nothing(client: httpx.AsyncClient):
+async def test_the_copied_turns_have_ids_of_their_own_and_cost_nothing(client: httpx2.AsyncClient):
     original = await say(client, "a", userId="ana")
     fork = (await client.post(f"/v1/sessions/{original['sessionId']}/fork")).json()
     items = (await client.get(f"/v1/sessions/{fork['id']}/messages")).json()["items"]
@@ -153,7 +153,7 @@ async def test_the_journal_of_a_failed_turn_is_not_copied(start: Start):
     assert await contents(client, fork["id"]) == ["a"]
 
 
-async def test_a_fork_takes_the_channel_that_is_named_unless_it_is_taken(client: httpx.AsyncClient):
+async def test_a_fork_takes_the_channel_that_is_named_unless_it_is_taken(client: httpx2.AsyncClient):
     first = await say(client, "a")
     path = f"/v1/sessions/{first['sessionId']}/fork"
     fork = await client.post(path, json={"channelId": 42})
@@ -191,7 +191,7 @@ async def test_what_a_reset_hid_stays_hidden_in_a_fork_unless_it_ends_before_it(
     ],
 )
 async def test_a_fork_that_cannot_be_made_is_refused(
-    client: httpx.AsyncClient, body: object, status: int, code: str
+    client: httpx2.AsyncClient, body: object, status: int, code: str
 ):
     first = await say(client, "a")
     answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json=body)
@@ -199,7 +199,7 @@ async def test_a_fork_that_cannot_be_made_is_refused(
     await only_session(client)
 
 
-async def test_a_turn_of_another_session_is_none_to_fork_from(client: httpx.AsyncClient):
+async def test_a_turn_of_another_session_is_none_to_fork_from(client: httpx2.AsyncClient):
     first, other = await say(client, "a"), await say(client, "b", channel="other")
     answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json={"turnId": other["id"]})
     assert answer.status_code == 404

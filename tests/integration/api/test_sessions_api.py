@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -15,22 +15,24 @@ from torana.errors import ModelFailed
 from torana.store.engine.tables import sessions, turns
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
-async def say(client: httpx.AsyncClient, content: str, channel: str, user: str | None = None) -> dict[str, Any]:
+async def say(
+    client: httpx2.AsyncClient, content: str, channel: str, user: str | None = None
+) -> dict[str, Any]:
     body = {"content": content, "channelId": channel, "userId": user}
     return (await client.post("/message", json=body)).json()
 
 
-async def page(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+async def page(client: httpx2.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
     answer = await client.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def every(client: httpx.AsyncClient, path: str, limit: int, **params: Any) -> list[dict[str, Any]]:
+async def every(client: httpx2.AsyncClient, path: str, limit: int, **params: Any) -> list[dict[str, Any]]:
     """The items of all pages."""
     items: list[dict[str, Any]] = []
     given = await page(client, path, limit=limit, **params)
@@ -45,7 +47,7 @@ def cursor(*key: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
 
 
-async def test_sessions_are_listed_the_last_used_first(client: httpx.AsyncClient):
+async def test_sessions_are_listed_the_last_used_first(client: httpx2.AsyncClient):
     for channel in ("a", "b", "c", "a"):
         await say(client, "hi", channel)
     listed = (await page(client, "/v1/sessions"))["items"]
@@ -56,7 +58,7 @@ async def test_sessions_are_listed_the_last_used_first(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 200])
-async def test_the_pages_of_sessions_are_the_whole_list(client: httpx.AsyncClient, limit: int):
+async def test_the_pages_of_sessions_are_the_whole_list(client: httpx2.AsyncClient, limit: int):
     for channel in "abcde":
         await say(client, "hi", channel)
     assert [item["channelId"] for item in await every(client, "/v1/sessions", limit)] == list("edcba")
@@ -71,7 +73,7 @@ async def test_sessions_used_at_the_same_moment_are_all_listed(gateway: Gateway)
     assert sorted(item["channelId"] for item in await every(client, "/v1/sessions", 1)) == list("abcde")
 
 
-async def test_sessions_are_found_by_channel_and_by_who_spoke(client: httpx.AsyncClient):
+async def test_sessions_are_found_by_channel_and_by_who_spoke(client: httpx2.AsyncClient):
     for channel, user in (("a", "ana"), ("b", "ben"), ("a", "ben"), ("12", None)):
         await say(client, "hi", channel, user)
 
@@ -114,7 +116,7 @@ async def test_messages_are_told_in_the_order_of_turns_with_those_that_wait(star
         assert await told(limit) == done
 
 
-async def test_a_message_says_who_said_it_and_when(client: httpx.AsyncClient):
+async def test_a_message_says_who_said_it_and_when(client: httpx2.AsyncClient):
     answer = await say(client, "hello", "c", "ana")
     question, reply = (await page(client, f"/v1/sessions/{answer['sessionId']}/messages"))["items"]
     assert question == {
@@ -173,14 +175,14 @@ BAD_CURSORS = [
 @pytest.mark.parametrize("after", BAD_CURSORS)
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages", "/v1/deliveries"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_cursor_that_no_page_gave_is_refused(shared_client: httpx.AsyncClient, path: str, after: str):
+async def test_a_cursor_that_no_page_gave_is_refused(shared_client: httpx2.AsyncClient, path: str, after: str):
     session = (await say(shared_client, "hi", "c"))["sessionId"]
     answer = await shared_client.get(path.format(id=session), params={"after": after})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert "after" in answer.json()["detail"]
 
 
-async def test_a_cursor_of_the_other_list_is_refused(client: httpx.AsyncClient):
+async def test_a_cursor_of_the_other_list_is_refused(client: httpx2.AsyncClient):
     await say(client, "hi", "a")
     session = (await say(client, "hi", "b"))["sessionId"]
     places = ["/v1/sessions", f"/v1/sessions/{session}/messages"]
@@ -192,7 +194,7 @@ async def test_a_cursor_of_the_other_list_is_refused(client: httpx.AsyncClient):
 @pytest.mark.parametrize("limit", ["", "-1", "many", "1.5", "٣", "²", "9" * 21])
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx.AsyncClient, path: str, limit: str):
+async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx2.AsyncClient, path: str, limit: str):
     session = (await say(shared_client, "hi", "c"))["sessionId"]
     answer = await shared_client.get(path.format(id=session), params={"limit": limit})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
@@ -200,13 +202,13 @@ async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("name", ["channelId", "userId"])
-async def test_a_name_that_no_message_may_have_is_refused(client: httpx.AsyncClient, name: str):
+async def test_a_name_that_no_message_may_have_is_refused(client: httpx2.AsyncClient, name: str):
     answer = await client.get("/v1/sessions", params={name: "x" * 257})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert name in answer.json()["detail"]
 
 
-async def test_unknown_sessions_are_not_found(client: httpx.AsyncClient):
+async def test_unknown_sessions_are_not_found(client: httpx2.AsyncClient):
     for session in ("ses_0", "x" * 101, "%00", "..%2F"):
         for path in (f"/v1/sessions/{session}", f"/v1/sessions/{session}/messages"):
             answer = await client.get(path)

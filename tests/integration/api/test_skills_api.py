@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.unit.skills.archives import SKILL, tarred, zipped
 
 from torana.app import App
 
-Start = Callable[..., Awaitable[tuple[App, httpx.AsyncClient]]]
+Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
 NEEDY = SKILL.replace("---\n# Tea", "metadata:\n  torana: {hosts: [kettle.example]}\n---\n# Tea")
@@ -22,7 +22,7 @@ TEA = {"tea/SKILL.md": NEEDY, "tea/scripts/boil.sh": "curl https://kettle.exampl
 class Client:
     """Asks as the operator, or as somebody with a token."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx2.AsyncClient) -> None:
         self.http = client
 
     async def token(self, *scopes: str, user: str | None = None) -> dict[str, str]:
@@ -31,7 +31,7 @@ class Client:
 
     async def upload(
         self, archive: bytes | None = None, path: str = "/v1/skills", **more: Any
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         headers = {"Content-Type": "application/gzip"} | more.pop("headers", {})
         return await self.http.post(path, content=archive or tarred(TEA), headers=headers, **more)
 
@@ -53,7 +53,7 @@ async def operator(start: Start) -> Client:
     return Client(client)
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from torana import http11
@@ -114,15 +114,15 @@ def test_health_answers_while_the_rest_still_loads(tmp_path: Path):
     with running(tmp_path, door) as gateway:
         door.reached.wait()
         for path in ("/health", "/api/health"):
-            answer = httpx.get(gateway.url + path)
+            answer = httpx2.get(gateway.url + path)
             body = answer.json()
             assert (answer.status_code, body["status"]) == (200, "starting")
             assert list(body) == ["status", "version", "uptime", "memory", "skills", "connectors"]
             assert body["skills"] == {"core": 0, "user": 0}
-        assert httpx.head(gateway.url + "/health").status_code == 200
+        assert httpx2.head(gateway.url + "/health").status_code == 200
         door.opened.set()
         gateway.ready.wait()
-        assert httpx.get(gateway.url + "/health").json()["status"] == "ok"
+        assert httpx2.get(gateway.url + "/health").json()["status"] == "ok"
 
 
 def test_other_requests_are_held_and_then_answered(tmp_path: Path):
@@ -135,14 +135,14 @@ def test_other_requests_are_held_and_then_answered(tmp_path: Path):
             connection.request(method, path, b'{"content": "hi"}', {"Content-Type": "application/json"})
             held.append(connection)
         door.reached.wait()
-        assert httpx.get(gateway.url + "/health").json()["status"] == "starting"
+        assert httpx2.get(gateway.url + "/health").json()["status"] == "starting"
         door.opened.set()
         assert [connection.getresponse().status for connection in held] == [200, 200, 405]
 
 
 def test_a_request_that_was_held_too_long_is_told_to_come_back(tmp_path: Path):
     with running(tmp_path, Door(), hold=0) as gateway:
-        answer = httpx.post(gateway.url + "/message", json={"content": "hi"})
+        answer = httpx2.post(gateway.url + "/message", json={"content": "hi"})
     assert answer.headers["content-type"] == "application/problem+json"
     assert int(answer.headers["retry-after"]) > 0
     problem = answer.json()
@@ -253,7 +253,7 @@ def test_garbage_in_a_refused_body_only_ends_the_connection(gateway: Running):
 
 
 def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
-    with httpx.Client(base_url=gateway.url, headers={"X": "x" * 40_000}) as client:
+    with httpx2.Client(base_url=gateway.url, headers={"X": "x" * 40_000}) as client:
         assert [client.get("/health").status_code for _ in range(3)] == [200, 200, 200]
 
 
@@ -367,7 +367,7 @@ def test_a_huge_body_is_refused_early_and_its_sender_can_read_why(gateway: Runni
 
 
 def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(gateway: Running):
-    answer = httpx.post(
+    answer = httpx2.post(
         gateway.url + "/message", content=b" " * 20_000_000, headers={"Content-Type": "application/json"}
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
@@ -391,7 +391,7 @@ def test_a_sender_that_leaves_in_the_middle_harms_nobody(gateway: Running, caplo
             b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b'Content-Length: 100\r\n\r\n{"content"'
         )
-    assert httpx.get(gateway.url + "/health").status_code == 200
+    assert httpx2.get(gateway.url + "/health").status_code == 200
     assert "Traceback" not in caplog.text
 
 
@@ -402,7 +402,7 @@ def test_leaving_an_event_stream_or_a_plain_wait_does_not_cancel_the_turn(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ):
     turns: list[str] = []
-    with httpx.stream(
+    with httpx2.stream(
         "POST",
         gateway.url + "/message",
         json={"content": "hi", "channelId": "left"},
@@ -413,6 +413,6 @@ def test_leaving_an_event_stream_or_a_plain_wait_does_not_cancel_the_turn(
                 turns.append(json.loads(line.removeprefix("data: "))["id"])
                 break
     # Its session's next message is answered after it.
-    assert httpx.post(gateway.url + "/message", json={"content": "hi", "channelId": "left"}).status_code == 200
-    assert httpx.get(f"{gateway.url}/v1/turns/{turns[0]}").json()["status"] == "completed"
+    assert httpx2.post(gateway.url + "/message", json={"content": "hi", "channelId": "left"}).status_code == 200
+    assert httpx2.get(f"{gateway.url}/v1/turns/{turns[0]}").json()["status"] == "completed"
     assert "Traceback" not in caplog.text

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from torana.errors import ModelFailed
 from torana.store.engine.tables import tokens
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
@@ -55,25 +55,25 @@ async def guarded(start: Start) -> Gateway:
 
 
 @pytest.fixture
-def operator(guarded: Gateway) -> httpx.AsyncClient:
+def operator(guarded: Gateway) -> httpx2.AsyncClient:
     return guarded[1]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared_operator(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx.AsyncClient:
+async def shared_operator(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx2.AsyncClient:
     """The operator's client of a gateway with a token, for tests whose requests are refused."""
     _, client = await start_shared(gateway_token=OPERATOR, data_dir=tmp_path_factory.mktemp("guarded"))
     client.headers.update(bearer(OPERATOR))
     return client
 
 
-async def make(operator: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+async def make(operator: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await operator.post("/v1/tokens", json=body)
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
-async def ask(client: httpx.AsyncClient, token: str, path: str = "/skills") -> httpx.Response:
+async def ask(client: httpx2.AsyncClient, token: str, path: str = "/skills") -> httpx2.Response:
     return await client.get(path, headers=bearer(token))
 
 
@@ -83,13 +83,13 @@ async def change(app: App, token_id: str, **values: Any) -> None:
     await app.database.run(lambda connection: connection.execute(statement))
 
 
-async def acts(operator: httpx.AsyncClient) -> list[tuple[str, str, str, str]]:
+async def acts(operator: httpx2.AsyncClient) -> list[tuple[str, str, str, str]]:
     """Who did what to what from where, the oldest first."""
     items = (await operator.get("/v1/audit")).json()["items"]
     return [(item["principal"], item["action"], item["target"], item["source"]) for item in reversed(items)]
 
 
-async def test_a_token_is_shown_once_and_then_told_of_without_its_secret(operator: httpx.AsyncClient):
+async def test_a_token_is_shown_once_and_then_told_of_without_its_secret(operator: httpx2.AsyncClient):
     answer = await operator.post("/v1/tokens", json={"user": "alice", "label": "phone", "expiresIn": 3600})
     body = answer.json()
     secret = body.pop("token")
@@ -104,7 +104,7 @@ async def test_a_token_is_shown_once_and_then_told_of_without_its_secret(operato
     assert secret not in listed.text + (await operator.get("/v1/audit")).text
 
 
-async def test_a_token_speaks_for_its_user(operator: httpx.AsyncClient):
+async def test_a_token_speaks_for_its_user(operator: httpx2.AsyncClient):
     made = await make(operator, user="alice")
     for body in ({"content": "hi"}, {"content": "hi", "userId": "alice"}):
         answer = await operator.post("/message", json=body, headers=bearer(made["token"]))
@@ -116,7 +116,7 @@ async def test_a_token_speaks_for_its_user(operator: httpx.AsyncClient):
     assert refused.json()["errors"][0]["pointer"] == "/userId"
 
 
-async def test_an_integer_is_its_decimal_string(operator: httpx.AsyncClient):
+async def test_an_integer_is_its_decimal_string(operator: httpx2.AsyncClient):
     made = await make(operator, user=12345)
     assert made["user"] == "12345"
     answer = await operator.post(
@@ -125,7 +125,7 @@ async def test_an_integer_is_its_decimal_string(operator: httpx.AsyncClient):
     assert answer.json()["userId"] == "12345"
 
 
-async def test_only_impersonate_lets_a_token_of_nobodys_name_a_user(operator: httpx.AsyncClient):
+async def test_only_impersonate_lets_a_token_of_nobodys_name_a_user(operator: httpx2.AsyncClient):
     plain = await make(operator, scopes=["message"])
     named = {"content": "hi", "userId": "alice"}
     refused = await operator.post("/message", json=named, headers=bearer(plain["token"]))
@@ -137,7 +137,7 @@ async def test_only_impersonate_lets_a_token_of_nobodys_name_a_user(operator: ht
     assert answer.json()["userId"] == "alice"
 
 
-async def test_a_revoked_token_is_refused_at_the_next_request(operator: httpx.AsyncClient):
+async def test_a_revoked_token_is_refused_at_the_next_request(operator: httpx2.AsyncClient):
     made = await make(operator, user="alice")
     before = [(await ask(operator, made["token"])).status_code for _ in range(3)]
     revoked = await operator.delete(f"/v1/tokens/{made['id']}")
@@ -176,8 +176,8 @@ async def test_an_expired_token_is_refused(guarded: Gateway):
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "open"])
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_not_whole_is_refused(
-    shared_operator: httpx.AsyncClient,
-    shared_client: httpx.AsyncClient,
+    shared_operator: httpx2.AsyncClient,
+    shared_client: httpx2.AsyncClient,
     changed: Callable[[str], str],
     guarded: bool,
 ):
@@ -192,7 +192,7 @@ async def test_what_is_not_whole_is_refused(
         assert made["token"] not in answer.text
 
 
-async def test_a_token_is_no_query_and_no_other_scheme(operator: httpx.AsyncClient):
+async def test_a_token_is_no_query_and_no_other_scheme(operator: httpx2.AsyncClient):
     made = await make(operator)
     del operator.headers["authorization"]
     answer = await operator.get("/skills", params={"token": made["token"], "access_token": made["token"]})
@@ -201,7 +201,7 @@ async def test_a_token_is_no_query_and_no_other_scheme(operator: httpx.AsyncClie
         assert (await operator.get("/skills", headers={"Authorization": value})).status_code == 401
 
 
-async def test_on_an_open_gateway_a_token_is_its_user_and_everybody_else_is_local(client: httpx.AsyncClient):
+async def test_on_an_open_gateway_a_token_is_its_user_and_everybody_else_is_local(client: httpx2.AsyncClient):
     made = await make(client, user="alice")
     mine = await client.post("/message", json={"content": "hi"}, headers=bearer(made["token"]))
     assert mine.json()["userId"] == "alice"
@@ -257,14 +257,14 @@ async def test_a_rule_for_any_token_of_a_chain_is_a_rule_for_all(start: Start, n
     assert [request.info.function_tools for request in model.requests] == [[]] * 3
 
 
-async def test_a_rotation_needs_no_body(operator: httpx.AsyncClient):
+async def test_a_rotation_needs_no_body(operator: httpx2.AsyncClient):
     old = await make(operator)
     assert (await operator.post(f"/v1/tokens/{old['id']}/rotate")).status_code == 201
     assert (await ask(operator, old["token"])).status_code == 200  # for an hour
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])
-async def test_what_has_ended_is_not_rotated(operator: httpx.AsyncClient, end: str):
+async def test_what_has_ended_is_not_rotated(operator: httpx2.AsyncClient, end: str):
     made = await make(operator)
     if end == "revoked":
         await operator.delete(f"/v1/tokens/{made['id']}")
@@ -308,7 +308,7 @@ async def test_what_has_ended_is_not_rotated(operator: httpx.AsyncClient, end: s
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_faulty_wish_is_refused_and_named(
-    shared_operator: httpx.AsyncClient, body: dict[str, Any], pointer: str
+    shared_operator: httpx2.AsyncClient, body: dict[str, Any], pointer: str
 ):
     before = (await shared_operator.get("/v1/tokens")).json()["items"]
     answer = await shared_operator.post("/v1/tokens", json=body)
@@ -318,13 +318,13 @@ async def test_a_faulty_wish_is_refused_and_named(
 
 
 @pytest.mark.parametrize("seconds", [1, 3600, 3600.0, 315_360_000])
-async def test_a_lifetime_is_a_whole_number_of_seconds(operator: httpx.AsyncClient, seconds: float):
+async def test_a_lifetime_is_a_whole_number_of_seconds(operator: httpx2.AsyncClient, seconds: float):
     made = await make(operator, expiresIn=seconds)
     lifetime = datetime.fromisoformat(made["expiresAt"]) - datetime.fromisoformat(made["createdAt"])
     assert lifetime == timedelta(seconds=seconds)
 
 
-async def test_null_is_as_absent(operator: httpx.AsyncClient):
+async def test_null_is_as_absent(operator: httpx2.AsyncClient):
     made = await make(operator, user=None, scopes=None, label=None, expiresIn=None)
     assert (made["user"], made["label"], made["expiresAt"]) == (None, "", None)
     assert made["scopes"] == ["memory", "message", "read"]
@@ -332,14 +332,14 @@ async def test_null_is_as_absent(operator: httpx.AsyncClient):
     assert again.status_code == 201
 
 
-async def test_a_number_of_ten_thousand_digits_is_only_too_large(operator: httpx.AsyncClient):
+async def test_a_number_of_ten_thousand_digits_is_only_too_large(operator: httpx2.AsyncClient):
     body = '{"expiresIn": ' + "9" * 10_000 + "}"
     answer = await operator.post("/v1/tokens", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
 @pytest.mark.parametrize("overlap", [-1, "1h", 1.5, True, 10**12, []])
-async def test_a_faulty_overlap_is_refused_and_changes_nothing(operator: httpx.AsyncClient, overlap: Any):
+async def test_a_faulty_overlap_is_refused_and_changes_nothing(operator: httpx2.AsyncClient, overlap: Any):
     made = await make(operator)
     answer = await operator.post(f"/v1/tokens/{made['id']}/rotate", json={"overlap": overlap})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/overlap")
@@ -357,18 +357,18 @@ async def test_a_faulty_overlap_is_refused_and_changes_nothing(operator: httpx.A
         (b'{"label": "' + b"x" * 300_000 + b'"}', "application/json", 413),
     ],
 )
-async def test_what_is_no_wish_is_refused(operator: httpx.AsyncClient, content: bytes, kind: str, status: int):
+async def test_what_is_no_wish_is_refused(operator: httpx2.AsyncClient, content: bytes, kind: str, status: int):
     answer = await operator.post("/v1/tokens", content=content, headers={"Content-Type": kind})
     assert answer.status_code == status
 
 
 @pytest.mark.parametrize("token_id", ["tok_0", "..%2f..", "%27%20OR%201%3D1", "%00", "é"])
-async def test_what_is_not_there_is_404(operator: httpx.AsyncClient, token_id: str):
+async def test_what_is_not_there_is_404(operator: httpx2.AsyncClient, token_id: str):
     assert (await operator.delete(f"/v1/tokens/{token_id}")).status_code == 404
     assert (await operator.post(f"/v1/tokens/{token_id}/rotate")).status_code == 404
 
 
-async def test_the_list_comes_in_pages_the_newest_first(operator: httpx.AsyncClient):
+async def test_the_list_comes_in_pages_the_newest_first(operator: httpx2.AsyncClient):
     made = [(await make(operator))["id"] for _ in range(5)]
     listed: list[str] = []
     after = ""
@@ -380,12 +380,12 @@ async def test_the_list_comes_in_pages_the_newest_first(operator: httpx.AsyncCli
 
 
 @pytest.mark.parametrize("path", ["/v1/tokens", "/v1/audit"])
-async def test_a_cursor_that_no_page_gave_is_refused(operator: httpx.AsyncClient, path: str):
+async def test_a_cursor_that_no_page_gave_is_refused(operator: httpx2.AsyncClient, path: str):
     assert (await operator.get(path, params={"after": "!!"})).status_code == 400
     assert (await operator.get(path, params={"limit": "many"})).status_code == 400
 
 
-async def test_the_last_use_is_told(operator: httpx.AsyncClient):
+async def test_the_last_use_is_told(operator: httpx2.AsyncClient):
     made = await make(operator)
     assert made["usedAt"] is None
     await ask(operator, made["token"])
@@ -393,7 +393,9 @@ async def test_the_last_use_is_told(operator: httpx.AsyncClient):
     assert datetime.fromisoformat(used) >= datetime.fromisoformat(made["createdAt"])
 
 
-async def test_every_administrative_act_is_recorded_with_who_did_it_and_from_where(operator: httpx.AsyncClient):
+async def test_every_administrative_act_is_recorded_with_who_did_it_and_from_where(
+    operator: httpx2.AsyncClient,
+):
     admin = await make(operator, scopes=["admin"])
     made = (
         await operator.post("/v1/tokens", json={"user": "bob", "label": "x"}, headers=bearer(admin["token"]))
@@ -463,7 +465,7 @@ async def test_what_the_operator_does_to_a_users_sessions_and_memories_is_record
     assert "black" not in json.dumps(items)
 
 
-async def failed_turn(client: httpx.AsyncClient, headers: dict[str, str]) -> str:
+async def failed_turn(client: httpx2.AsyncClient, headers: dict[str, str]) -> str:
     """The id of a turn whose model failed."""
     answer = await client.post(
         "/message", json={"content": "hi"}, headers=headers | {"Accept": "text/event-stream"}

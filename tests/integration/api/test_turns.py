@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
@@ -13,7 +13,7 @@ from torana.app import App
 from torana.errors import CrashedRepeatedly, ModelFailed
 from torana.testing import ScriptedModel
 
-Gateway = tuple[App, httpx.AsyncClient]
+Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 HI = {"content": "hi", "channelId": "c"}
@@ -26,7 +26,7 @@ async def until(happened: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
-def events_of(answer: httpx.Response) -> list[Event]:
+def events_of(answer: httpx2.Response) -> list[Event]:
     """The events of a whole stream: type, id and data."""
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
     events: list[Event] = []
@@ -36,7 +36,7 @@ def events_of(answer: httpx.Response) -> list[Event]:
     return events
 
 
-async def later(client: httpx.AsyncClient, **body: Any) -> str:
+async def later(client: httpx2.AsyncClient, **body: Any) -> str:
     """The turn of a message that is not waited for."""
     answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
     return answer.json()["id"]
@@ -63,7 +63,7 @@ async def test_head_of_the_events_does_not_wait_for_the_turns_end(start: Start):
     gate.set()
 
 
-async def test_the_events_go_on_behind_the_last_one_seen(client: httpx.AsyncClient):
+async def test_the_events_go_on_behind_the_last_one_seen(client: httpx2.AsyncClient):
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     for number, (_, event_id, _) in enumerate(sent, start=1):
@@ -72,7 +72,7 @@ async def test_the_events_go_on_behind_the_last_one_seen(client: httpx.AsyncClie
         assert events_of(by_header) == events_of(by_query) == sent[number:]
 
 
-async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx.AsyncClient):
+async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx2.AsyncClient):
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     again = await client.get(place, params={"after": "1-1"}, headers={"Last-Event-ID": "1-2"})
@@ -83,7 +83,7 @@ async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx.AsyncC
     "seen", ["", "x", "1", "1-", "-1", "1-x", "1-99", "2-1", "1--1", "1-" + "9" * 5_000, "1-٣", "1-1-1", "é"]
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_event_that_there_never_was_is_ignored(shared_client: httpx.AsyncClient, seen: str):
+async def test_an_event_that_there_never_was_is_ignored(shared_client: httpx2.AsyncClient, seen: str):
     sent = events_of(await shared_client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     assert events_of(await shared_client.get(place, params={"after": seen})) == sent
@@ -160,7 +160,7 @@ async def test_a_queued_turn_is_cancelled_and_those_around_it_go_on(start: Start
         assert (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn))).reply == reply
 
 
-async def test_an_ended_turn_is_not_cancelled(client: httpx.AsyncClient):
+async def test_an_ended_turn_is_not_cancelled(client: httpx2.AsyncClient):
     turn = (await client.post("/message", json=HI)).json()
     again = await client.post(f"/v1/turns/{turn['id']}/cancel")
     assert (again.status_code, again.json()["status"], again.json()["reply"]) == (200, "completed", "yes")
@@ -196,7 +196,7 @@ async def test_only_a_failed_turn_is_run_again(start: Start):
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")]
 )
-async def test_unknown_turns_are_not_found(client: httpx.AsyncClient, method: str, path: str):
+async def test_unknown_turns_are_not_found(client: httpx2.AsyncClient, method: str, path: str):
     for turn in ("turn_0", "x" * 101, "%00", "%F0%9F%98%80", "..%2F", "turn_%FF"):
         answer = await client.request(method, f"/v1/turns/{turn}{path}")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), turn

@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.cli.test_chat_terminal import chat_in, command_in
 from tests.waiting import eventually
@@ -31,7 +31,7 @@ def _send(place: Place, content: str) -> str:
     body = {"content": content, "channelId": content, "userId": "ana"}
     headers = {"Prefer": "respond-async"}
     address = read_address(place.data_dir)
-    return httpx.post(f"{address}/message", json=body, headers=headers, trust_env=False).json()["id"]
+    return httpx2.post(f"{address}/message", json=body, headers=headers, trust_env=False).json()["id"]
 
 
 def _asked(place: Place) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def _asked(place: Place) -> list[dict[str, Any]]:
 
 def _turn(place: Place, turn_id: str) -> dict[str, Any] | None:
     address = read_address(place.data_dir)
-    turn = httpx.get(f"{address}/v1/turns/{turn_id}", trust_env=False).json()
+    turn = httpx2.get(f"{address}/v1/turns/{turn_id}", trust_env=False).json()
     return turn if turn["endedAt"] else None
 
 

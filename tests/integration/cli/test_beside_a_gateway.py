@@ -6,7 +6,7 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 
 from torana.store.engine.lock import read_address
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _say(place: Place, content: str) -> str:
     body = {"content": content, "channelId": "a", "userId": "ana"}
-    answer = httpx.post(f"{read_address(place.data_dir)}/message", json=body, timeout=30, trust_env=False)
+    answer = httpx2.post(f"{read_address(place.data_dir)}/message", json=body, timeout=30, trust_env=False)
     return answer.raise_for_status().json()["reply"]
 
 

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.cli.conftest import heed_signals
 from tests.waiting import eventually
@@ -45,7 +45,7 @@ class Files:
 
         def look() -> list[Mapping[str, Mapping[str, Any]]]:
             address = read_address(self._place.data_dir)
-            status = httpx.get(f"{address}/v1/status", timeout=30, trust_env=False).json()
+            status = httpx2.get(f"{address}/v1/status", timeout=30, trust_env=False).json()
             found = {one["account"]: one for one in status["connectors"] if one["state"] == "active"}
             return [found] if found.keys() == set(names) else []
 
@@ -152,7 +152,7 @@ def test_reload_command_reads_variables_from_dotenv(place: Place, files: Files) 
 
     address = read_address(place.data_dir)
     files.write(one='chat = "$UNSET"', two="")
-    refused = httpx.post(f"{address}/v1/connectors/reload", timeout=30, trust_env=False)
+    refused = httpx2.post(f"{address}/v1/connectors/reload", timeout=30, trust_env=False)
     assert (refused.status_code, refused.json()["code"]) == (409, "settings_faulty")
     assert refused.json()["detail"] == (
         "torana.toml:4: connectors.one.chat: the environment variable UNSET is not set; set it, or write it "

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 from tests.unit.skills.archives import SKILL
 
 from torana.store.engine.lock import read_address
@@ -20,7 +20,7 @@ OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
 def _loaded(place: Place) -> list[str]:
     headers = {"Authorization": f"Bearer {OPERATOR['TORANA_GATEWAY_TOKEN']}"}
     url = f"{read_address(place.data_dir)}/skills"
-    answer = httpx.get(url, headers=headers, timeout=30, trust_env=False)
+    answer = httpx2.get(url, headers=headers, timeout=30, trust_env=False)
     return [skill["slug"] for skill in answer.json()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from torana.store.engine.lock import read_address
 
@@ -24,7 +24,7 @@ def _made(place: Place, *arguments: str) -> dict[str, Any]:
 def _status(place: Place, token: dict[str, Any]) -> int:
     url = f"{read_address(place.data_dir)}/skills"
     headers = {"Authorization": f"Bearer {token['token']}"}
-    return httpx.get(url, headers=headers, timeout=30, trust_env=False).status_code
+    return httpx2.get(url, headers=headers, timeout=30, trust_env=False).status_code
 
 
 def test_token_is_created_rotated_and_revoked_beside_a_gateway(place: Place) -> None:

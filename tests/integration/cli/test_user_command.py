@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-import httpx
+import httpx2
 import pytest
 
 from torana.store.engine.lock import read_address
@@ -75,7 +75,7 @@ class Client:
 
     def say(self, content: str, *, channel: str, user: str = "ana", **headers: str) -> dict[str, Any]:
         body = {"content": content, "channelId": channel, "userId": user}
-        answer = httpx.post(f"{self.url}/message", json=body, headers=headers, timeout=30, trust_env=False)
+        answer = httpx2.post(f"{self.url}/message", json=body, headers=headers, timeout=30, trust_env=False)
         return answer.json()
 
     def run(self, *arguments: str, given: str = "") -> Command:
@@ -121,7 +121,7 @@ def leave_traces(place: Place, client: Client) -> None:
     client.say(f"hold {MARKER}", channel=f"cut {MARKER}", **later)
     place.gate.reached()
     cut = client.say(f"{MARKER} waits", channel=f"cut {MARKER}", **later)
-    httpx.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False)
+    httpx2.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False)
     client.say(f"{MARKER} waits too", channel=f"cut {MARKER}", **later)
     with closing(sqlite3.connect(place.data_dir / "torana.db", timeout=10)) as connection, connection:
         connection.execute("UPDATE sessions SET title = ?, summary = ?", (MARKER, MARKER))

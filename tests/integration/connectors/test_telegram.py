@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
@@ -151,7 +151,7 @@ class TestReceiving:
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
         run = asyncio.create_task(connector.run(Line(connector)))
         await platform.until(lambda: platform.polls == 2)
-        async with httpx.AsyncClient() as other:
+        async with httpx2.AsyncClient() as other:
             await other.get(f"{platform.url}/bot{TOKEN}/getUpdates")
         with pytest.raises(ConnectionError, match="another program receives this bot's messages"):
             await run
@@ -644,9 +644,10 @@ class TestSettings:
 
 
 async def test_the_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
-    """httpx tells every address at INFO, so the gateway's own set-up keeps it quiet; nothing else tells it."""
+    """HTTP clients tell every address at INFO, so the gateway's own set-up keeps them quiet."""
     caplog.set_level(logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     async with listening(platform) as line:
         await platform.say("hello", file=("a", "text/plain", b"a"))
         heard = await line.next()

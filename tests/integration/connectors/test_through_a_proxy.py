@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
@@ -94,13 +94,13 @@ class Caller(Hook):
         self.failures = 0
 
     async def __call__(self, request: HookRequest) -> HookResponse:
-        async with httpx.AsyncClient(timeout=1, trust_env=False) as http:
+        async with httpx2.AsyncClient(timeout=1, trust_env=False) as http:
             while True:
                 try:
                     answer = await http.request(
                         request.method, self._url, headers=dict(request.headers), content=request.body
                     )
-                except httpx.HTTPError:
+                except httpx2.HTTPError:
                     self.failures += 1
                 else:
                     if answer.is_success:

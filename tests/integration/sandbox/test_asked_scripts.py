@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.integration.cli.conftest import Place
 from tests.integration.sandbox.conftest import NOBODY
@@ -56,17 +56,17 @@ class Gateway:
         self._out = out
         self._process: Popen[str] | None = None
 
-    async def start(self) -> httpx.AsyncClient:
+    async def start(self) -> httpx2.AsyncClient:
         """Start the gateway, and return a client of it."""
         self._process = await asyncio.to_thread(self._place.serve, **SETTINGS)
-        return httpx.AsyncClient(
+        return httpx2.AsyncClient(
             base_url=str(read_address(self._place.data_dir)),
             headers={"Authorization": f"Bearer {OPERATOR}"},
             timeout=60,
             trust_env=False,
         )
 
-    async def install(self, client: httpx.AsyncClient) -> None:
+    async def install(self, client: httpx2.AsyncClient) -> None:
         """Install the skill, and approve it with its script."""
         files = {
             "count-words/SKILL.md": FRONT.format(out=self._out),
@@ -108,7 +108,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
         yield Gateway(Place(tmp_path, running), out)
 
 
-async def events(client: httpx.AsyncClient, turn_id: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+async def events(client: httpx2.AsyncClient, turn_id: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Yield the events of a turn, to its end."""
     type_ = ""
     async with client.stream("GET", f"/v1/turns/{turn_id}/events") as stream:
@@ -119,7 +119,7 @@ async def events(client: httpx.AsyncClient, turn_id: str) -> AsyncIterator[tuple
             type_ = value if name == "event" else type_
 
 
-async def open_approval(client: httpx.AsyncClient) -> dict[str, Any]:
+async def open_approval(client: httpx2.AsyncClient) -> dict[str, Any]:
     """Return the only approval, once it is open."""
     async with asyncio.timeout(30):
         while not (items := (await client.get("/v1/approvals")).json()["items"]):
@@ -128,7 +128,7 @@ async def open_approval(client: httpx.AsyncClient) -> dict[str, Any]:
     return item
 
 
-async def approve(client: httpx.AsyncClient, asked: dict[str, Any]) -> None:
+async def approve(client: httpx2.AsyncClient, asked: dict[str, Any]) -> None:
     path = f"/v1/turns/{asked['turnId']}/approvals/{asked['callId']}"
     decided = await client.post(path, json={"decision": "approve"})
     assert (decided.status_code, decided.json()["state"]) == (200, "approved")

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from tests.parts import require
 from tests.unit.skills.archives import SKILL, tarred, zipped
@@ -54,7 +54,7 @@ GREEDY = {
 class Gateway:
     """A gateway with the builtin model, whose tools are called by name."""
 
-    def __init__(self, app: App, client: httpx.AsyncClient, data_dir: Path) -> None:
+    def __init__(self, app: App, client: httpx2.AsyncClient, data_dir: Path) -> None:
         self.app = app
         self.client = client
         self.data_dir = data_dir
@@ -104,8 +104,8 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         app = build(loaded, started=time.monotonic())
         await app.start()
         stack.push_async_callback(app.close)
-        client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=app.asgi),
+        client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=app.asgi),
             base_url="http://localhost:18789",
             headers={"Authorization": f"Bearer {OPERATOR}"},
             timeout=60,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -36,7 +36,7 @@ Served = tuple[App, str]
 class Browser:
     """A client that reads event streams by the specification."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx2.AsyncClient) -> None:
         self.http = http
 
     async def send(self, url: str, body: dict[str, Any], **headers: str) -> AsyncGenerator[Event]:
@@ -65,7 +65,7 @@ class Browser:
         self, method: str, url: str, headers: dict[str, str], **request: Any
     ) -> AsyncGenerator[Event]:
         headers = {"Accept": "text/event-stream"} | headers
-        with suppress(httpx.RemoteProtocolError, httpx.ReadError):  # cut in the middle of a chunked body
+        with suppress(httpx2.RemoteProtocolError, httpx2.ReadError):  # cut in the middle of a chunked body
             async with self.http.stream(method, url, headers=headers, **request) as answer:
                 assert answer.status_code == 200, await answer.aread()
                 fields: dict[str, str] = {}
@@ -170,7 +170,7 @@ async def proxied() -> AsyncGenerator[Callable[[str], Awaitable[Proxy]]]:
     async with AsyncExitStack() as stack:
 
         async def proxied(url: str) -> Proxy:
-            return await stack.enter_async_context(Proxy(httpx.URL(url).port or 0).open())
+            return await stack.enter_async_context(Proxy(httpx2.URL(url).port or 0).open())
 
         yield proxied
 
@@ -178,6 +178,6 @@ async def proxied() -> AsyncGenerator[Callable[[str], Awaitable[Proxy]]]:
 @pytest.fixture
 async def browser() -> AsyncGenerator[Browser]:
     """A client without keep-alive connections."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    async with httpx2.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
         yield Browser(http)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +43,7 @@ def test_ids_are_plain_unique_and_deterministic(responses: list[list[str]]) -> N
     assert len(set(first)) == len(first) == sum(map(len, responses))
     for id_ in first:
         assert re.fullmatch(r"[!-~]{1,64}", id_)
-        assert httpx.URL(f"http://h/approvals/{id_}").path == f"/approvals/{id_}"
+        assert httpx2.URL(f"http://h/approvals/{id_}").path == f"/approvals/{id_}"
         assert not set(id_) & set("/\\")
         assert id_ not in (".", "..")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-import httpx
+import httpx2
 import pytest
 
 from torana import http11
@@ -49,8 +49,8 @@ async def listener(answers: Answers) -> AsyncGenerator[HooksListener]:
 
 
 @pytest.fixture
-async def client(listener: HooksListener) -> AsyncGenerator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+async def client(listener: HooksListener) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
         yield client
 
 
@@ -65,7 +65,7 @@ async def heard_after(listener: HooksListener, raw: bytes) -> bytes:
         writer.close()
 
 
-async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx.AsyncClient, answers: Answers) -> None:
+async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx2.AsyncClient, answers: Answers) -> None:
     answer = await client.post("/hooks/my-line?a=1&b=", content=b"\xff{}", headers={"X-Signature": "abc"})
 
     assert (answer.status_code, answer.content) == (200, b"ok")
@@ -87,18 +87,20 @@ async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx.AsyncClie
     ],
 )
 async def test_nothing_else_is_served(
-    client: httpx.AsyncClient, answers: Answers, method: str, path: str, status: int
+    client: httpx2.AsyncClient, answers: Answers, method: str, path: str, status: int
 ) -> None:
     assert (await client.request(method, path)).status_code == status
     assert answers.calls == []
 
 
-async def test_a_call_that_is_too_large_is_not_read(client: httpx.AsyncClient, answers: Answers) -> None:
+async def test_a_call_that_is_too_large_is_not_read(client: httpx2.AsyncClient, answers: Answers) -> None:
     assert (await client.post("/hooks/a", content=bytes(3_000_000))).status_code == 413
     assert answers.calls == []
 
 
-async def test_what_goes_wrong_has_the_platform_call_again(client: httpx.AsyncClient, answers: Answers) -> None:
+async def test_what_goes_wrong_has_the_platform_call_again(
+    client: httpx2.AsyncClient, answers: Answers
+) -> None:
     answers.response = OSError("the store cannot be written")
 
     answer = await client.post("/hooks/a")
@@ -139,7 +141,7 @@ async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch:
 
 
 async def test_an_answer_may_take_longer_than_a_head(
-    client: httpx.AsyncClient, listener: HooksListener, answers: Answers, monkeypatch: pytest.MonkeyPatch
+    client: httpx2.AsyncClient, listener: HooksListener, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     answers.gate.clear()
@@ -180,7 +182,7 @@ async def test_more_callers_than_there_is_room_for_are_sent_away(
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
     answers.gate.clear()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
         call = asyncio.create_task(client.post("/hooks/a"))
         await answers.called.wait()
         assert [await heard_after(listener, b"") for _ in range(3)] == [b"", b"", b""]
@@ -206,7 +208,7 @@ async def test_slow_callers_keep_no_call_out(
     listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
     await listener.start()
     slow_ones = [asyncio.create_task(heard_after(listener, slow)) for _ in range(3)]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
         for _ in range(3):
             assert (await client.post("/hooks/a", headers={"Connection": "close"})).status_code == 200
     await asyncio.wait(slow_ones, return_when=asyncio.FIRST_COMPLETED)

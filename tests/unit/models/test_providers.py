@@ -154,7 +154,7 @@ def test_only_a_model_without_fallback_retries_requests(name: str):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("gpt-5", 'TORANA_MODEL: "gpt-5" has no provider; did you mean "openai:gpt-5"?'),
+        ("gpt-5.6-sol", 'TORANA_MODEL: "gpt-5.6-sol" has no provider; did you mean "openai:gpt-5.6-sol"?'),
         ("builtin1", 'TORANA_MODEL: "builtin1" has no provider; did you mean "builtin"?'),
         ("antropic:x", 'TORANA_MODEL: unknown provider "antropic"; did you mean "anthropic:x"?'),
         ("OpenAI:gpt-5", 'TORANA_MODEL: unknown provider "OpenAI"; did you mean "openai:gpt-5"?'),

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
@@ -39,7 +39,7 @@ _PAGES = 5
 _HELP = "/new starts a new conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops waiting for an answer."
 
 #: Seconds. The gateway sends a comment every 15 s between events.
-_TIMEOUT = httpx.Timeout(60, connect=10)
+_TIMEOUT = httpx2.Timeout(60, connect=10)
 
 
 @app.command()
@@ -74,7 +74,7 @@ def chat(
 class _Talk:
     """A conversation: sends lines and prints answers."""
 
-    def __init__(self, client: httpx.Client, *, channel: str, user: str) -> None:
+    def __init__(self, client: httpx2.Client, *, channel: str, user: str) -> None:
         self._client = client
         self._channel = channel
         self._user = user
@@ -114,7 +114,7 @@ class _Talk:
                     response.read()
                     return self._is_refusal(response.json())
                 return self._follow(response)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             return self._complain(f"no gateway responds at {self._client.base_url}: {error}")
 
     def catch_up(self) -> None:
@@ -123,7 +123,7 @@ class _Talk:
         A turn that was interrupted by the gateway's stop is followed again once it asks a question or has
         ended.
         """
-        with suppress(httpx.TransportError):  # the next message reports the missing gateway
+        with suppress(httpx2.TransportError):  # the next message reports the missing gateway
             if self._broken_off:
                 self._resume()
             for message in self._messages():
@@ -162,8 +162,8 @@ class _Talk:
         self._end_line()
         typer.echo("Stopped waiting. The answer will appear in the conversation.")
 
-    def _follow(self, response: httpx.Response) -> bool:
-        with suppress(httpx.TransportError):  # the same as a response without its last event
+    def _follow(self, response: httpx2.Response) -> bool:
+        with suppress(httpx2.TransportError):  # the same as a response without its last event
             for event, data in _events(response):
                 match event:
                     case "message.delta" | "message.snapshot":
@@ -276,7 +276,7 @@ def _login() -> str:
 
 
 @contextmanager
-def _gateway(loaded: Loaded) -> Generator[httpx.Client]:
+def _gateway(loaded: Loaded) -> Generator[httpx2.Client]:
     """Yield a client of the gateway on this data directory, or of a temporary gateway."""
     running = running_gateway(loaded.settings)
     if running is not None:
@@ -311,7 +311,7 @@ def _own_gateway(loaded: Loaded) -> Generator[RunningGateway]:
                 running.result()  # raises the error of the gateway
 
 
-def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+def _events(response: httpx2.Response) -> Iterator[tuple[str, dict[str, Any]]]:
     event = ""
     for line in _lines(response):
         name, _, value = line.partition(": ")
@@ -321,8 +321,8 @@ def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
             yield event, json.loads(value)
 
 
-def _lines(response: httpx.Response) -> Iterator[str]:
-    """Yield the lines of a stream; httpx's own method also splits at U+2028, which JSON may contain."""
+def _lines(response: httpx2.Response) -> Iterator[str]:
+    """Yield the lines of a stream; httpx2's own method also splits at U+2028, which JSON may contain."""
     rest = ""
     for text in response.iter_text():
         *lines, rest = (rest + text).split("\n")

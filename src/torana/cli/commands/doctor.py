@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import httpx
+import httpx2
 import typer
 
 from torana.app.checks import (
@@ -92,8 +92,8 @@ def _gateway(loaded: Loaded) -> str:
             return f"not running; {settings.host}:{settings.port} is free"
     address = gateway.address
     try:
-        health = httpx.get(f"{address}/health", timeout=10, trust_env=False).json()
-    except (httpx.HTTPError, ValueError) as error:
+        health = httpx2.get(f"{address}/health", timeout=10, trust_env=False).json()
+    except (httpx2.HTTPError, ValueError) as error:
         raise OperatorError(
             f"{address} holds the data directory but does not respond ({error}); stop that process"
         ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 from zipfile import ZipFile
 
-import httpx
+import httpx2
 import typer
 
 from torana.api.user_ids import write_user_id
@@ -65,7 +65,7 @@ def erase(
         typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
 
 
-def _save(answer: httpx.Response, file: Path) -> None:
+def _save(answer: httpx2.Response, file: Path) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         for chunk in answer.iter_bytes():
             out.write(chunk)

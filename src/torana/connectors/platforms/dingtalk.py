@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from dingtalk_stream import AckMessage, CallbackMessage, ChatbotMessage, SystemMessage
 from dingtalk_stream.frames import Headers
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -140,7 +140,7 @@ class _Api(AppClient):
         super().__init__(settings.api_url)
         self._id, self._secret = settings.client_id, settings.client_secret.get_secret_value()
 
-    async def stream(self, http: httpx.AsyncClient) -> str:
+    async def stream(self, http: httpx2.AsyncClient) -> str:
         """Return the URL for one stream connection; it is valid for 90 seconds."""
         body = {
             "clientId": self._id,
@@ -161,12 +161,12 @@ class _Api(AppClient):
                 raise PermanentError("DingTalk returned an unsafe URL for the file")
             return await self._download(http, url, limit)
 
-    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+    async def _new_token(self, http: httpx2.AsyncClient) -> tuple[str, float]:
         body = {"appKey": self._id, "appSecret": self._secret}
         found = await self._request(http, "POST", "/v1.0/oauth2/accessToken", body)
         return str(found["accessToken"]), float(found.get("expireIn", 0))
 
-    def _check(self, response: httpx.Response, found: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, response: httpx2.Response, found: dict[str, Any]) -> dict[str, Any]:
         if _shut_out(found):
             raise RetryLater("DingTalk blocks this IP address for too many calls", seconds=_SHUT_OUT)
         if response.is_success and found:
@@ -192,7 +192,7 @@ class Dingtalk(Connector[DingtalkSettings]):
     def __init__(self, settings: DingtalkSettings) -> None:
         super().__init__(settings)
         self._api = _Api(settings)
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
 
     @property
     def credentials(self) -> str:
@@ -250,7 +250,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             raise PermanentError("DingTalk does not deliver messages to this user")
         return text_at(answer, "processQueryKey") or part.key
 
-    async def _reply(self, http: httpx.AsyncClient, part: Part, why: str) -> str:
+    async def _reply(self, http: httpx2.AsyncClient, part: Part, why: str) -> str:
         """Reply to the URL that came with the message."""
         url, until = part.place.reply_to.get("webhook", ""), part.place.reply_to.get("until", "0")
         if not self._is_trusted_url(url) or time.time() * 1000 >= int(until):
@@ -274,7 +274,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             return True
         return told.scheme == "https" and told.host.endswith(".dingtalk.com")
 
-    async def _connect(self, http: httpx.AsyncClient) -> ClientConnection:
+    async def _connect(self, http: httpx2.AsyncClient) -> ClientConnection:
         return await open_socket(await self._api.stream(http), platform="DingTalk")
 
     async def _listen(self, socket: ClientConnection, sink: MessageSink, hear: Hear) -> None:
@@ -384,9 +384,9 @@ def _shut_out(found: Mapping[str, object]) -> bool:
     return found.get("punish") == "deny"
 
 
-def _url(text: str) -> httpx.URL:
+def _url(text: str) -> httpx2.URL:
     """Parse a URL as the client does; return an empty URL if it is invalid."""
     try:
-        return httpx.URL(text)
-    except httpx.InvalidURL:
-        return httpx.URL()
+        return httpx2.URL(text)
+    except httpx2.InvalidURL:
+        return httpx2.URL()

@@ -20,7 +20,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, urlsplit
 
-import httpx
+import httpx2
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
@@ -187,7 +187,7 @@ class _Api(AppClient):
         super().__init__(_DOMAINS.get(settings.domain, settings.domain))
         self._app, self._secret = settings.app_id, settings.app_secret.get_secret_value()
 
-    async def endpoint(self, http: httpx.AsyncClient) -> dict[str, object]:
+    async def endpoint(self, http: httpx2.AsyncClient) -> dict[str, object]:
         """Return the URL and the parameters of the long connection."""
         path, body = "/callback/ws/endpoint", {"AppID": self._app, "AppSecret": self._secret}
         return as_object((await self._request(http, "POST", path, body, {"locale": "en"})).get("data"))
@@ -197,14 +197,14 @@ class _Api(AppClient):
         async with asyncio.timeout(_FILE_SECONDS), self.client() as http:
             return await self._use_token(http, partial(self._download, http, path, limit))
 
-    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+    async def _new_token(self, http: httpx2.AsyncClient) -> tuple[str, float]:
         path = "/open-apis/auth/v3/tenant_access_token/internal"
         body = {"app_id": self._app, "app_secret": self._secret}
         found = await self._request(http, "POST", path, body)
         expire = found.get("expire")
         return text_at(found, "tenant_access_token"), expire if isinstance(expire, int) else 0
 
-    def _check(self, response: httpx.Response, found: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, response: httpx2.Response, found: dict[str, Any]) -> dict[str, Any]:
         code = found.get("code")
         if response.is_success and code == 0:
             return found
@@ -234,7 +234,7 @@ class Feishu(Connector[FeishuSettings]):
     def __init__(self, settings: FeishuSettings) -> None:
         super().__init__(settings)
         self._api = _Api(settings)
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._me = ""
         self._pieces: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._ping_every = 120.0
@@ -268,7 +268,7 @@ class Feishu(Connector[FeishuSettings]):
         except _NoCard:
             return await self._show(self._http, part, _card(unescape(part.text), tag="plain_text"))
 
-    async def _show(self, http: httpx.AsyncClient, part: Part, card: str) -> str:
+    async def _show(self, http: httpx2.AsyncClient, part: Part, card: str) -> str:
         messages = "/open-apis/im/v1/messages"
         if part.edits:
             await self._api.call(http, "PATCH", f"{messages}/{quote(part.edits, safe='')}", {"content": card})
@@ -285,7 +285,7 @@ class Feishu(Connector[FeishuSettings]):
         body["receive_id"] = part.place.chat
         return _id(await self._api.call(http, "POST", f"{messages}?receive_id_type=chat_id", body))
 
-    async def _connect(self, http: httpx.AsyncClient) -> tuple[ClientConnection, int]:
+    async def _connect(self, http: httpx2.AsyncClient) -> tuple[ClientConnection, int]:
         """Open the long connection; return it and its service number."""
         data = await self._api.endpoint(http)
         self._configure(data.get("ClientConfig"))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from pydantic import Field, SecretStr
 
 from torana.connectors.base import (
@@ -78,7 +78,7 @@ class LineConnector(Connector[LineSettings]):
     )
 
     _sink: MessageSink | None = None
-    _client: httpx.AsyncClient
+    _client: httpx2.AsyncClient
 
     def __init__(self, settings: LineSettings) -> None:
         super().__init__(settings)
@@ -94,7 +94,7 @@ class LineConnector(Connector[LineSettings]):
             "Authorization": f"Bearer {self.settings.access_token.get_secret_value()}",
             "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
         }
-        async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT) as self._client:
+        async with httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT) as self._client:
             try:
                 await self._call("GET", "/v2/bot/info")
                 self._sink = sink
@@ -219,7 +219,7 @@ class LineConnector(Connector[LineSettings]):
             return answer
         raise self._fault(response, answer)
 
-    def _fault(self, response: httpx.Response, answer: Any) -> Exception:
+    def _fault(self, response: httpx2.Response, answer: Any) -> Exception:
         """Return the error for a status; an exhausted monthly quota has the same status as a rate limit."""
         status = response.status_code
         told = f"LINE answered {status}{_describe_error(answer)}"

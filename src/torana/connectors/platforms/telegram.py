@@ -16,6 +16,7 @@ from html import unescape
 from typing import Annotated, Any, Final, Protocol, TypeVar, cast
 
 import httpx
+import httpx2
 from pydantic import AfterValidator, Field, SecretStr
 from telegram import Bot, LinkPreviewOptions, Message, ReplyParameters, Update, User
 from telegram.error import TelegramError
@@ -53,7 +54,7 @@ _PATIENCE: Final = 30.0
 _DOWNLOAD: Final = 300.0
 _SETTLE: Final = 10.0
 _UPDATES: Final = ("message", "channel_post")
-#: The request was not sent.
+#: The request was not sent: errors of the HTTP client of python-telegram-bot, which is httpx.
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _MEDIA = {"image": "image/jpeg", "video": "video/mp4", "voice": "audio/ogg", "file": "application/octet-stream"}
 
@@ -153,7 +154,7 @@ class Telegram(Connector[TelegramSettings]):
         self._ending = False
         self._idle = asyncio.Event()
         self._idle.set()
-        context = httpx.create_ssl_context()
+        context = httpx2.create_ssl_context()
         self._request = _Request(
             connection_pool_size=64,
             read_timeout=_PATIENCE,
@@ -169,7 +170,7 @@ class Telegram(Connector[TelegramSettings]):
             request=self._request,
             get_updates_request=self._request,
         )
-        self._downloads = httpx.AsyncClient(verify=context, timeout=_PATIENCE)
+        self._downloads = httpx2.AsyncClient(verify=context, timeout=_PATIENCE)
 
     @property
     def credentials(self) -> str:
@@ -389,7 +390,7 @@ class Telegram(Connector[TelegramSettings]):
                 async with asyncio.timeout(_DOWNLOAD):
                     found = await self._bot.get_file(allowed[-1].file_id)
                     return await self._download(found.file_path or "", limit)
-        except (_Failed, TelegramError, TimeoutError, httpx.HTTPError) as error:
+        except (_Failed, TelegramError, TimeoutError, httpx2.HTTPError) as error:
             if "file is too big" in str(error):
                 raise TooLarge("Telegram limits bots to files of 20 MB") from None
             raise self._verdict(error) from None

@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import jsonpath_rfc9535 as jsonpath
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
@@ -141,7 +141,7 @@ class Webhook(Connector[WebhookSettings]):
     abilities = Capabilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None, asks=False)
 
     _sink: MessageSink | None = None
-    _client: httpx.AsyncClient
+    _client: httpx2.AsyncClient
 
     @property
     def credentials(self) -> str:
@@ -155,7 +155,7 @@ class Webhook(Connector[WebhookSettings]):
         """Accept calls until cancelled; there is no connection."""
         # Unencrypted replies stay on this machine, so no proxy is used for them.
         secure = (self.settings.reply_url or "").startswith("https:")
-        async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=secure) as self._client:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT, trust_env=secure) as self._client:
             self._sink = sink
             try:
                 sink.ready()
@@ -192,9 +192,9 @@ class Webhook(Connector[WebhookSettings]):
                 "POST", url, content=body, headers=self._signature(part.key, body)
             ) as said:
                 _check(said)  # the body is not read
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise RetryLater(f"cannot connect to the program ({type(error).__name__})") from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise OutcomeUnknown(f"the program did not answer ({type(error).__name__})") from error
         return part.key
 
@@ -305,7 +305,7 @@ def _reply(part: Part) -> bytes:
     return json.dumps(event).encode()
 
 
-def _check(answer: httpx.Response) -> None:
+def _check(answer: httpx2.Response) -> None:
     """Raise the connector error for a response that is no success."""
     status, told = answer.status_code, f"the program answered {answer.status_code}"
     if answer.is_success:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from pydantic import Field, SecretStr
 
 from torana.connectors.base import (
@@ -88,7 +88,7 @@ class Whatsapp(Connector[WhatsappSettings]):
     )
 
     _sink: MessageSink | None = None
-    _client: httpx.AsyncClient
+    _client: httpx2.AsyncClient
 
     def __init__(self, settings: WhatsappSettings) -> None:
         super().__init__(settings)
@@ -107,8 +107,8 @@ class Whatsapp(Connector[WhatsappSettings]):
             "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
         }
         # A message on a connection that is being closed may or may not arrive: each call gets a new connection.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=limits) as self._client:
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        async with httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=limits) as self._client:
             try:
                 await self._call("GET", f"{self._number}?fields=id")
                 self._sink = sink
@@ -254,7 +254,7 @@ class Whatsapp(Connector[WhatsappSettings]):
             return answer
         raise self._fault(response, answer)
 
-    def _fault(self, response: httpx.Response, answer: Any) -> Exception:
+    def _fault(self, response: httpx2.Response, answer: Any) -> Exception:
         status = response.status_code
         match answer:
             case {"error": {"code": int(code)}}:
@@ -323,7 +323,7 @@ def _log_failures(value: Any) -> None:
 
 def _origin(url: str) -> tuple[str, str, int | None]:
     try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
         return "", "", None
     return parts.scheme, parts.host, parts.port

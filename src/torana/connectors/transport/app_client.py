@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-import httpx
+import httpx2
 
 from torana.connectors.base import RetryLater
 from torana.connectors.transport.http import (
@@ -45,19 +45,19 @@ class AppClient(ABC):
         self._lock = asyncio.Lock()
         self._token, self._until = "", 0.0
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self) -> httpx2.AsyncClient:
         """Return a new HTTP client; the caller closes it."""
-        return httpx.AsyncClient(base_url=self._base_url, timeout=_SECONDS)
+        return httpx2.AsyncClient(base_url=self._base_url, timeout=_SECONDS)
 
     async def call(
-        self, http: httpx.AsyncClient, method: str, path: str, body: object = None
+        self, http: httpx2.AsyncClient, method: str, path: str, body: object = None
     ) -> dict[str, Any]:
         """Call a method of the API with the token, and return the JSON object of its response."""
         return await self._use_token(http, partial(self._request, http, method, path, body))
 
     async def _request(
         self,
-        http: httpx.AsyncClient,
+        http: httpx2.AsyncClient,
         method: str,
         path: str,
         body: object = None,
@@ -67,7 +67,7 @@ class AppClient(ABC):
         return self._check(response, as_object(content))
 
     async def _download(
-        self, http: httpx.AsyncClient, url: str, limit: int, headers: Mapping[str, str] | None = None
+        self, http: httpx2.AsyncClient, url: str, limit: int, headers: Mapping[str, str] | None = None
     ) -> bytes:
         with translate_errors(self.platform):
             async with http.stream("GET", url, headers=headers) as response:
@@ -75,7 +75,9 @@ class AppClient(ABC):
                     self._check(response, as_object(read_json(await read_bounded(response, ANSWER_LIMIT))))
                 return await read_bounded(response, limit)
 
-    async def _use_token(self, http: httpx.AsyncClient, call: Callable[[Mapping[str, str]], Awaitable[T]]) -> T:
+    async def _use_token(
+        self, http: httpx2.AsyncClient, call: Callable[[Mapping[str, str]], Awaitable[T]]
+    ) -> T:
         """Make a call with the token, and repeat it with a new token if it raises ``Stale``."""
         token = await self._fresh(http)
         try:
@@ -87,7 +89,7 @@ class AppClient(ABC):
         name, value = self.authorization
         return {name: value.format(token)}
 
-    async def _fresh(self, http: httpx.AsyncClient, *, instead_of: str = "") -> str:
+    async def _fresh(self, http: httpx2.AsyncClient, *, instead_of: str = "") -> str:
         async with self._lock:
             if time.monotonic() >= self._until or self._token == instead_of:
                 self._token, lasts = await self._new_token(http)
@@ -95,9 +97,9 @@ class AppClient(ABC):
             return self._token
 
     @abstractmethod
-    async def _new_token(self, http: httpx.AsyncClient) -> tuple[str, float]:
+    async def _new_token(self, http: httpx2.AsyncClient) -> tuple[str, float]:
         """Request a token, and return it with its lifetime in seconds."""
 
     @abstractmethod
-    def _check(self, response: httpx.Response, found: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, response: httpx2.Response, found: dict[str, Any]) -> dict[str, Any]:
         """Return the object of a response, or raise the connector error for a failure."""

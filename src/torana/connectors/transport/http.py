@@ -1,4 +1,4 @@
-"""Call a platform's HTTP interface with httpx, and read its responses."""
+"""Call a platform's HTTP interface with httpx2, and read its responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
-import httpx
+import httpx2
 
 from torana.connectors.base import OutcomeUnknown, RetryLater, TooLarge, collect
 
@@ -18,24 +18,24 @@ ANSWER_LIMIT = 1_000_000
 
 @contextmanager
 def translate_errors(platform: str) -> Generator[None]:
-    """Translate httpx's errors by whether the call may have arrived; omit the URL, which may be a secret."""
+    """Translate httpx2's errors by whether the call may have arrived; omit the URL, which may be a secret."""
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         raise RetryLater(f"cannot connect to {platform}: {type(error).__name__}") from None
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise OutcomeUnknown(f"{platform} did not answer: {type(error).__name__}") from None
 
 
 async def request_json(
     platform: str,
-    http: httpx.AsyncClient,
+    http: httpx2.AsyncClient,
     method: str,
     url: str,
     *,
     body: object = None,
     headers: Mapping[str, str] | None = None,
-) -> tuple[httpx.Response, Any]:
+) -> tuple[httpx2.Response, Any]:
     """Return the response to a call, and its JSON; None for a body that is not JSON.
 
     Raises ``RetryLater`` or ``OutcomeUnknown`` if there is no response, or if it is too long.
@@ -49,7 +49,7 @@ async def request_json(
     return answer, read_json(content)
 
 
-async def read_bounded(answer: httpx.Response, limit: int) -> bytes:
+async def read_bounded(answer: httpx2.Response, limit: int) -> bytes:
     """Return the body of a response. Raises ``TooLarge`` if it has, or announces, more bytes than the limit."""
     announced = answer.headers.get("content-length", "")
     size = int(announced) if announced.isascii() and announced.isdigit() else 0

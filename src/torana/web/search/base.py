@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-import httpx
+import httpx2
 
 from torana.web.client import GuardedClient
 from torana.web.errors import AnsweredBadly
@@ -65,7 +65,7 @@ class Search:
 
     def __init__(self, *, service: SearchService, client: GuardedClient | None = None) -> None:
         self._service = service
-        host = httpx.URL(service.address).host
+        host = httpx2.URL(service.address).host
         self._client = client or GuardedClient(guard=Guard(allow=[host]))
 
     async def search(self, query: str, *, count: int) -> list[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from torana.web.search.base import SearchRequest, SearchService
 
@@ -21,7 +21,7 @@ class Brave(SearchService):
         """Return the request. The API accepts 400 characters and returns at most 20 results."""
         parameters = {"q": query[:400], "count": str(min(count, 20)), "text_decorations": "false"}
         return SearchRequest(
-            url=str(httpx.URL(f"{self.address}/res/v1/web/search", params=parameters)),
+            url=str(httpx2.URL(f"{self.address}/res/v1/web/search", params=parameters)),
             headers={"X-Subscription-Token": self.api_key},
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from torana.web.search.base import SearchRequest, SearchService
 
@@ -23,7 +23,7 @@ class Searxng(SearchService):
         """Return the request. The instance chooses the number of results."""
         parameters = {"q": query, "format": "json"}
         return SearchRequest(
-            url=str(httpx.URL(f"{self.address}/search", params=parameters)),
+            url=str(httpx2.URL(f"{self.address}/search", params=parameters)),
             headers={"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
         )
 

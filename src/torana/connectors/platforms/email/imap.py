@@ -10,18 +10,16 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import format_datetime
-from typing import Any, Literal, NamedTuple, cast
-
-from aioimaplib import IMAP4
-from aioimaplib.aioimaplib import Command, IMAP4ClientProtocol, quoted
+from typing import Any, Literal
 
 from torana.connectors.base import PermanentError, RetryLater
 from torana.connectors.platforms.email.parser import line
+from torana.connectors.platforms.email.wire import ImapConnection, Response, ResponseLine, quote
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +31,6 @@ MAIL_LIMIT = 10 * 1024 * 1024
 LINE_LIMIT = 4 * 1024 * 1024
 #: Seconds between checks of the folder if the server does not support IDLE.
 POLL = 60.0
-#: Seconds to process what the server sent before it closed the connection, such as the reason.
-_LAST_WORDS = 0.5
 
 Tls = Literal["implicit", "starttls", "none"]
 
@@ -56,18 +52,12 @@ class MailboxAccess:
     folder: str
 
 
-class _Answer(NamedTuple):
-    """The untyped library's response: ``OK`` or not, and lines, with literals as ``bytearray``."""
-
-    result: str
-    lines: list[bytes | bytearray]
-
-
 class Mailbox:
     """An open folder. It returns each mail once, even if the mail cannot be marked."""
 
-    def __init__(self, client: _Client) -> None:
-        self._client = client
+    def __init__(self, connection: ImapConnection, *, can_idle: bool) -> None:
+        self._connection = connection
+        self._can_idle = can_idle
         self._given: set[int] = set()
         #: Mails that the server refused to send; they are requested again after the next wait.
         self._refused: set[int] = set()
@@ -77,16 +67,15 @@ class Mailbox:
         """Return the numbers of unread mails of this day or later that were not returned before."""
         day = "-".join(format_datetime(since).split()[1:4])
         while True:
-            # A server may announce mail that arrives during the search only in the search response. The library
-            # drops the announcement, unless a NOOP waits at the same time.
-            search = self._client.uid_search("UNSEEN", "UNDELETED", "SINCE", day, charset=None)
-            answers = await asyncio.gather(search, self._client.noop())
-            found, told = cast("list[_Answer]", answers)
+            found = await self._ask(f"UID SEARCH UNSEEN UNDELETED SINCE {day}")
             if found.result != "OK":
                 raise ConnectionError("the mail server refused the search")
-            numbers = {int(word) for one in found.lines[:-1] for word in one.split() if word.isdigit()}
+            numbers = {int(word) for one in found.lines for word in _numbers(one)}
             new = sorted(numbers - self._given)
-            sizes = [bytes(one) for one in told.lines if one.endswith(b" EXISTS")]
+            # A server may announce mail that arrives during the search only once, here or with the search.
+            told = await self._ask("NOOP")
+            lines = [*found.lines, *told.lines]
+            sizes = [one.text for one in lines if one.text.rstrip().endswith(b" EXISTS")]
             if new or not sizes or sizes[-1] == self._size:
                 self._given.update(new)
                 return new
@@ -94,21 +83,19 @@ class Mailbox:
 
     async def fetch(self, number: int) -> tuple[bytes, bool] | None:
         """Return a mail, and whether it is complete; None if it is gone, or temporarily unavailable."""
-        wanted = f"(RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)"
-        answer = await _answer(self._client.uid("fetch", str(number), wanted), None)
-        contents = [bytes(one) for one in answer.lines if isinstance(one, bytearray)]
-        if answer.result != "OK" or not contents:
+        answer = await self._ask(f"UID FETCH {number} (RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)")
+        mails = [one for one in answer.lines if one.literals]
+        if answer.result != "OK" or not mails:
             _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
             if answer.result != "OK":  # perhaps temporary; an error would delay all later mails
                 self._refused.add(number)
             return None
-        size = _SIZE.search(b" ".join(one for one in answer.lines if isinstance(one, bytes)))
-        return contents[0], size is None or int(size[1]) <= MAIL_LIMIT
+        size = _SIZE.search(mails[0].text)
+        return mails[0].literals[0], size is None or int(size[1]) <= MAIL_LIMIT
 
     async def mark(self, number: int) -> None:
         """Mark a mail as processed; if that fails, the next connection returns it again."""
-        store = self._client.uid("store", str(number), "+FLAGS.SILENT", r"(\Seen)")
-        answer = await _answer(store)
+        answer = await self._ask(rf"UID STORE {number} +FLAGS.SILENT (\Seen)")
         if answer.result != "OK":
             _log.warning("mail_not_marked", extra={"uid": number, "result": answer.result})
 
@@ -116,125 +103,71 @@ class Mailbox:
         """Wait until the folder changes, for at most ``renew`` seconds."""
         self._given -= self._refused
         self._refused.clear()
-        if not self._client.has_capability("IDLE"):
+        if self._can_idle:
+            await self._connection.idle(renew, seconds=TIMEOUT)
+        else:
             await asyncio.sleep(min(renew, POLL))
-            return
-        start = cast("Awaitable[Any]", self._client.idle_start(renew))  # pyright: ignore[reportUnknownMemberType]
-        idle = await cancellable(start, TIMEOUT)
-        await cancellable(self._client.wait_server_push(renew + TIMEOUT))
-        self._client.idle_done()
-        await cancellable(idle, TIMEOUT)
+
+    async def _ask(self, command: str) -> Response:
+        return await self._connection.command(command, seconds=TIMEOUT)
 
 
 @asynccontextmanager
 async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
-    """Log in and open the folder. When the connection ends, the block is cancelled with ``ConnectionError``.
+    """Log in and open the folder. Every call raises ``ConnectionError`` after the connection ended.
 
     Raises ``PermanentError`` if the server refuses the login or the folder.
     """
-    loop = asyncio.get_running_loop()
-    scope = asyncio.timeout(None)
+    connection = await ImapConnection.open(
+        access.host,
+        access.port,
+        tls=access.context if access.tls == "implicit" else None,
+        line_limit=LINE_LIMIT,
+        limit=MAIL_LIMIT + LINE_LIMIT,
+        seconds=TIMEOUT,
+    )
     try:
-        async with scope:
-            # After a lost connection, the library never ends calls that wait for a response.
-            client = _Client(access, lost=lambda _: scope.reschedule(loop.time() + _LAST_WORDS))
-            try:
-                await client.enter()
-                yield Mailbox(client)
-            finally:
-                await client.leave()
-    except TimeoutError:
-        if scope.expired():
-            raise ConnectionError("the connection to the mailbox was lost") from None
-        raise
-
-
-class _Client(IMAP4):
-    """The library's client, with STARTTLS; ``leave`` ends all its tasks."""
-
-    def __init__(self, access: MailboxAccess, *, lost: Callable[[Exception | None], None]) -> None:
-        self._access = access
-        tls = cast("ssl.SSLContext", access.context if access.tls == "implicit" else None)
-        super().__init__(access.host, access.port, timeout=TIMEOUT, ssl_context=tls)
-        # The library reads these attributes when it connects, not earlier.
-        self.wire = _Wire(lost)
-        self.protocol = self.wire
-
-    async def enter(self) -> None:
-        access = self._access
-        await cancellable(self.wait_hello_from_server())
+        await connection.greet(seconds=TIMEOUT)
         if access.tls == "starttls":
-            await self._start_tls()
-        answer = await _answer(self.login(quoted(access.user), access.password))
-        if answer.result != "OK":
-            told = answer.lines[-1].decode("utf-8", "replace").replace(access.password, "***")
-            kind = RetryLater if _TEMPORARY.search(told) else PermanentError
-            raise kind(f"the IMAP server refused the login: {line(told, 200)}")
+            await connection.start_tls(access.context, access.host, seconds=TIMEOUT)
+        await _log_in(connection, access)
         # Servers offer more capabilities after the login.
-        await cancellable(self.wire.capability(), TIMEOUT)
-        if (await _answer(self.select(quoted(access.folder)))).result != "OK":
+        capabilities = await _capabilities(connection)
+        selected = await connection.command(f"SELECT {quote(access.folder)}", seconds=TIMEOUT)
+        if selected.result != "OK":
             raise PermanentError(f"the folder {access.folder} cannot be opened")
-
-    async def _start_tls(self) -> None:
-        wire, access = self.wire, self._access
-        answer = await _answer(wire.execute(Command("STARTTLS", wire.new_tag())))
-        # Data after the response was not encrypted, and may come from an attacker.
-        if answer.result != "OK" or wire.incomplete_line or wire.transport is None:
-            raise ConnectionError("the mail server does not support STARTTLS")
-        loop = asyncio.get_running_loop()
-        upgrade = loop.start_tls(wire.transport, wire, access.context, server_hostname=access.host)
-        wire.transport = await cancellable(upgrade, TIMEOUT)
-
-    async def leave(self) -> None:
-        """End the connection and all tasks that wait for it."""
-        self.wire.lost = None
-        if self.has_pending_idle():
-            self.idle_done()  # also ends its timer
-        self.wire.end()
-        tasks = cast("set[asyncio.Future[Any]]", {self._client_task, *self.tasks, *self.wire.tasks})
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        yield Mailbox(connection, can_idle="IDLE" in capabilities)
+    finally:
+        connection.close()
 
 
-class _Wire(IMAP4ClientProtocol):
-    """Ends the connection when the library cannot parse a response.
+async def _log_in(connection: ImapConnection, access: MailboxAccess) -> None:
+    login = f"LOGIN {quote(access.user)} {quote(access.password)}"
+    answer = await connection.command(login, seconds=TIMEOUT)
+    if answer.result != "OK":
+        told = answer.text.replace(access.password, "***")
+        kind = RetryLater if _TEMPORARY.search(told) else PermanentError
+        raise kind(f"the IMAP server refused the login: {line(told, 200)}")
 
-    Otherwise asyncio would log the error with the waiting command, which may contain the password.
-    """
 
-    transport: asyncio.Transport | None
+async def _capabilities(connection: ImapConnection) -> set[str]:
+    """Return what the server offers. Raises ``ConnectionError`` if it does not offer IMAP."""
+    answer = await connection.command("CAPABILITY", seconds=TIMEOUT)
+    offers = [
+        set(one.text.decode("ascii", "replace").upper().split())
+        for one in answer.lines
+        if one.text.upper().startswith(b"* CAPABILITY ")
+    ]
+    if not offers or not all("IMAP4REV1" in offer for offer in offers):
+        raise ConnectionError("the server does not support IMAP4rev1")
+    return offers[-1]
 
-    def __init__(self, lost: Callable[[Exception | None], None]) -> None:
-        super().__init__(asyncio.get_running_loop())
-        self.lost: Callable[[Exception | None], None] | None = lost
 
-    def send(self, line: str, scrub: str | None = None) -> None:
-        """Send a line; the library would log a quoted password that it does not recognise."""
-        super().send(line, scrub and quoted(scrub)[1:-1])  # pyright: ignore[reportArgumentType]
-
-    def data_received(self, d: bytes) -> None:
-        try:
-            super().data_received(d)
-        except Exception:  # noqa: BLE001 - the library raises many errors for unexpected input
-            self.end()
-        if len(self.incomplete_line) > LINE_LIMIT:
-            self.end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.lost is not None:
-            self.lost(exc)
-
-    async def welcome(self, command: bytes) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Handle the greeting; the library would lose its errors."""
-        try:
-            await super().welcome(command)  # pyright: ignore[reportUnknownMemberType]
-        except Exception:  # noqa: BLE001 - also for a server that greets with BYE
-            self.end()
-
-    def end(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+def _numbers(found: ResponseLine) -> list[bytes]:
+    """Return the words of a line that are numbers, if it is the result of a search."""
+    star, _, result = found.text.partition(b" ")
+    words = result.split()
+    return [word for word in words if word.isdigit()] if star == b"*" and words[:1] == [b"SEARCH"] else []
 
 
 async def cancellable(work: Awaitable[Any], seconds: float | None = None) -> Any:
@@ -246,7 +179,3 @@ async def cancellable(work: Awaitable[Any], seconds: float | None = None) -> Any
     async with asyncio.timeout(seconds):
         (result,) = await asyncio.gather(work)
     return result
-
-
-async def _answer(response: Awaitable[Any], seconds: float | None = TIMEOUT) -> _Answer:
-    return cast("_Answer", await cancellable(response, seconds))
