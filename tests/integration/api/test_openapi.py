@@ -52,12 +52,19 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 @pytest.mark.timeout(900)
-def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--phases=fuzzing", "--max-examples=2"], id="two requests for each operation"),
+        pytest.param([], id="all phases", marks=pytest.mark.long),
+    ],
+)
+def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path, options: list[str]):
     tool = Path(sys.executable).with_name("schemathesis")
     config = Path(__file__).with_name("schemathesis.toml")
     header = f"--header=Authorization: Bearer {TOKEN}"
     ended = subprocess.run(
-        [tool, "--no-color", f"--config-file={config}", "run", f"{address}/openapi.json", header],
+        [tool, "--no-color", f"--config-file={config}", "run", f"{address}/openapi.json", header, *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,

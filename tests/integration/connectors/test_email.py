@@ -23,6 +23,8 @@ from torana.connectors.platforms.email.connector import FILES_LIMIT, Email, Emai
 from torana.connectors.platforms.email.imap import open_mailbox
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def dovecot() -> Generator[Dovecot]:

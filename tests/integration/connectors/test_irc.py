@@ -25,6 +25,8 @@ from torana.connectors.platforms.irc.protocol import IrcMessage, wrap
 from torana.connectors.transport.splitting import split
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 async def platform(tmp_path: Path) -> AsyncGenerator[IrcPlatform]:

@@ -31,6 +31,8 @@ from torana.connectors.platforms.matrix import connector
 from torana.connectors.platforms.matrix.connector import Matrix, MatrixSettings
 from torana.testing.connectors import PATIENCE, ConnectorContract, Line, listening, part
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def homeserver() -> Generator[Path]:

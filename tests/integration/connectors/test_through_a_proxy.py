@@ -51,6 +51,8 @@ from torana.store.engine.database import Database
 from torana.testing.connectors import Hook
 from torana.turns import Turns
 
+pytestmark = pytest.mark.long
+
 POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "4"))
 
 #: The gateway's clock and its pauses go so many times as fast as the world's.

@@ -20,6 +20,8 @@ from torana.connectors.platforms import xmpp
 from torana.connectors.platforms.xmpp import Xmpp, XmppSettings
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
+pytestmark = pytest.mark.long
+
 US = f"torana@{HOST}"
 
 
