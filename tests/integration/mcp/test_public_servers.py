@@ -18,6 +18,8 @@ from torana.api.schemas.mcp import McpDetailsBody
 from torana.models.builtin.rewording import result_for_people
 from torana.tools.mcp.servers import McpServers
 
+pytestmark = pytest.mark.long
+
 TIME: dict[str, Any] = {
     "command": str(Path(sys.executable).with_name("mcp-server-time")),
     "allow": ["get_current_time"],

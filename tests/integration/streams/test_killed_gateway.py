@@ -16,6 +16,8 @@ from tests.standins.gate import Gate
 
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from tests.integration.streams.conftest import Browser, Event
 

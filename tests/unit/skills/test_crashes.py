@@ -42,7 +42,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("newer", ["newer", "first"])
+@pytest.mark.parametrize("newer", ["newer", pytest.param("first", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
