@@ -318,7 +318,7 @@ def test_money_limit_needs_a_price_for_every_model(place: Place) -> None:
         ("tools", "[1]", "1 is not a function such as mytools.weather:forecast"),
         (
             "tools",
-            "[" * 5000,
+            "[" * 100_000,
             f'"{"[" * 60}…" is not a list of at most 100, each a function such as mytools.weather:forecast',
         ),
         ("limits_per_user", "500 messages/day, lots", f'"lots" is not {A_LIMIT} {A_MINUTE}'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic_ai.models import Model
 
@@ -53,7 +54,7 @@ def settings_faults(loaded: Loaded) -> list[str]:
 def check_data_dir(loaded: Loaded) -> None:
     """Check that the data directory exists and is writable, or can be created."""
     directory = loaded.settings.data_dir
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    there = next(path for path in (directory, *directory.absolute().parents) if _exists(path))
     # Nothing can be created in /proc, whatever its permissions are.
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
         with loaded.placing():
@@ -61,6 +62,15 @@ def check_data_dir(loaded: Loaded) -> None:
                 f"data_dir: {there} is not a writable directory; correct its permissions, or choose "
                 "another with --data-dir"
             )
+
+
+def _exists(path: Path) -> bool:
+    """Return whether the path exists. Raises ``OSError``, unlike ``Path.exists`` since Python 3.14."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_connectors(loaded: Loaded) -> Sequence[Account]:

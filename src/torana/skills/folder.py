@@ -63,7 +63,10 @@ def files_to_keep(skills_dir: Path) -> Iterator[tuple[str, Path]]:
     Hidden files are omitted. Links are followed as in ``find_files``; of a folder that breaks its rules, only
     regular files are included. Raises ``OSError`` if a file cannot be read.
     """
-    entries = sorted(skills_dir.iterdir()) if skills_dir.exists() else []
+    try:
+        entries = sorted(skills_dir.iterdir())
+    except FileNotFoundError:
+        entries = []
     for entry in (entry for entry in entries if not is_hidden(entry.name)):
         if entry.is_dir():
             yield from ((f"{entry.name}/{name}", file) for name, file in _files_of(entry))

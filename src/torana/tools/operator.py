@@ -44,6 +44,6 @@ def _functions_of_packages() -> Iterator[Callable[..., Any]]:
 
 
 def _check_callable(found: Any, origin: str) -> Callable[..., Any]:
-    if not (inspect.isroutine(found) and found.__name__.isidentifier()):
+    if not (inspect.isroutine(found) and getattr(found, "__name__", "").isidentifier()):
         raise ConfigInvalid(f"{origin} is not a function with a name of its own")
     return found

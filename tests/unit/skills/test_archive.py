@@ -276,6 +276,59 @@ def test_too_many_global_header_fields_are_refused(target: Path) -> None:
     assert "too much of all its entries" in refusal(archive, target)
 
 
+@pytest.fixture
+def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``tarfile`` parse headers without the methods of any subclass, as some releases of Python do."""
+    init = tarfile.TarFile.__init__
+
+    def plain(self: tarfile.TarFile, *args: object, **options: object) -> None:
+        init(self, *args, **{**options, "tarinfo": tarfile.TarInfo})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tarfile.TarFile, "__init__", plain)
+
+
+@pytest.mark.usefixtures("own_methods")
+@pytest.mark.parametrize(
+    ("blocks", "reason"),
+    [
+        ([header("x", size=b"%011o\0" % 2001, kind=b"x"), b"1" * 60_000], "header of more than 2,000 bytes"),
+        (
+            [header("x", kind=b"g"), header("x", size=b"%011o\0" % 2001, kind=b"L"), bytes(60_000)],
+            "header of more than 2,000 bytes",
+        ),
+        ([header("x", kind=b"g") * 100 + header(f"tea/{n}") for n in range(50)], "2,000 entries"),
+        ([header("tea/x"), header("tea/y").replace(b"tea/y", b"tea/z")], "damaged"),
+    ],
+    ids=["large", "large after another", "many", "damaged"],
+)
+def test_limits_of_headers_hold_whatever_parses_them(blocks: list[bytes], reason: str, target: Path) -> None:
+    assert reason in refusal(tar_blocks(*blocks), target)
+
+
+def test_tarfile_that_reads_ahead_is_refused(monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
+    def read_ahead(cls: type[tarfile.TarInfo], opened: tarfile.TarFile) -> tarfile.TarInfo:
+        assert opened.fileobj is not None
+        return cls.frombuf(opened.fileobj.read(10_240)[:512], "utf-8", "strict")
+
+    monkeypatch.setattr(tarfile.TarInfo, "fromtarfile", classmethod(read_ahead))
+    assert "header of more than" in refusal(tar_blocks(header("tea/x"), bytes(20_000)), target)
+
+
+def test_headers_of_one_entry_use_at_most_32_mib_of_memory(target: Path) -> None:
+    fields = [b"".join(b"9 %05x=\n" % (part << 8 | n) for n in range(220)) for part in range(150)]
+    common = b"".join(
+        header("x", size=b"%011o\0" % 1980, kind=b"g") + text.ljust(2048, b"\0") for text in fields
+    )
+    archive = tar_blocks(common, header("x", kind=b"x") * 150, header("tea/x"))
+    tracemalloc.start()
+    try:
+        said = refusal(archive, target)
+        assert tracemalloc.get_traced_memory()[1] < 32 * MIB
+        assert "damaged" in said
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
 def test_longest_names_are_accepted_for_the_maximum_of_entries(kind: int, target: Path) -> None:
     folder = "/".join(["tea", "a" * 245, "b" * 245, "c" * 245, "d" * 245])

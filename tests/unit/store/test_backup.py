@@ -228,6 +228,11 @@ def test_backup_without_skills_keeps_the_existing_ones(
     assert (data_dir / "skills" / "tea" / "SKILL.md").exists()
 
 
+def test_inaccessible_skills_directory_is_not_left_out_of_a_backup(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        list(files_to_keep(tmp_path / ("long" * 100)))
+
+
 def test_backup_is_restored_into_an_empty_directory(back_up: Callable[..., Path], tmp_path: Path) -> None:
     backup = back_up()
     empty = tmp_path / "empty"

@@ -12,10 +12,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from torana.errors import StoreUnavailable
 from torana.store.engine import database as store
@@ -203,6 +204,18 @@ async def test_unopenable_file_is_unavailable(tmp_path: Path, name: str) -> None
         await database.run(read)
 
     database.close()
+
+
+def test_file_that_is_no_database_is_closed(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"this is no database" * 1000)
+
+    with pytest.raises(DatabaseError) as refused:
+        store.sqlite_engine(garbage).connect()
+
+    opened = [file.path for file in psutil.Process().open_files()]
+    assert str(garbage) not in opened
+    assert "not a database" in str(refused.value)  # its traceback would hold the connection
 
 
 async def test_writability_is_checked_once_a_second(path: Path) -> None:

@@ -26,9 +26,9 @@ from torana.tools.threads import ToolThreads
 from torana.tools.toolset import build_toolset
 from torana.workers.worker import CallFailed
 
-#: The filter follows its path of 60 names for each of 36,000 values.
+#: The filter follows its path of 60 names for each of 360,000 values.
 COSTLY = {
-    "text": "[[" + ",".join("0" * 1_200) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
+    "text": "[[" + ",".join("0" * 12_000) + "]," + '{"a":' * 60 + "0" + "}" * 60 + "]",
     "path": f"$[{','.join('*' * 30)}][?$[1]{'.a' * 60}.b]",
 }
 CHEAP = {"text": '{"a": 17}', "path": "$.a"}

@@ -14,10 +14,11 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol
 
 from torana.characters import normalize
 from torana.skills.errors import SkillInvalid
@@ -34,10 +35,14 @@ PATH_LIMIT = 1_000
 HEADER_LIMIT = 2 * PATH_LIMIT
 #: The maximum number of fields in global headers, which are processed for each entry.
 COMMON_LIMIT = 100
+#: The maximum size of all headers before an entry.
+BETWEEN_LIMIT = 64 * 1024
 
 #: The size of a tar file besides its files: headers, padding and long names.
 _TAR_OVERHEAD = 4 * 1024 * 1024
 _CHUNK = 256 * 1024
+#: The largest header that ``tarfile`` may read, in whole blocks.
+_HEADER_READ = -(-HEADER_LIMIT // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 _CENTRAL = b"PK\x01\x02"
 #: Types of headers about the next entry, or about all following entries.
 _ABOUT_ENTRIES = frozenset(
@@ -220,73 +225,104 @@ def _zip_entry(info: zipfile.ZipInfo) -> _Entry:
 
 def _unpack_tar(archive: bytes, writer: _Writer) -> None:
     with gzip.GzipFile(fileobj=io.BytesIO(archive)) as unzipped:
-        bounded = _Bounded(unzipped, UNPACKED_LIMIT + _TAR_OVERHEAD)
-        with _Tar.open(fileobj=bounded, mode="r|", errorlevel=2, tarinfo=_Header) as opened:
+        stream = _TarStream(unzipped)
+        # With "r|" the library reads ahead of the headers.
+        with tarfile.open(fileobj=stream, mode="r:", errorlevel=2) as opened:
             for member in opened:
                 writer.count()
-                entry = _tar_entry(member)
-                if entry is not None:
-                    writer.add(entry, opened.extractfile(member) if entry.kind == "file" else None)
-        # Read to the end, because only there gzip detects a truncated archive.
-        while bounded.read(_CHUNK):
+                if len(opened.pax_headers) > COMMON_LIMIT:
+                    raise SkillInvalid("The archive says too much of all its entries at once; pack it anew.")
+                with stream.entry():
+                    entry = _tar_entry(member)
+                    if entry is not None:
+                        writer.add(entry, opened.extractfile(member) if entry.kind == "file" else None)
+        stream.finish()
+
+
+class _TarStream(io.RawIOBase):
+    """A tar file that ``tarfile`` reads. Raises ``SkillInvalid`` for too many, too large or damaged headers.
+
+    The checks see all bytes that the library reads between the entries, so they do not depend on the methods
+    by which a release of Python parses them.
+    """
+
+    def __init__(self, stream: _Readable) -> None:
+        self._stream = stream
+        self._position = 0
+        self._in_entry = False
+        self._headers = 0
+        #: The number of bytes read since the last entry, and the last of these reads.
+        self._between = 0
+        self._last = b""
+
+    @contextmanager
+    def entry(self) -> Generator[None]:
+        """Read the file of an entry: the limits of headers do not apply."""
+        self._in_entry = True
+        yield
+        self._in_entry = False
+        self._between = 0
+
+    def finish(self) -> None:
+        """Check the end. ``tarfile`` treats a damaged header after the first as the end of the archive."""
+        if any(self._last):
+            raise SkillInvalid(_DAMAGED_TAR)
+        # Only at its end gzip detects a truncated archive.
+        while self._read(_CHUNK):
             pass
 
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
 
-class _Tar(tarfile.TarFile):
-    """Counts all headers; ``tarfile`` does not count headers about the next entry."""
-
-    _headers = 0
-
-    def count(self) -> None:
-        """Count a header. An entry has at most two; one is global, and one is the end."""
-        self._headers += 1
-        if self._headers > 2 * ENTRY_LIMIT + 2:
-            raise SkillInvalid(_TOO_MANY)
-        if len(self.pax_headers) > COMMON_LIMIT:
-            raise SkillInvalid("The archive says too much of all its entries at once; pack it anew.")
-
-
-class _Header(tarfile.TarInfo):
-    """A member with a valid header: ``tarfile`` treats a damaged header after the first as the end."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        """Read a member with its headers. Raises ``SkillInvalid``."""
-        if isinstance(tarfile, _Tar):
-            tarfile.count()
-        return super().fromtarfile(tarfile)
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Read a header. Raises ``SkillInvalid`` for a damaged one, or one of a text that is too long."""
-        try:
-            header = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if not any(buf):  # the end of the archive
-                raise
-            raise SkillInvalid("The archive is damaged; create it again.") from error
-        if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:
-            raise SkillInvalid(
-                f"The archive holds a header of more than {HEADER_LIMIT:,} bytes; shorten the names, and pack "
-                "it without extended attributes."
-            )
-        return header
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that raises ``SkillInvalid`` after a number of bytes."""
-
-    def __init__(self, stream: _Readable, room: int) -> None:
-        self._stream = stream
-        self._room = room
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move forward to ``offset``."""
+        if whence != io.SEEK_SET or offset < self._position:
+            raise SkillInvalid(_DAMAGED_TAR)
+        while self._position < offset and self._read(min(_CHUNK, offset - self._position)):
+            pass
+        return self._position
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes."""
-        data = self._stream.read(self._room + 1 if size < 0 else min(size, self._room + 1))
-        self._room -= len(data)
-        if self._room < 0:
+        if self._in_entry:
+            return self._read(size)
+        if not 0 <= size <= _HEADER_READ:
+            raise SkillInvalid(_LONG_HEADER)
+        self._last = self._read(size)
+        self._between += len(self._last)
+        if self._between > BETWEEN_LIMIT:
+            raise SkillInvalid(_DAMAGED_TAR)
+        for start in range(0, len(self._last), tarfile.BLOCKSIZE):
+            self._check(self._last[start : start + tarfile.BLOCKSIZE])
+        return self._last
+
+    def _read(self, size: int) -> bytes:
+        room = UNPACKED_LIMIT + _TAR_OVERHEAD - self._position
+        data = self._stream.read(room + 1 if size < 0 else min(size, room + 1))
+        self._position += len(data)
+        if len(data) > room:
             raise SkillInvalid(_TOO_LARGE)
         return data
+
+    def _check(self, block: bytes) -> None:
+        try:
+            header = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
+        except tarfile.HeaderError:  # text about an entry, the end, or damaged
+            return
+        self._headers += 1
+        # An entry has at most two; one is global.
+        if self._headers > 2 * ENTRY_LIMIT + 1:
+            raise SkillInvalid(_TOO_MANY)
+        if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:
+            raise SkillInvalid(_LONG_HEADER)
+
+
+_DAMAGED_TAR = "The archive is damaged; create it again."
+_LONG_HEADER = (
+    f"The archive holds a header of more than {HEADER_LIMIT:,} bytes; shorten the names, and pack "
+    "it without extended attributes."
+)
 
 
 def _tar_entry(member: tarfile.TarInfo) -> _Entry | None:

@@ -75,8 +75,12 @@ def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -
             isolation_level=None,  # the driver issues no BEGIN
             check_same_thread=False,
         )
-        for pragma in ("busy_timeout=5000",) if read_only else _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}").close()
+        try:
+            for pragma in ("busy_timeout=5000",) if read_only else _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}").close()
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=1)
