@@ -5,6 +5,7 @@ The table consists of parts of regular expression character classes; ``char_clas
 
 from __future__ import annotations
 
+import codecs
 import re
 import unicodedata
 from typing import Literal
@@ -40,6 +41,31 @@ _SEQUENCES = (
     re.compile(rf"[{FILLERS}\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{{2,}}"),
     re.compile(f"[{JOINERS}]{{2,}}"),
 )
+
+
+#: The number of bytes that are decoded at once: a few milliseconds.
+_PIECE = 16 * 1024
+#: The byte order marks of the encodings whose decoders for pieces demand one.
+_BYTE_ORDERS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
+
+
+def decode(data: bytes, encoding: str) -> str:
+    """Decode a text; invalid bytes become U+FFFD. Raises ``LookupError`` if the encoding is not one of texts.
+
+    A codec can take a second for 2 MiB of invalid bytes, and no other thread runs meanwhile. Therefore it gets
+    the text in pieces. Call it in a thread for a long text.
+    """
+    b" ".decode(encoding, "replace")  # refuses codecs such as zip
+    name = codecs.lookup(encoding).name
+    marks = _BYTE_ORDERS.get(name)
+    decoder = codecs.getincrementaldecoder(f"{name}-le" if marks and not data.startswith(marks) else name)(
+        "replace"
+    )
+    pieces = [decoder.decode(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)]
+    return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
 def char_class(*parts: str) -> re.Pattern[str]:

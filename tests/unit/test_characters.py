@@ -1,7 +1,8 @@
-"""Normal forms of texts with long runs of combining marks."""
+"""Normal forms of texts with long runs of combining marks, and the decoding of long texts."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import unicodedata
 from typing import Literal
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.characters import normalize
+from torana.characters import decode, normalize
 
 Form = Literal["NFC", "NFKC", "NFKD"]
 FORMS: tuple[Form, ...] = ("NFC", "NFKC", "NFKD")
@@ -35,3 +36,27 @@ def test_marks_of_each_letter_are_counted_separately() -> None:
     text = ("e" + "\u0301\u0323" * 15) * 3
 
     assert normalize("NFC", text) == unicodedata.normalize("NFC", text)
+
+
+@given(
+    st.binary(max_size=50), st.sampled_from(("utf-8", "utf-16", "utf-32", "gb18030", "iso2022_jp", "cp1253"))
+)
+def test_pieces_are_decoded_like_the_whole(data: bytes, encoding: str) -> None:
+    long = data * (40_000 // (len(data) or 1))
+
+    assert decode(long, encoding) == long.decode(encoding, "replace")
+
+
+async def test_other_work_continues_while_invalid_bytes_are_decoded() -> None:
+    decoding = asyncio.create_task(asyncio.to_thread(decode, b"\x81" * 4 * 1024 * 1024, "cp1253"))
+    turns = 0
+    while not decoding.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+
+    assert turns > 20
+
+
+def test_codecs_that_are_not_for_text_are_refused() -> None:
+    with pytest.raises(LookupError):
+        decode(b"x", "zip")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
+from torana import characters
+
 #: The encodings of the web (the WHATWG's list), by Python's names. Python's other codecs are not for pages:
 #: some are no charsets, some are very slow.
 _OF_THE_WEB = re.compile(
@@ -25,21 +27,21 @@ def decode(body: bytes, charset: str | None) -> str:
     """Decode a page whose server declared ``charset``.
 
     The first of these counts: a byte order mark, the server, the page, UTF-8 if the bytes are valid, else
-    Windows-1252. Invalid bytes become U+FFFD.
+    Windows-1252. Invalid bytes become U+FFFD. Call it in a thread: a hostile page takes up to a second.
     """
     for mark, encoding in _MARKS:
         if body.startswith(mark):
-            return body[len(mark) :].decode(encoding, "replace")
+            return characters.decode(body[len(mark) :], encoding)
     said = charset or ""
     if not _is_known_charset(said) and (found := _IN_PAGE.search(body[:_HEAD])):
         said = found[1].decode("ascii", "replace")
     if _is_known_charset(said):
         encoding = _WESTERN if _SAYS_LATIN.fullmatch(said) else said
-        return body.decode(encoding, "replace")
+        return characters.decode(body, encoding)
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:
-        return body.decode(_WESTERN, "replace")
+        return characters.decode(body, _WESTERN)
 
 
 def _is_known_charset(charset: str) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torana.web import extract_program
 from torana.workers.worker import Worker, WorkerError
 
-#: Seconds for one page, and the number of concurrent pages.
+#: Seconds for one page.
 _PATIENCE = 30.0
-_AT_ONCE = 2
+#: The number of concurrent pages: more than the calls of ``web_fetch`` that one user may have at once.
+_AT_ONCE = 3
 #: The limits for one page: seconds of processor time, and bytes of memory.
 _PROCESSOR = 30
 _MEMORY = 1024**3

@@ -274,6 +274,16 @@ def test_people_are_no_machines(headers: dict[str, str]) -> None:
     assert machine(letter(**headers)) is None
 
 
+def test_empty_lines_below_a_quotation_cost_no_more_than_words() -> None:
+    costs: list[float] = []
+    for line in ("x\n", "\n"):
+        before = time.process_time()
+        read(HEAD + b"\r\n>\n" + line.encode() * 40_000 + b"x")
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 30 * costs[0]
+
+
 GOOD = "mx.test; dmarc=pass (p=reject) header.from=people.test"
 
 GMAIL = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import unicodedata
@@ -93,6 +94,20 @@ async def test_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPat
         await Reader(patience=1).read(_PAGE.format(""), "https://site.test/")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_costly_pages_of_one_user_leave_a_place_for_other_pages() -> None:
+    reader = Reader(patience=10)
+    costly = [asyncio.create_task(reader.read("<li>x" * 200_000, "https://site.test/")) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    page = await reader.read("<p>words", "https://site.test/")
+
+    assert page.text == "words"
+    assert not any(task.done() for task in costly)
+    for task in costly:
+        task.cancel()
+    await asyncio.gather(*costly, return_exceptions=True)
 
 
 async def test_crash_of_the_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

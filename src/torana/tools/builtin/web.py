@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -91,7 +92,7 @@ class WebTools:
         )
 
     async def _read_page(self, page: WebPage) -> tuple[str, str]:
-        text = decode(page.body, page.charset)
+        text = await asyncio.to_thread(decode, page.body, page.charset)
         if page.media_type not in _HTML:
             return "", text
         readable = await self._reader.read(text, page.url)

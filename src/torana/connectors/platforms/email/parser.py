@@ -17,7 +17,7 @@ from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
 
-from torana.characters import CONTROLS, HIDDEN, SURROGATES, char_class
+from torana.characters import CONTROLS, HIDDEN, SURROGATES, char_class, decode
 from torana.connectors.platforms.email.text import FORWARDED, plain_of, strip_quotation
 
 #: Limits: characters of all headers and of one header, nesting, number of parts, characters of the text.
@@ -261,7 +261,7 @@ def _in_charset(data: bytes | str, charset: str | None) -> str:
         return data
     try:
         codec = codecs.lookup(charset or "utf-8").name
-        return data.decode("utf-8" if codec in _NO_CHARSETS else codec, "replace")
+        return decode(data, "utf-8" if codec in _NO_CHARSETS else codec)
     except (LookupError, ValueError):  # an unknown charset, or a codec that is not for texts
         return data.decode("utf-8", "replace")
 

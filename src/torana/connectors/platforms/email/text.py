@@ -151,6 +151,7 @@ def strip_quotation(text: str, *, forwarded: bool = False) -> str:
         return whole
     lines = whole.split("\n")
     kept: list[str] = []
+    has_words = False
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -159,10 +160,11 @@ def strip_quotation(text: str, *, forwarded: bool = False) -> str:
             at += 1
         elif introduced and _is_quotation(lines, at + introduced):
             at += introduced
-        elif any(kept) and (introduced or _ends(lines, at)):
+        elif has_words and (introduced or _ends(lines, at)):
             break
         else:
             kept.append(line.rstrip())
+            has_words = has_words or bool(kept[-1])
             at += 1
     rest = "\n".join(kept).strip()
     last = rest.rpartition("\n")
