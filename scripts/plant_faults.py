@@ -70,7 +70,11 @@ class Fault:
 
 def read_faults(root: Path, names: Sequence[str] = ()) -> list[Fault]:
     """Return the faults of the list, or those with these names. Raises ``Unusable``."""
-    faults = [_fault(entry) for entry in tomllib.loads((root / LIST).read_text("utf-8"))["faults"]]
+    try:
+        entries = tomllib.loads((root / LIST).read_text("utf-8"))["faults"]
+    except (OSError, ValueError, KeyError) as error:
+        raise Unusable(f"{LIST} is not a list of [[faults]]: {error}") from error
+    faults = [_fault(entry) for entry in entries]
     for fault in faults:
         fault.check(root)
     unknown = set(names) - {fault.name for fault in faults}

@@ -81,3 +81,11 @@ def test_entry_that_does_not_fit_the_source_is_named(tree: Path, wrong: str, tol
 
     with pytest.raises(Unusable, match=f"(?s)'one'.*{told}"):
         read_faults(tree)
+
+
+@pytest.mark.parametrize("text", ["[[faults]", "[[mistakes]]"])
+def test_file_without_faults_is_refused(tree: Path, text: str) -> None:
+    (tree / LIST).write_text(text)
+
+    with pytest.raises(Unusable, match="is not a list of"):
+        read_faults(tree)
