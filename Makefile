@@ -6,7 +6,7 @@ INSTALL := $(BIN)/uv pip install --quiet
 T ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test test-long test-all chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
+.PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -57,6 +57,9 @@ test-long: $(VENV)/.dev ## the tests with real platforms, kills and attacks, and
 	TORANA_TEST_PROFILE=long $(PYTEST) --dist loadfile -m "long or hypothesis" $(T)
 
 test-all: test test-long ## every test
+
+faults: $(VENV)/.dev ## plant forty faults one by one, and show which the tests find; `make faults A='"the name"'` for some
+	$(BIN)/python scripts/plant_faults.py $(A)
 
 chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600

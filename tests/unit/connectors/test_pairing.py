@@ -101,6 +101,18 @@ async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, ac
             await gateway.pairing.approve(code, kinds=KINDS, act=late_act)
 
 
+async def test_sender_without_a_decision_gets_three_codes_and_no_more(database: Database, act: Act) -> None:
+    now = act.at
+    pairing = Pairing(database=database, clock=lambda: now)
+    asker = Asker(kind="chat", sender="eve", account="home", place="{}", name="Eve")
+    codes: list[str | None] = []
+    for _ in range(5):
+        codes.append(await pairing.ask(asker))
+        now += timedelta(hours=1)
+
+    assert [code is not None for code in codes] == [True, True, True, False, False]
+
+
 async def test_a_code_of_a_clock_that_was_ahead_is_expired_and_another_one_is_given(
     database: Database, act: Act
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torana.connectors.base import Capabilities
 from torana.connectors.transport import markup
-from torana.connectors.transport.splitting import pieces, split
+from torana.connectors.transport.splitting import pieces, split, utf16_length
 
 _words = st.sampled_from(
     ["word ", "sentence. ", "\n", "\n\n", "```\n", "- item\n", "**b** ", "<&> ", "ü" * 70, "> q\n"]
@@ -35,6 +35,13 @@ def test_it_is_cut_between_paragraphs_first_then_lines_sentences_and_words() -> 
     assert split("one two three four", abilities(10)) == ["one two", "three four"]
     assert split("一二三。四五六七八。", abilities(6)) == ["一二三。", "四五六七八。"]
     assert split("x" * 25, abilities(10)) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_parts_fit_platforms_that_count_utf16_units_and_characters_stay_whole() -> None:
+    able = Capabilities(length=10, repeat="blind", measure=utf16_length)
+
+    assert split("😀" * 12, able) == ["😀" * 5, "😀" * 5, "😀" * 2]
+    assert split("a" + "😀" * 6, able) == ["a" + "😀" * 4, "😀" * 2]
 
 
 def test_a_block_of_code_is_closed_and_opened_again() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from torana import supervision
 from torana.connectors.base import (
     Capabilities,
     Connector,
@@ -209,6 +210,37 @@ async def test_a_connection_that_ends_by_itself_is_made_anew(watch: Callable[...
     _, status = await watched.pause()
 
     assert (status.state, status.reason) == ("backing_off", "the connection ended")
+
+
+async def pause_after(watched: Watched, end: asyncio.Event) -> float:
+    """End the connection when it is active, and return the pause after it."""
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+    watched.active.clear()
+    end.set()
+    return (await watched.pause())[0]
+
+
+async def test_pauses_grow_while_connections_break_soon(watch: Callable[..., Watched]) -> None:
+    ends = [asyncio.Event() for _ in range(5)]
+    watched = watch(*ends)
+
+    pauses = [await pause_after(watched, end) for end in ends]
+
+    for number, seconds in enumerate(pauses):
+        assert 0.5 * 2**number <= seconds <= 1.5 * 2**number
+
+
+async def test_long_connection_resets_the_pauses(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "_GOOD", -1.0)  # every connection is long
+    end = asyncio.Event()
+    watched = watch(*[RetryLater("no")] * 4, end)
+    refused = [(await watched.pause())[0] for _ in range(4)]
+
+    assert refused[-1] >= 4
+    assert await pause_after(watched, end) <= 1.5
 
 
 async def test_a_library_that_cuts_itself_off_does_not_end_the_account_for_good(

@@ -108,6 +108,19 @@ async def test_window_ends_at_the_announced_time(
     await day.admit()
 
 
+async def test_refusal_by_several_limits_names_the_longest_wait(
+    gate: Callable[..., Gate], clock: Clock
+) -> None:
+    clock.set("2026-02-28T23:58:30")
+    both = gate("1 messages/minute", "1 messages/day")
+    await both.admit()
+
+    refused = await both.refusal()
+
+    assert refused.headers["Retry-After"] == "90"
+    assert refused.extra["violatedPolicies"] == ["user-messages-minute", "user-messages-day"]
+
+
 @pytest.mark.parametrize("limit", ["1 messages/day", "1 messages/month", "20 tokens/minute", "20 tokens/day"])
 async def test_clock_set_back_across_a_boundary_frees_nothing(
     gate: Callable[..., Gate], clock: Clock, limit: str

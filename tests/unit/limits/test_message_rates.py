@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from torana.errors import RateLimited
+from torana.errors import QueueFull, RateLimited
 from torana.limits import rates as message_rates
 from torana.limits.rate_limit_status import headers
 from torana.limits.rates import MessageRates
@@ -106,6 +106,28 @@ def test_window_slides(now: Now) -> None:
 
     assert rates.take(None)[0].remaining == 0
     assert refusal(rates, None).headers["Retry-After"] == "39"
+
+
+def test_message_after_the_announced_wait_is_accepted(now: Now) -> None:
+    rates = MessageRates(per_user=1, overall=0, monotonic=now)
+    rates.take("ana")
+    now.seconds += 20
+
+    now.seconds += int(refusal(rates, "ana").headers["Retry-After"])
+
+    assert rates.take("ana")[0].remaining == 0
+
+
+def test_message_that_is_refused_later_gives_back_its_own_place(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=0, monotonic=now)
+    rates.take("ana")
+    now.seconds += 40
+    with pytest.raises(QueueFull), rates.count("ana"):
+        raise QueueFull
+
+    now.seconds += 20
+
+    assert rates.take("ana")[0].remaining == 1
 
 
 def test_retry_after_is_at_least_one_second(now: Now) -> None:

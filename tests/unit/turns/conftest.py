@@ -22,6 +22,9 @@ from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
 
+#: Seconds to wait for turns to run.
+_PATIENCE = 20.0
+
 
 class Obedient:
     """An agent that ends each turn as the test directs, addressed by the turn's content."""
@@ -50,8 +53,12 @@ class Obedient:
 
     async def until(self, *contents: str) -> None:
         """Wait until exactly these turns run."""
-        while set(self.running) != set(contents):
-            await self._changed.wait()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while set(self.running) != set(contents):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"{sorted(self.running)} run, not {sorted(contents)}") from None
 
     def say(self, content: str, text: str) -> None:
         """Emit a part of the turn's reply."""
