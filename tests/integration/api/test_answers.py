@@ -42,7 +42,7 @@ async def until(happened: Callable[[], object]) -> None:
 # --- as events
 
 
-async def test_events_tell_of_a_turn_from_its_acceptance_to_its_answer(start: Start):
+async def test_events_report_turn_from_acceptance_to_reply(start: Start):
     model = ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", "is 2."])
     _, client = await start(model, rate_global=100)
     answer = await client.post("/message", json={"content": "1+1?", "channelId": "c"}, headers=EVENTS)
@@ -61,7 +61,7 @@ async def test_events_tell_of_a_turn_from_its_acceptance_to_its_answer(start: St
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_the_last_event_is_what_a_plain_request_gets(start: Start):
+async def test_last_event_equals_response_to_plain_request(start: Start):
     _, client = await start(ScriptedModel(["It ", "is 2."], "It is 2."))
     body = {"content": "1+1?", "channelId": "c", "userId": "ana"}
     last = events_of(await client.post("/message", json=body, headers=EVENTS))[-1][2]
@@ -74,14 +74,14 @@ async def test_the_last_event_is_what_a_plain_request_gets(start: Start):
     assert last == {name: turn[name] for name in last}
 
 
-async def test_the_text_of_the_deltas_is_the_reply(start: Start):
+async def test_deltas_add_up_to_reply(start: Start):
     _, client = await start(ScriptedModel(["a\n\n", "b: é\u2028", "\ndata: c", "😀"]))
     events = events_of(await client.post("/message", json={"content": "hi"}, headers=EVENTS))
     deltas = [data["text"] for type_, _, data in events if type_ == "message.delta"]
     assert "".join(deltas) == events[-1][2]["reply"] == "a\n\nb: é\u2028\ndata: c😀"
 
 
-async def test_a_failure_is_a_last_event_with_a_problem(start: Start):
+async def test_failed_turn_ends_event_stream_with_problem(start: Start):
     _, client = await start(ScriptedModel(["It ", ModelFailed("no credit")]))
     answer = await client.post("/message", json={"content": "hi"}, headers=EVENTS)
     assert answer.status_code == 200
@@ -92,7 +92,7 @@ async def test_a_failure_is_a_last_event_with_a_problem(start: Start):
 
 
 @pytest.mark.parametrize(("body", "status"), [({"content": " "}, 400), ({"content": "x" * 10_001}, 413)])
-async def test_what_is_refused_before_the_first_event_has_its_own_status(
+async def test_refusal_before_first_event_has_its_own_status(
     client: httpx2.AsyncClient, body: dict[str, Any], status: int
 ):
     answer = await client.post("/message", json=body, headers=EVENTS)
@@ -102,7 +102,7 @@ async def test_what_is_refused_before_the_first_event_has_its_own_status(
 # --- too late
 
 
-async def test_an_answer_that_takes_too_long_is_504_and_names_its_turn(start: Start):
+async def test_reply_after_wait_limit_is_504_with_turn_path(start: Start):
     gate = asyncio.Event()
     app, _ = await start(ScriptedModel([gate, "late"]))
     async with over(app, wait=0) as client:
@@ -126,21 +126,21 @@ async def test_an_answer_that_takes_too_long_is_504_and_names_its_turn(start: St
         assert (turn["status"], turn["reply"]) == ("completed", "late")
 
 
-async def test_a_turn_over_its_own_limit_is_504(start: Start):
+async def test_turn_over_its_time_limit_is_504(start: Start):
     _, client = await start(ScriptedModel([asyncio.Event(), "never"]), turn_timeout=1)
     answer = await client.post("/message", json={"content": "hi"})
     assert (answer.status_code, answer.json()["code"]) == (504, "turn_timeout")
     assert "TORANA_TURN_TIMEOUT" in answer.json()["detail"]
 
 
-async def test_a_failed_turn_can_be_looked_up(start: Start):
+async def test_failed_turn_can_be_read(start: Start):
     _, client = await start(ScriptedModel([ModelFailed("no credit")]))
     events = events_of(await client.post("/message", json={"content": "hi"}, headers=EVENTS))
     turn = (await client.get(f"/v1/turns/{events[0][2]['id']}")).json()
     assert (turn["status"], turn["error"]) == ("failed", {"code": "model_failed", "detail": "no credit"})
 
 
-async def test_a_gateway_that_stops_says_so_to_who_waits_and_names_the_turn(start: Start):
+async def test_stopping_gateway_answers_waiting_client_with_turn_path(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"])
     app, client = await start(model)
     waiting = asyncio.create_task(client.post("/message", json={"content": "hi"}))
@@ -152,7 +152,7 @@ async def test_a_gateway_that_stops_says_so_to_who_waits_and_names_the_turn(star
     assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_a_gateway_that_stops_ends_event_streams(start: Start):
+async def test_stopping_gateway_ends_event_streams(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"])
     app, client = await start(model)
     watching = asyncio.create_task(client.post("/message", json={"content": "hi"}, headers=EVENTS))
@@ -180,7 +180,7 @@ class FailingLibrary:
         raise self._error
 
 
-async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
+async def test_bug_in_handler_is_problem_with_logged_traceback(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ):
     broken = FailingLibrary(ZeroDivisionError("a secret place"))
@@ -194,7 +194,7 @@ async def test_a_bug_in_a_handler_is_a_problem_and_its_trace_is_in_the_log(
     assert "ZeroDivisionError: a secret place" in caplog.text
 
 
-async def test_what_the_framework_raises_is_a_problem_too(gateway: Gateway):
+async def test_http_error_of_framework_is_problem(gateway: Gateway):
     refusing = FailingLibrary(HTTPException(418, "no coffee"))
     async with over(gateway[0], skills=replace(gateway[0].services.skills, library=refusing)) as client:
         answer = await client.get("/skills")
@@ -203,7 +203,7 @@ async def test_what_the_framework_raises_is_a_problem_too(gateway: Gateway):
     assert (answer.status_code, problem["code"], problem["detail"]) == (400, "bad_request", "no coffee")
 
 
-async def test_a_body_that_stalls_is_408_and_nothing_is_stored(
+async def test_stalled_body_is_408_and_stores_nothing(
     gateway: Gateway, stored: Callable[[App], Awaitable[int]]
 ):
     async def stalling() -> AsyncIterator[bytes]:
@@ -219,7 +219,7 @@ async def test_a_body_that_stalls_is_408_and_nothing_is_stored(
     assert await stored(app) == 0
 
 
-async def test_a_document_that_cannot_be_written_is_503_and_says_when_to_try_again(gateway: Gateway):
+async def test_failed_database_write_is_503_with_retry_after(gateway: Gateway):
     app, client = gateway
 
     def fail(connection: Any) -> None:

@@ -59,7 +59,7 @@ async def token(operator: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
     return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
 
 
-async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operator: httpx2.AsyncClient) -> None:
+async def test_turn_lists_open_approval_and_continues_when_approved(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
 
     assert turn["status"] == "waiting"
@@ -101,7 +101,7 @@ async def test_a_turn_shows_what_it_asks_and_goes_on_when_it_is_approved(operato
     assert entry["detail"] == {"callId": "c1", "tool": "calculate", "edited": False}
 
 
-async def test_the_stream_asks_and_goes_on(operator: httpx2.AsyncClient) -> None:
+async def test_event_stream_carries_approval_and_continues_after_decision(operator: httpx2.AsyncClient) -> None:
     headers = {"Accept": "text/event-stream"}
     streaming = asyncio.create_task(operator.post("/message", json={"content": "1+1?"}, headers=headers))
     while not (listed := (await operator.get("/v1/approvals")).json()["items"]):
@@ -128,7 +128,7 @@ async def test_the_stream_asks_and_goes_on(operator: httpx2.AsyncClient) -> None
     ]
 
 
-async def test_other_arguments_are_checked_when_they_are_decided(
+async def test_edited_arguments_are_validated_at_decision(
     operator: httpx2.AsyncClient, model: ScriptedModel
 ) -> None:
     turn = await waiting(operator)
@@ -163,7 +163,7 @@ async def test_other_arguments_are_checked_when_they_are_decided(
         ({"decision": "deny", "reason": "x" * 501}, "invalid_field"),
     ],
 )
-async def test_a_faulty_decision_decides_nothing(
+async def test_invalid_decision_leaves_approval_open(
     operator: httpx2.AsyncClient, body: dict[str, Any], code: str
 ) -> None:
     turn = await waiting(operator)
@@ -174,7 +174,7 @@ async def test_a_faulty_decision_decides_nothing(
     assert (await operator.get(f"/v1/turns/{turn['id']}")).json()["status"] == "waiting"
 
 
-async def test_a_number_that_no_json_holds_decides_nothing(operator: httpx2.AsyncClient) -> None:
+async def test_non_json_number_in_decision_leaves_approval_open(operator: httpx2.AsyncClient) -> None:
     turn = await waiting(operator)
     body = b'{"decision": "approve", "arguments": {"expression": 1e999}}'
     headers = {"Content-Type": "application/json"}
@@ -184,7 +184,7 @@ async def test_a_number_that_no_json_holds_decides_nothing(operator: httpx2.Asyn
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_field")
 
 
-async def test_an_owner_decides_about_their_own_and_the_operator_about_all(
+async def test_owner_decides_own_approvals_and_operator_decides_all(
     operator: httpx2.AsyncClient,
 ) -> None:
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
@@ -203,7 +203,7 @@ async def test_an_owner_decides_about_their_own_and_the_operator_about_all(
     assert (await ended(operator, turn))["status"] == "completed"
 
 
-async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator: httpx2.AsyncClient) -> None:
+async def test_plain_request_times_out_with_path_of_waiting_turn(operator: httpx2.AsyncClient) -> None:
     answer = await operator.post("/message", json={"content": "1+1?"}, headers={"Prefer": "wait=1"})
 
     assert (answer.status_code, answer.json()["code"]) == (504, "wait_expired")
@@ -211,7 +211,7 @@ async def test_a_plain_request_waits_and_is_told_where_the_turn_goes_on(operator
     assert [asked["callId"] for asked in turn["approvals"]] == ["c1"]
 
 
-async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx2.AsyncClient) -> None:
+async def test_message_behind_open_approval_times_out_with_reason(operator: httpx2.AsyncClient) -> None:
     asking = await waiting(operator)
     message = {"content": "and this?", "channelId": asking["channelId"], "userId": asking["userId"]}
     answer = await operator.post("/message", json=message, headers={"Prefer": "wait=1"})
@@ -219,7 +219,7 @@ async def test_whoever_stands_behind_a_question_is_told_of_it(operator: httpx2.A
 
 
 @pytest.mark.parametrize("id_", ["a/b?c#d é", "call\n0", "..", "x" * 65])
-async def test_whatever_id_a_model_chooses_its_call_can_be_decided(start: Start, id_: str) -> None:
+async def test_any_call_id_from_model_can_be_decided(start: Start, id_: str) -> None:
     model = ScriptedModel([calculate(id_=id_)], "Done.")
     _, client = await start(model, gateway_token=OPERATOR, permissions=ASKS)
     client.headers.update(bearer(OPERATOR))
@@ -285,7 +285,7 @@ async def test_approval_of_another_owner_is_unknown(operator: httpx2.AsyncClient
     assert (await operator.post(path, json=approve, headers=alice)).json()["state"] == "approved"
 
 
-async def test_word_answers_the_question_that_the_stream_carried(start: Start, model: ScriptedModel) -> None:
+async def test_word_answers_approval_from_event_stream(start: Start, model: ScriptedModel) -> None:
     app, client = await start(model, permissions=ASKS)
     said = {"channelId": "desk", "userId": "ana"}
     headers = {"Accept": "text/event-stream"}
@@ -302,7 +302,7 @@ async def test_word_answers_the_question_that_the_stream_carried(start: Start, m
     assert "It is 2." in (await streaming).text
 
 
-async def test_the_tools_are_listed_with_what_holds_and_why(start: Start) -> None:
+async def test_tools_are_listed_with_permission_and_its_source(start: Start) -> None:
     rules = [
         {"tool": "calculate", "user": "ana", "permission": "deny"},
         {"tool": "kalculate", "permission": "deny"},

@@ -115,7 +115,7 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize("raw", NOT_JSON.values(), ids=NOT_JSON.keys())
-async def test_what_is_not_a_json_object_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
+async def test_body_that_is_no_json_object_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
     problem = checked(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["error"]) == (400, "Bad request")
@@ -124,7 +124,7 @@ async def test_what_is_not_a_json_object_is_refused(gateway: Gateway, stored: St
 
 
 @pytest.mark.parametrize("raw", CONTENT.values(), ids=CONTENT.keys())
-async def test_content_must_be_a_string_that_is_not_blank(gateway: Gateway, stored: Stored, raw: bytes):
+async def test_blank_or_non_string_content_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
     problem = checked(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (400, "invalid_content")
@@ -134,7 +134,7 @@ async def test_content_must_be_a_string_that_is_not_blank(gateway: Gateway, stor
 
 
 @pytest.mark.parametrize("raw", TEXT.values(), ids=TEXT.keys())
-async def test_text_that_cannot_be_kept_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
+async def test_text_that_cannot_be_stored_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
     problem = checked(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (400, "invalid_text")
@@ -143,7 +143,7 @@ async def test_text_that_cannot_be_kept_is_refused(gateway: Gateway, stored: Sto
 
 
 @pytest.mark.parametrize("raw", TOO_LONG.values(), ids=TOO_LONG.keys())
-async def test_content_over_10_000_characters_is_too_large(gateway: Gateway, stored: Stored, raw: bytes):
+async def test_content_over_10_000_characters_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
     problem = checked(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["error"], problem["code"]) == (
@@ -156,7 +156,9 @@ async def test_content_over_10_000_characters_is_too_large(gateway: Gateway, sto
 
 
 @pytest.mark.parametrize("content", ["x" * 10_000, EMOJI * 10_000, "\\u00e4" * 10_000])
-async def test_10_000_characters_are_taken_however_they_are_escaped(client: httpx2.AsyncClient, content: str):
+async def test_content_of_10_000_characters_is_accepted_in_any_escaping(
+    client: httpx2.AsyncClient, content: str
+):
     raw = f'{{"content": "{content}"}}'.encode()
     assert (await client.post("/message", content=raw, headers=JSON)).status_code == 200
 
@@ -165,7 +167,7 @@ async def test_10_000_characters_are_taken_however_they_are_escaped(client: http
     "value", ["x" * 257, "x" * 300, 10**300, 1.5, 1e400, True, False, [], ["a"], {}, {"id": 1}]
 )
 @pytest.mark.parametrize("name", ["channelId", "userId"])
-async def test_an_id_of_another_type_or_size_is_refused_by_name(
+async def test_id_of_wrong_type_or_size_is_refused_with_its_field(
     gateway: Gateway, stored: Stored, name: str, value: object
 ):
     app, client = gateway
@@ -189,7 +191,7 @@ async def test_an_id_of_another_type_or_size_is_refused_by_name(
         ";",
     ],
 )
-async def test_another_content_type_is_refused_with_a_way_to_do_it(
+async def test_unsupported_content_type_is_refused_with_example(
     gateway: Gateway, stored: Stored, media_type: str | None
 ):
     app, client = gateway
@@ -201,7 +203,7 @@ async def test_another_content_type_is_refused_with_a_way_to_do_it(
 
 
 @pytest.mark.parametrize("accept", ["text/html", "image/*", "application/json;q=0"])
-async def test_what_cannot_be_sent_is_406(gateway: Gateway, stored: Stored, accept: str):
+async def test_unacceptable_media_type_is_406(gateway: Gateway, stored: Stored, accept: str):
     app, client = gateway
     problem = checked(await client.post("/message", content=body(), headers=JSON | {"Accept": accept}))
     assert (problem["status"], problem["code"]) == (406, "not_acceptable")
@@ -209,7 +211,7 @@ async def test_what_cannot_be_sent_is_406(gateway: Gateway, stored: Stored, acce
 
 
 @pytest.mark.parametrize("extra", [1, 10_000_000])
-async def test_a_body_over_the_limit_is_too_large(gateway: Gateway, stored: Stored, extra: int):
+async def test_body_over_limit_is_413(gateway: Gateway, stored: Stored, extra: int):
     app, client = gateway
     raw = body().ljust(256 * 1024 + extra)
     problem = checked(await client.post("/message", content=raw, headers=JSON))
@@ -217,7 +219,7 @@ async def test_a_body_over_the_limit_is_too_large(gateway: Gateway, stored: Stor
     assert await stored(app) == 0
 
 
-async def test_a_body_of_just_the_limit_is_taken(client: httpx2.AsyncClient):
+async def test_body_of_exact_limit_is_accepted(client: httpx2.AsyncClient):
     answer = await client.post("/message", content=body().ljust(256 * 1024), headers=JSON)
     assert answer.status_code == 200
 
@@ -252,13 +254,13 @@ async def test_a_body_of_just_the_limit_is_taken(client: httpx2.AsyncClient):
     ],
     ids=lambda path: path[:30],
 )
-async def test_what_is_not_there_is_404(client: httpx2.AsyncClient, path: str):
+async def test_unknown_path_is_404(client: httpx2.AsyncClient, path: str):
     problem = checked(await client.get(f"{ROOT}{path}"))
     assert (problem["status"], problem["error"], problem["code"]) == (404, "Not found", "not_found")
     assert len(problem["detail"]) < 300
 
 
-async def test_an_encoded_slash_is_a_slash(client: httpx2.AsyncClient):
+async def test_encoded_slash_equals_slash(client: httpx2.AsyncClient):
     assert (await client.get("/api%2Fhealth")).status_code == 200
 
 
@@ -276,7 +278,7 @@ async def test_an_encoded_slash_is_a_slash(client: httpx2.AsyncClient):
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
-async def test_another_method_is_405_and_told_which_there_are(
+async def test_unsupported_method_is_405_with_allow_header(
     client: httpx2.AsyncClient, path: str, allow: str, method: str
 ):
     answer = await client.request(method, path)
@@ -289,7 +291,7 @@ async def test_another_method_is_405_and_told_which_there_are(
 @pytest.mark.parametrize(
     "path", ["/v1/turns/turn_x/events", "/v1/sessions/ses_x/export", "/api/v1/users/ana/export"]
 )
-async def test_head_of_what_is_sent_as_it_is_made_is_405(client: httpx2.AsyncClient, path: str):
+async def test_head_of_streamed_resource_is_405(client: httpx2.AsyncClient, path: str):
     answer = await client.head(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
 
@@ -299,7 +301,7 @@ async def test_get_and_head_of_message_are_405(client: httpx2.AsyncClient):
 
 
 @pytest.mark.parametrize("path", ["/health", "/skills", "/", "/docs", "/openapi.json"])
-async def test_head_has_the_headers_of_get_and_no_body(client: httpx2.AsyncClient, path: str):
+async def test_head_has_headers_of_get_and_no_body(client: httpx2.AsyncClient, path: str):
     got, headed = await client.get(path), await client.head(path)
     assert (headed.status_code, headed.content) == (200, b"")
     assert headed.headers["content-type"] == got.headers["content-type"]
@@ -351,7 +353,7 @@ def is_clean(answer: httpx2.Response) -> bool:
 
 @_ONE_GATEWAY
 @given(raw=_BODIES)
-async def test_any_body_is_answered_or_refused_clearly(gateway: Gateway, stored: Stored, raw: bytes):
+async def test_any_body_gets_clean_answer(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
     before = await stored(app)
     answer = await client.post("/message", content=raw, headers=JSON)
@@ -362,7 +364,7 @@ async def test_any_body_is_answered_or_refused_clearly(gateway: Gateway, stored:
 
 @_ONE_GATEWAY
 @given(method=st.sampled_from(["GET", "POST", "OPTIONS", "HEAD"]), path=_PATHS, headers=_HEADERS)
-async def test_any_headers_are_answered_or_refused_clearly(
+async def test_any_headers_get_clean_answer(
     client: httpx2.AsyncClient, method: str, path: str, headers: list[tuple[bytes, bytes]]
 ):
     answer = await client.request(method, path, headers=headers, content=body())
@@ -373,5 +375,5 @@ async def test_any_headers_are_answered_or_refused_clearly(
 
 @_ONE_GATEWAY
 @given(path=st.text(max_size=40))
-async def test_any_path_is_answered_or_refused_clearly(client: httpx2.AsyncClient, path: str):
+async def test_any_path_gets_clean_answer(client: httpx2.AsyncClient, path: str):
     assert is_clean(await client.get(f"{ROOT}/{quote(path, safe='/%')}"))

@@ -17,7 +17,7 @@ PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-He
 
 
 @pytest.mark.parametrize("path", ["/", "/skills", "/message", "/nope", "/openapi.json", "/v1/turns/x"])
-async def test_an_open_gateway_answers_no_foreign_name(start: Start, stored: Stored, path: str):
+async def test_open_gateway_refuses_foreign_host(start: Start, stored: Stored, path: str):
     app, client = await start()
     answer = await client.post(path, json={"content": "hi"}, headers={"Host": "evil.example"})
     assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
@@ -26,19 +26,19 @@ async def test_an_open_gateway_answers_no_foreign_name(start: Start, stored: Sto
     assert await stored(app) == 0
 
 
-async def test_a_listed_name_is_answered(start: Start):
+async def test_allowed_host_is_accepted(start: Start):
     _, client = await start(allowed_hosts="gate.example")
     assert (await client.get("/skills", headers={"Host": "gate.example:8080"})).status_code == 200
 
 
-async def test_with_a_token_any_name_is_answered(start: Start):
+async def test_gateway_with_token_accepts_any_host(start: Start):
     _, client = await start(gateway_token=TOKEN)
     assert (await client.get("/skills", headers=BEARER | {"Host": "gate.example"})).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
 @pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
-async def test_a_foreign_page_cannot_post_to_an_open_gateway(
+async def test_foreign_page_cannot_post_to_open_gateway(
     start: Start, stored: Stored, headers: dict[str, str], media_type: str
 ):
     app, client = await start()
@@ -49,7 +49,7 @@ async def test_a_foreign_page_cannot_post_to_an_open_gateway(
     assert await stored(app) == 0
 
 
-async def test_health_is_exempt_from_host_and_site(start: Start):
+async def test_health_ignores_host_and_origin(start: Start):
     _, client = await start()
     foreign = {"Host": "evil.example", "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert (await client.get("/health", headers=foreign)).status_code == 200
@@ -67,7 +67,7 @@ async def test_cors_is_off_by_default(start: Start, token: str | None):
     assert not [name for name in preflight.headers if name.startswith("access-control-")]
 
 
-async def test_a_preflight_from_a_listed_origin_needs_no_token_and_has_no_body(start: Start):
+async def test_preflight_from_allowed_origin_needs_no_token_and_has_no_body(start: Start):
     _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
     for path in ("/message", "/api/message"):
         answer = await client.options(path, headers=LISTED | PREFLIGHT)
@@ -75,13 +75,13 @@ async def test_a_preflight_from_a_listed_origin_needs_no_token_and_has_no_body(s
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
 
 
-async def test_a_preflight_from_another_origin_is_refused_like_everything_else(start: Start):
+async def test_preflight_from_other_origin_needs_token(start: Start):
     _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
     answer = await client.options("/message", headers=PREFLIGHT | {"Origin": "https://evil.example"})
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
 
 
-async def test_only_a_preflight_is_spared_the_token(start: Start):
+async def test_only_preflight_needs_no_token(start: Start):
     _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
     answers = [
         await client.options("/message", headers=LISTED),
@@ -92,7 +92,7 @@ async def test_only_a_preflight_is_spared_the_token(start: Start):
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])
-async def test_a_page_of_a_listed_origin_reads_answers_and_errors(start: Start, token: str | None):
+async def test_page_of_allowed_origin_reads_answers_and_errors(start: Start, token: str | None):
     _, client = await start(cors_origins="https://app.example", **({"gateway_token": token} if token else {}))
     headers = LISTED | {"Sec-Fetch-Site": "cross-site"} | (BEARER if token else {})
     for body, status in (({"content": "hi"}, 200), ({"content": ""}, 400)):
@@ -102,7 +102,7 @@ async def test_a_page_of_a_listed_origin_reads_answers_and_errors(start: Start, 
         assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
 
 
-async def test_a_page_of_a_listed_origin_reads_that_its_token_is_wrong(start: Start):
+async def test_page_of_allowed_origin_reads_401(start: Start):
     _, client = await start(gateway_token=TOKEN, cors_origins="https://app.example")
     answer = await client.post("/message", json={"content": "hi"}, headers=LISTED)
     assert answer.status_code == 401
@@ -110,7 +110,7 @@ async def test_a_page_of_a_listed_origin_reads_that_its_token_is_wrong(start: St
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-async def test_a_page_loads_nothing_and_runs_nothing(start: Start, path: str):
+async def test_html_pages_load_and_run_nothing(start: Start, path: str):
     _, client = await start()
     page = await client.get(path)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -118,7 +118,7 @@ async def test_a_page_loads_nothing_and_runs_nothing(start: Start, path: str):
     assert not [word for word in ("<script", "src=", "@import", "url(", "<link", "<form") if word in page.text]
 
 
-async def test_a_browser_without_the_token_is_shown_how_to_send_it(start: Start):
+async def test_browser_without_token_gets_page_about_authorization(start: Start):
     _, client = await start(gateway_token=TOKEN)
     page = await client.get("/", headers={"Accept": "text/html"})
     assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
@@ -128,7 +128,7 @@ async def test_a_browser_without_the_token_is_shown_how_to_send_it(start: Start)
     assert (await client.get("/")).json()["code"] == "unauthorized"
 
 
-async def test_the_home_page_shows_a_call_that_works(start: Start):
+async def test_home_page_shows_working_example_request(start: Start):
     _, client = await start()
     assert "http://localhost:18789/message" in (await client.get("/")).text
     assert "Authorization" not in (await client.get("/")).text
@@ -136,13 +136,13 @@ async def test_the_home_page_shows_a_call_that_works(start: Start):
     assert "Authorization: Bearer $TORANA_GATEWAY_TOKEN" in (await guarded.get("/", headers=BEARER)).text
 
 
-async def test_a_host_is_no_way_to_put_markup_into_a_page(start: Start):
+async def test_host_header_is_escaped_in_home_page(start: Start):
     _, client = await start(gateway_token=TOKEN)
     page = await client.get("/", headers=BEARER | {"Host": "<script>alert(1)</script>"})
     assert "<script" not in page.text
 
 
-async def test_the_documentation_names_every_path_and_status(start: Start):
+async def test_documentation_page_lists_every_path_and_status(start: Start):
     _, client = await start()
     page = (await client.get("/docs")).text
     document = (await client.get("/openapi.json")).json()

@@ -35,7 +35,7 @@ def limit(report: dict[str, Any], policy: str) -> dict[str, Any]:
     return next(entry for entry in report["limits"] if entry["policy"] == policy)
 
 
-async def test_200_turns_at_once_never_spend_more_than_a_budget_for_50(start: Start, tmp_path: Path) -> None:
+async def test_200_concurrent_turns_never_exceed_budget_for_50(start: Start, tmp_path: Path) -> None:
     """Each holds back the same, and 50 of them fit; the model waits until all 200 have been tested."""
     tested = asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_200_turns_at_once_never_spend_more_than_a_budget_for_50(start: St
     assert (await said(client)).status_code == 200
 
 
-async def test_a_refusal_names_every_policy_the_time_and_the_setting(start: Start) -> None:
+async def test_refusal_names_policies_reset_time_and_setting(start: Start) -> None:
     _, client = await start(
         limits_per_user="1 messages/day, 5 messages/month", limits_global="1 messages/month", rate_per_user=20
     )
@@ -92,7 +92,7 @@ async def test_a_refusal_names_every_policy_the_time_and_the_setting(start: Star
     )
 
 
-async def test_all_limits_are_tested_before_any_is_touched(start: Start, stored: Callable[[App], Any]) -> None:
+async def test_all_limits_are_checked_before_any_is_charged(start: Start, stored: Callable[[App], Any]) -> None:
     gateway = await start(limits_per_user="1 messages/day", limits_global="3 messages/day")
     app, client = gateway
     await said(client, userId="ana")
@@ -108,7 +108,7 @@ async def test_all_limits_are_tested_before_any_is_touched(start: Start, stored:
     assert (await said(client)).json()["violatedPolicies"] == ["global-messages-day"]
 
 
-async def test_a_refused_message_gives_its_minute_back_and_binds_no_key(start: Start) -> None:
+async def test_refused_message_restores_rate_limit_and_stores_no_key(start: Start) -> None:
     _, client = await start(limits_global="1 messages/day", rate_per_user=3)
     key = {"Idempotency-Key": "k"}
     await said(client, userId="ana")
@@ -118,7 +118,7 @@ async def test_a_refused_message_gives_its_minute_back_and_binds_no_key(start: S
     assert {answer.json()["code"] for answer in refused} == {"budget_spent"}
 
 
-async def test_so_many_turns_may_wait_at_once(start: Start) -> None:
+async def test_messages_over_concurrent_turn_limit_are_refused(start: Start) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(*[["", gate, "yes"]] * 4)
     _, client = await start(model, limits_per_user="2 turns")
@@ -137,7 +137,7 @@ async def test_so_many_turns_may_wait_at_once(start: Start) -> None:
     assert (await said(client, userId="ana", channelId="3")).status_code == 200
 
 
-async def test_money_is_counted_by_own_prices(start: Start, tmp_path: Path) -> None:
+async def test_cost_uses_configured_prices(start: Start, tmp_path: Path) -> None:
     (tmp_path / "torana.toml").write_text(
         'model = "openai-chat:mine"\nmodel_base_url = "http://localhost:1/v1"\n'
         'prices = "openai-chat:mine 1 2"\nlimits_per_user = "5 usd/month"\n'
@@ -158,7 +158,7 @@ async def test_money_is_counted_by_own_prices(start: Start, tmp_path: Path) -> N
     assert datetime.fromisoformat(state["resetsAt"]).day == 1
 
 
-async def test_a_model_is_told_how_much_it_may_say_where_that_is_limited(start: Start) -> None:
+async def test_model_gets_max_tokens_where_output_is_limited(start: Start) -> None:
     bounded, unbounded = ScriptedModel("yes"), ScriptedModel("yes")
 
     _, client = await start(bounded, limits_global="1000000 tokens/day", max_output_tokens=77)
@@ -170,7 +170,7 @@ async def test_a_model_is_told_how_much_it_may_say_where_that_is_limited(start: 
     assert [one.get("max_tokens") for one in settings] == [77, None]
 
 
-async def test_usage_is_counted_without_any_limit(start: Start) -> None:
+async def test_usage_is_counted_without_limits(start: Start) -> None:
     gateway = await start(ScriptedModel("one", "two"))
     answers = [(await said(gateway[1], userId="ana")).json() for _ in range(2)]
 
@@ -183,18 +183,18 @@ async def test_usage_is_counted_without_any_limit(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("days", "told"), [("0", 1), ("1", 1), ("7", 7), ("99999", 366)])
-async def test_so_many_days_are_told_of(client: httpx2.AsyncClient, days: str, told: int) -> None:
+async def test_usage_report_covers_requested_days(client: httpx2.AsyncClient, days: str, told: int) -> None:
     assert len((await client.get(f"/v1/usage?days={days}")).json()["days"]) == told
 
 
 @pytest.mark.parametrize("days", ["-1", "x", "1.5", "٣", "1e3"])
-async def test_a_number_of_days_that_is_none_is_refused(client: httpx2.AsyncClient, days: str) -> None:
+async def test_invalid_number_of_days_is_refused(client: httpx2.AsyncClient, days: str) -> None:
     answer = await client.get("/v1/usage", params={"days": days})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
-async def test_two_requests_with_one_key_are_one_message(start: Start) -> None:
+async def test_concurrent_requests_with_same_key_count_as_one_message(start: Start) -> None:
     """They arrive together: the second is known only in the transaction, and gives its minute back."""
     gateway = await start(ScriptedModel("yes", "again"), rate_per_user=2, limits_global="9 messages/day")
     _, client = gateway
@@ -210,7 +210,9 @@ async def test_two_requests_with_one_key_are_one_message(start: Start) -> None:
     assert (await said(client, userId="ana")).headers["RateLimit"].startswith('"user";r=0')
 
 
-async def test_a_mark_is_told_once_in_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_budget_warning_is_logged_once_per_threshold(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     _, client = await start(limits_global="10 messages/month")
     with caplog.at_level(logging.WARNING, "torana.limits.budgets"):
         for _ in range(11):
@@ -223,7 +225,7 @@ async def test_a_mark_is_told_once_in_the_log(start: Start, caplog: pytest.LogCa
     ]
 
 
-async def test_a_users_path_is_the_users_own(start: Start) -> None:
+async def test_usage_path_belongs_to_its_user(start: Start) -> None:
     _, client = await start(ScriptedModel("yes"))
     await said(client, userId="ana maría")
 
@@ -235,7 +237,7 @@ async def test_a_users_path_is_the_users_own(start: Start) -> None:
 
 
 @pytest.mark.parametrize("period", ["minute", "day"])
-async def test_a_token_has_limits_of_its_own_whoever_it_speaks_for(start: Start, period: str) -> None:
+async def test_token_limits_apply_across_users(start: Start, period: str) -> None:
     operator = {"Authorization": "Bearer the-operators-own-token"}
     _, client = await start(gateway_token="the-operators-own-token", limits_per_token=f"2 messages/{period}")
     scopes = ["message", "impersonate"]
@@ -251,7 +253,7 @@ async def test_a_token_has_limits_of_its_own_whoever_it_speaks_for(start: Start,
     assert (await said(client, userId="eve", headers=operator)).status_code == 200
 
 
-async def test_who_stops_each_answer_in_time_pays_for_what_was_asked_and_said(start: Start) -> None:
+async def test_cancelled_turn_pays_for_sent_and_received_tokens(start: Start) -> None:
     model = ScriptedModel(*[["a" * 3000, asyncio.Event()]] * 9)
     gateway = await start(model, limits_per_user="20000 tokens/day", persona=".")
     app, client = gateway

@@ -71,7 +71,7 @@ async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[R
         yield make
 
 
-async def test_a_call_is_answered_and_its_delivery_listed(
+async def test_webhook_call_is_answered_and_its_delivery_listed(
     open_running: Callable[..., Awaitable[Running]],
 ) -> None:
     running = await open_running("It is 4.", allow=["ana"])
@@ -87,7 +87,7 @@ async def test_a_call_is_answered_and_its_delivery_listed(
     assert (status["account"], status["kind"], status["state"]) == ("home", "webhook", "active")
 
 
-async def test_a_program_is_told_of_the_ends_of_all_turns_in_their_order(
+async def test_webhook_receives_ends_of_all_turns_in_order(
     open_running: Callable[..., Awaitable[Running]],
 ) -> None:
     model = ("one", [ModelHTTPError(400, "m", {"error": "bad"})])
@@ -108,7 +108,7 @@ async def test_a_program_is_told_of_the_ends_of_all_turns_in_their_order(
     assert len((await running.get("/v1/deliveries"))["items"]) == 1
 
 
-async def test_the_hooks_port_serves_hooks_alone_and_the_contracts_port_none(
+async def test_hook_port_serves_only_hooks_and_api_port_serves_none(
     open_running: Callable[..., Awaitable[Running]],
 ) -> None:
     running = await open_running(allow=["*"])
@@ -117,7 +117,7 @@ async def test_the_hooks_port_serves_hooks_alone_and_the_contracts_port_none(
     assert (await running.client.post("/hooks/home", json={})).status_code == 404
 
 
-async def test_a_wrong_signature_leaves_nothing(open_running: Callable[..., Awaitable[Running]]) -> None:
+async def test_wrong_signature_stores_nothing(open_running: Callable[..., Awaitable[Running]]) -> None:
     running = await open_running(allow=["*"])
     running.program.request = lambda body, name: Program.request(  # type: ignore[method-assign]
         running.program, body, name=name, secret="whsec_d3Jvbmc="
@@ -129,7 +129,7 @@ async def test_a_wrong_signature_leaves_nothing(open_running: Callable[..., Awai
     assert SECRET not in json.dumps(await running.get("/v1/status"))
 
 
-async def test_a_refused_delivery_is_tried_again_and_dropped_by_the_operator(
+async def test_rejected_delivery_is_retried_then_dropped_by_operator(
     open_running: Callable[..., Awaitable[Running]],
 ) -> None:
     running = await open_running("one", "two", allow=["*"])
@@ -155,7 +155,7 @@ async def test_a_refused_delivery_is_tried_again_and_dropped_by_the_operator(
     assert acts == ["delivery.drop", "delivery.retry"]
 
 
-async def test_a_stranger_is_let_in_and_turned_away(open_running: Callable[..., Awaitable[Running]]) -> None:
+async def test_unknown_sender_is_approved_then_revoked(open_running: Callable[..., Awaitable[Running]]) -> None:
     running = await open_running("welcome")
     await running.call("hello", sender="eve")
     await running.deliveries("sent")
@@ -175,7 +175,7 @@ async def test_a_stranger_is_let_in_and_turned_away(open_running: Callable[..., 
     assert denied.json()["state"] == "denied"
 
 
-async def test_an_erased_person_is_a_stranger_again(open_running: Callable[..., Awaitable[Running]]) -> None:
+async def test_erased_sender_must_pair_again(open_running: Callable[..., Awaitable[Running]]) -> None:
     running = await open_running("welcome")
     body = {"who": "home:eve", "user": "eve"}
     await running.client.post("/v1/pairing/approve", json=body)
@@ -198,12 +198,14 @@ async def test_an_erased_person_is_a_stranger_again(open_running: Callable[..., 
         ("/v1/pairing/deny", {"who": "x" * 301}),
     ],
 )
-async def test_a_body_that_names_nobody_is_told_so(client: httpx2.AsyncClient, path: str, body: Any) -> None:
+async def test_pairing_request_without_sender_is_refused(
+    client: httpx2.AsyncClient, path: str, body: Any
+) -> None:
     answer = await client.post(path, json=body)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
-async def test_a_state_that_is_none_is_told_so(client: httpx2.AsyncClient) -> None:
+async def test_unknown_delivery_state_is_refused(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/v1/deliveries?state=lost")).status_code == 400
     assert (await client.get("/v1/deliveries?state=sent&limit=1")).json() == {"items": [], "next": None}

@@ -21,26 +21,26 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 EVERY_PATH = ["/", "/docs", "/openapi.json", "/health", "/skills", "/v1/turns/turn_x", "/nope"]
 
 
-def test_it_listens_on_18789_on_this_machine_by_default():
+def test_gateway_listens_on_localhost_port_18789_by_default():
     assert (Settings().host, Settings().port) == ("127.0.0.1", 18789)
 
 
 @pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_path_answers_under_api_too(shared_client: httpx2.AsyncClient, path: str):
+async def test_every_path_also_works_under_api_prefix(shared_client: httpx2.AsyncClient, path: str):
     plain, prefixed = await shared_client.get(path), await shared_client.get(f"/api{path}")
     assert prefixed.status_code == plain.status_code
     if path not in ("/health", "/nope", "/v1/turns/turn_x"):  # which tell the time, or name the request
         assert prefixed.content == plain.content
 
 
-async def test_a_message_is_taken_under_api_too(client: httpx2.AsyncClient):
+async def test_message_is_accepted_under_api_prefix(client: httpx2.AsyncClient):
     first = await client.post("/message", json={"content": "hi", "channelId": "c"})
     second = await client.post("/api/message", json={"content": "hi", "channelId": "c"})
     assert first.json()["sessionId"] == second.json()["sessionId"]
 
 
-async def test_api_alone_leads_to_its_root(client: httpx2.AsyncClient):
+async def test_api_prefix_redirects_to_its_root(client: httpx2.AsyncClient):
     answer = await client.get("/api")
     assert (answer.status_code, answer.headers["location"]) == (307, "api/")
     assert (await client.get(httpx2.URL("/api").join("api/"))).status_code == 200
@@ -48,7 +48,7 @@ async def test_api_alone_leads_to_its_root(client: httpx2.AsyncClient):
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
 @pytest.mark.parametrize("prefix", ["", "/api", "/behind/a/proxy"])
-async def test_links_lead_on_under_any_prefix(client: httpx2.AsyncClient, path: str, prefix: str):
+async def test_links_work_under_any_prefix(client: httpx2.AsyncClient, path: str, prefix: str):
     page = await client.get(path)
     links = [part.partition('"')[0] for part in page.text.split('href="')[1:]]
     assert links
@@ -70,7 +70,9 @@ async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.parametrize("prefix", ["", "/api"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx2.AsyncClient, path: str, prefix: str):
+async def test_every_path_but_health_requires_configured_token(
+    guarded: httpx2.AsyncClient, path: str, prefix: str
+):
     without = await guarded.get(prefix + path)
     with_token = await guarded.get(prefix + path, headers=BEARER)
     assert without.status_code == (200 if path == "/health" else 401)
@@ -80,11 +82,11 @@ async def test_with_a_token_every_path_but_health_wants_it(guarded: httpx2.Async
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/message", "/skills", "/health", "/nope"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_with_a_token_no_other_method_gets_past_it(guarded: httpx2.AsyncClient, method: str, path: str):
+async def test_every_method_requires_configured_token(guarded: httpx2.AsyncClient, method: str, path: str):
     assert (await guarded.request(method, path)).status_code == 401
 
 
-async def test_with_a_token_nothing_is_said_or_stored_without_it(
+async def test_request_without_token_reveals_and_stores_nothing(
     start: Start, stored: Callable[[App], Awaitable[int]]
 ):
     app, client = await start(gateway_token=TOKEN)
@@ -96,14 +98,14 @@ async def test_with_a_token_nothing_is_said_or_stored_without_it(
     assert (await client.post("/message", json={"content": "hi"}, headers=BEARER)).status_code == 200
 
 
-async def test_a_token_in_the_query_is_ignored(start: Start):
+async def test_token_in_query_is_ignored(start: Start):
     _, client = await start(gateway_token=TOKEN)
     for name in ("token", "access_token"):
         assert (await client.get("/skills", params={name: TOKEN})).status_code == 401
 
 
 @pytest.mark.parametrize("sent", [b"Bearer \xff\xfe", "Bearer пароль".encode(), f"Bearer {TOKEN}é".encode()])
-async def test_a_token_that_is_not_ascii_is_a_wrong_one(start: Start, sent: bytes):
+async def test_non_ascii_token_is_unauthorized(start: Start, sent: bytes):
     _, client = await start(gateway_token=TOKEN)
     answer = await client.get("/skills", headers={b"Authorization": sent})
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
@@ -128,14 +130,14 @@ async def test_health_has_exactly_six_fields(client: httpx2.AsyncClient):
     assert len([part for part in body["version"].split(".") if part.isdecimal()]) == 3
 
 
-async def test_health_counts_what_skills_lists(client: httpx2.AsyncClient):
+async def test_health_counts_listed_skills_by_source(client: httpx2.AsyncClient):
     counts = (await client.get("/health")).json()["skills"]
     sources = [record["source"] for record in (await client.get("/skills")).json()]
     assert counts == {"core": sources.count("core"), "user": sources.count("user")}
     assert counts["core"] > 0
 
 
-async def test_health_is_draining_and_503_once_no_messages_are_taken(gateway: tuple[App, httpx2.AsyncClient]):
+async def test_draining_gateway_has_health_503_and_refuses_messages(gateway: tuple[App, httpx2.AsyncClient]):
     app, client = gateway
     await app.turns.stop(grace=0)
     health = await client.get("/health")
@@ -169,21 +171,21 @@ async def test_skills_are_records_sorted_by_source_and_slug(client: httpx2.Async
 
 
 @pytest.mark.parametrize("form", ["{0}", "W/{0}", '"x", {0}', "*", ' {0} , W/"y"'])
-async def test_skills_that_did_not_change_are_not_sent_again(client: httpx2.AsyncClient, form: str):
+async def test_unchanged_skills_are_304(client: httpx2.AsyncClient, form: str):
     etag = (await client.get("/skills")).headers["etag"]
     answer = await client.get("/skills", headers={"If-None-Match": form.format(etag)})
     assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
 
 
 @pytest.mark.parametrize("tag", [b'"another"', b"", "é".encode(), b'"*"'])
-async def test_skills_are_sent_where_the_tag_is_another(client: httpx2.AsyncClient, tag: bytes):
+async def test_skills_are_sent_when_etag_differs(client: httpx2.AsyncClient, tag: bytes):
     assert (await client.get("/skills", headers={b"If-None-Match": tag})).status_code == 200
 
 
 # --- POST /message
 
 
-async def test_the_answer_has_the_promised_members(start: Start):
+async def test_message_response_has_documented_fields(start: Start):
     _, client = await start(ScriptedModel("It is 2."))
     sent = await client.post("/message", json={"content": "1+1?", "channelId": "c", "userId": "ana"})
     body = sent.json()
@@ -203,13 +205,13 @@ async def test_the_answer_has_the_promised_members(start: Start):
     assert len(body) == 9
 
 
-async def test_a_reply_is_a_string_even_where_the_model_says_nothing(start: Start):
+async def test_reply_is_string_when_model_returns_no_text(start: Start):
     _, client = await start(ScriptedModel(" "))
     assert (await client.post("/message", json={"content": "hi"})).json()["reply"].strip() == ""
 
 
 @pytest.mark.parametrize(("first", "second"), [(12345, "12345"), ("x" * 256, "x" * 256), ("é", "é")])
-async def test_a_channel_keeps_its_session(client: httpx2.AsyncClient, first: object, second: object):
+async def test_same_channel_uses_same_session(client: httpx2.AsyncClient, first: object, second: object):
     answers = [await client.post("/message", json={"content": "hi", "channelId": c}) for c in (first, second)]
     assert answers[0].json()["sessionId"] == answers[1].json()["sessionId"]
     assert answers[1].json()["channelId"] == str(first)
@@ -222,7 +224,7 @@ async def test_channels_are_compared_exactly(client: httpx2.AsyncClient, first: 
 
 
 @pytest.mark.parametrize("absent", [{}, {"channelId": None}, {"channelId": ""}])
-async def test_without_a_channel_every_message_stands_alone_and_can_be_continued(
+async def test_message_without_channel_starts_session_that_can_continue(
     client: httpx2.AsyncClient, absent: dict[str, Any]
 ):
     first = (await client.post("/message", json={"content": "hi"} | absent)).json()
@@ -233,11 +235,11 @@ async def test_without_a_channel_every_message_stands_alone_and_can_be_continued
 
 
 @pytest.mark.parametrize("absent", [{}, {"userId": None}, {"userId": ""}])
-async def test_without_a_user_the_answers_user_is_null(client: httpx2.AsyncClient, absent: dict[str, Any]):
+async def test_response_without_user_has_null_user(client: httpx2.AsyncClient, absent: dict[str, Any]):
     assert (await client.post("/message", json={"content": "hi"} | absent)).json()["userId"] is None
 
 
-async def test_an_integer_user_is_its_decimal_string(client: httpx2.AsyncClient):
+async def test_integer_user_becomes_decimal_string(client: httpx2.AsyncClient):
     assert (await client.post("/message", json={"content": "hi", "userId": 7})).json()["userId"] == "7"
 
 
@@ -247,7 +249,7 @@ async def test_unknown_fields_are_ignored(client: httpx2.AsyncClient):
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "application/vnd.api+json; charset=utf-8"])
-async def test_json_types_are_taken(client: httpx2.AsyncClient, media_type: str):
+async def test_json_media_types_are_accepted(client: httpx2.AsyncClient, media_type: str):
     body = b'{"content": "hi"}'
     assert (await client.post("/message", content=body, headers={"Content-Type": media_type})).is_success
 
@@ -255,7 +257,7 @@ async def test_json_types_are_taken(client: httpx2.AsyncClient, media_type: str)
 # --- limits
 
 
-async def test_the_standing_of_the_limits_is_told_on_success(start: Start):
+async def test_rate_limit_headers_are_sent_on_success(start: Start):
     _, client = await start(rate_per_user=20, rate_global=100)
     answer = await client.post("/message", json={"content": "hi", "userId": "ana"})
     assert answer.headers["ratelimit-policy"] == '"user";q=20;w=60, "global";q=100;w=60'
@@ -270,7 +272,7 @@ async def test_without_a_user_only_the_global_limit_applies(start: Start):
     assert answers[2].headers["ratelimit"].startswith('"global";r=97;t=')
 
 
-async def test_too_many_messages_of_a_user_are_refused_and_not_stored(
+async def test_user_over_rate_limit_is_refused_and_nothing_is_stored(
     start: Start, stored: Callable[[App], Awaitable[int]]
 ):
     app, client = await start(rate_per_user=1, rate_global=100)
@@ -294,19 +296,19 @@ async def test_too_many_messages_of_a_user_are_refused_and_not_stored(
     )
 
 
-async def test_a_request_that_was_not_valid_consumes_nothing(start: Start):
+async def test_invalid_request_uses_no_rate_limit(start: Start):
     _, client = await start(rate_global=1)
     assert (await client.post("/message", json={"content": " "})).status_code == 400
     assert (await client.post("/message", json={"content": "hi"})).status_code == 200
     assert (await client.post("/message", json={"content": "hi"})).json()["violatedPolicies"] == ["global"]
 
 
-async def test_limits_that_are_off_are_not_told(client: httpx2.AsyncClient):
+async def test_disabled_limits_send_no_headers(client: httpx2.AsyncClient):
     answer = await client.post("/message", json={"content": "hi", "userId": "ana"})
     assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
 
 
-async def test_health_and_skills_are_not_limited(start: Start):
+async def test_health_and_skills_have_no_rate_limit(start: Start):
     _, client = await start(rate_global=1)
     for path in ("/health", "/skills"):
         assert [(await client.get(path)).status_code for _ in range(3)] == [200] * 3
@@ -315,7 +317,7 @@ async def test_health_and_skills_are_not_limited(start: Start):
 # --- what goes wrong behind
 
 
-async def test_a_model_that_fails_is_an_error_with_the_reason_and_never_a_reply(start: Start):
+async def test_model_failure_is_502_with_reason(start: Start):
     _, client = await start(ScriptedModel([ModelFailed("the provider says: no credit")]))
     answer = await client.post("/message", json={"content": "hi"})
     problem = answer.json()
@@ -325,7 +327,7 @@ async def test_a_model_that_fails_is_an_error_with_the_reason_and_never_a_reply(
     assert "reply" not in problem
 
 
-async def test_a_bug_in_the_agent_is_a_problem_without_a_trace(start: Start):
+async def test_bug_in_agent_is_problem_without_traceback(start: Start):
     _, client = await start(ScriptedModel([KeyError("a secret place")]))
     answer = await client.post("/message", json={"content": "hi"})
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")

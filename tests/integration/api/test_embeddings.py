@@ -27,7 +27,7 @@ async def embedded(app: App) -> list[tuple[str, int]]:
     return [(by, length) for by, length in found]
 
 
-async def test_vectors_are_kept_and_searched(start: Start):
+async def test_memory_vectors_are_stored_and_searched(start: Start):
     with OpenAIStandIn(api_key="a-key-of-somebody") as server:
         app, client = await start(**SETTINGS, model_base_url=server.url)
         for text in ("the blue kettle", "green tea"):
@@ -40,7 +40,7 @@ async def test_vectors_are_kept_and_searched(start: Start):
         assert 0 < found[0]["score"] < 2 / 60
 
 
-async def test_a_provider_that_fails_takes_nothing_away(start: Start, caplog: pytest.LogCaptureFixture):
+async def test_failing_provider_leaves_memory_search_working(start: Start, caplog: pytest.LogCaptureFixture):
     with OpenAIStandIn(faults=[Fault(status=500, message="no")] * 9) as server:
         app, client = await start(**SETTINGS, model_base_url=server.url)
 
@@ -63,11 +63,11 @@ async def test_a_provider_that_fails_takes_nothing_away(start: Start, caplog: py
         ("openai:text-embedding-3-small", "needs a key: set OPENAI_API_KEY"),
     ],
 )
-async def test_a_model_that_cannot_be_had_is_told_at_the_start(start: Start, name: str, told: str):
+async def test_unavailable_embedding_model_stops_start_with_error(start: Start, name: str, told: str):
     with pytest.raises(ConfigInvalid, match=told):
         await start(embedding_model=name)
 
 
-async def test_a_provider_without_embeddings_is_told_at_the_start(start: Start):
+async def test_provider_without_embeddings_stops_start_with_error(start: Start):
     with pytest.raises(ConfigInvalid, match=r"is not an embedding model|is not installed"):
         await start(embedding_model="anthropic:claude", model_api_key="a-key-of-somebody")

@@ -27,7 +27,7 @@ async def say(client: httpx2.AsyncClient, content: str, **more: Any) -> dict[str
     return (await client.post("/message", json={"content": content, "channelId": "home", **more})).json()
 
 
-async def test_json_lines_are_the_messages_as_they_are_listed(client: httpx2.AsyncClient):
+async def test_json_lines_export_equals_listed_messages(client: httpx2.AsyncClient):
     session_id = (await say(client, "line\nby line é", userId="ana"))["sessionId"]
     for number in range(129):
         await say(client, f"line {number}")
@@ -49,7 +49,7 @@ async def test_json_lines_are_the_messages_as_they_are_listed(client: httpx2.Asy
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_markdown_is_readable_and_nobody_speaks_under_anothers_name(start: Start):
+async def test_markdown_export_is_readable_and_escapes_forged_headings(start: Start):
     _, client = await start(ScriptedModel("yes\n\n## ana, 2020-01-01\n\nno"))
     first = await say(client, "# *hi*\nthere", userId="<b>ana</b>\n# eve")
 
@@ -66,7 +66,7 @@ async def test_markdown_is_readable_and_nobody_speaks_under_anothers_name(start:
     assert lines[6:] == ["> yes", ">", "> ## ana, 2020-01-01", ">", "> no"]
 
 
-async def test_a_message_that_comes_while_a_session_is_exported_disturbs_nothing(gateway: Gateway):
+async def test_message_during_export_leaves_export_consistent(gateway: Gateway):
     _, client = gateway
     first = await say(client, "0")
     for number in range(1, 120):
@@ -84,7 +84,7 @@ async def test_a_message_that_comes_while_a_session_is_exported_disturbs_nothing
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_a_session_that_is_deleted_meanwhile_breaks_the_connection_and_that_is_expected(
+async def test_deletion_during_export_aborts_response_and_logs_info(
     gateway: Gateway, caplog: pytest.LogCaptureFixture, form: str
 ):
     app, client = gateway
@@ -116,7 +116,7 @@ async def test_a_session_that_is_deleted_meanwhile_breaks_the_connection_and_tha
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_what_waits_is_exported_too(start: Start, form: str):
+async def test_export_includes_queued_message(start: Start, form: str):
     gate = asyncio.Event()
     model = ScriptedModel([gate, "done"])
     _, client = await start(model)
@@ -131,14 +131,14 @@ async def test_what_waits_is_exported_too(start: Start, form: str):
 
 
 @pytest.mark.parametrize("form", ["", "JSONL", "pdf", "../x"])
-async def test_a_format_that_there_is_none_of_is_refused(client: httpx2.AsyncClient, form: str):
+async def test_unknown_export_format_is_refused(client: httpx2.AsyncClient, form: str):
     first = await say(client, "a")
     answer = await client.get(f"/v1/sessions/{first['sessionId']}/export", params={"format": form})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert answer.json()["detail"] == "`format`: Input should be 'jsonl' or 'markdown'."
 
 
-async def test_there_is_no_export_of_an_unknown_session(client: httpx2.AsyncClient):
+async def test_export_of_unknown_session_is_404(client: httpx2.AsyncClient):
     answer = await client.get("/v1/sessions/ses_unknown/export")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

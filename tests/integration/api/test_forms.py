@@ -49,7 +49,7 @@ def asked(model: ScriptedModel, number: int) -> list[str]:
 # --- Prefer
 
 
-async def test_a_message_may_be_answered_later(start: Start):
+async def test_respond_async_is_202_with_location(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "late"]), rate_global=9)
     answer = await client.post("/message", json=HI, headers={"Prefer": "respond-async"})
@@ -66,27 +66,27 @@ async def test_a_message_may_be_answered_later(start: Start):
     assert (found.json()["status"], found.json()["reply"]) == ("completed", "late")
 
 
-async def test_where_a_later_answer_is_found_holds_under_a_prefix(client: httpx2.AsyncClient):
+async def test_location_of_async_response_works_under_prefix(client: httpx2.AsyncClient):
     answer = await client.post("/api/message", json=HI, headers={"Prefer": "respond-async"})
     place = answer.url.join(answer.headers["location"])
     assert place.path.startswith("/api/v1/turns/")
     assert (await client.get(place)).status_code == 200
 
 
-async def test_an_answer_that_comes_while_it_is_waited_for_is_given_at_once(client: httpx2.AsyncClient):
+async def test_reply_within_wait_preference_is_sent_at_once(client: httpx2.AsyncClient):
     answer = await client.post("/message", json=HI, headers={"Prefer": "respond-async, wait=60"})
     assert (answer.status_code, answer.json()["reply"]) == (200, "yes")
     assert "preference-applied" not in answer.headers
 
 
-async def test_an_answer_that_does_not_come_in_the_given_time_is_given_later(start: Start):
+async def test_reply_after_wait_preference_is_202(start: Start):
     _, client = await start(ScriptedModel([asyncio.Event(), "never"]))
     answer = await client.post("/message", json=HI, headers={"Prefer": "wait=0, respond-async"})
     assert (answer.status_code, answer.json()["status"]) == (202, "running")
     assert answer.headers["preference-applied"] == "respond-async, wait=0"
 
 
-async def test_who_only_shortens_the_wait_gets_a_timeout(start: Start):
+async def test_wait_preference_without_respond_async_times_out(start: Start):
     _, client = await start(ScriptedModel([asyncio.Event(), "never"]))
     answer = await client.post("/message", json=HI, headers={"Prefer": "wait=0"})
     problem = answer.json()
@@ -97,7 +97,7 @@ async def test_who_only_shortens_the_wait_gets_a_timeout(start: Start):
 
 @pytest.mark.parametrize("prefer", ["", ",,", "return=minimal", "wait", "wait=soon", "wait=-1", "é", "=", '"'])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_preference_that_is_not_known_changes_nothing(shared_client: httpx2.AsyncClient, prefer: str):
+async def test_unknown_preference_is_ignored(shared_client: httpx2.AsyncClient, prefer: str):
     answer = await shared_client.post("/message", json=HI, headers={"Prefer": prefer.encode("latin-1")})  # pyright: ignore[reportArgumentType]
     assert answer.status_code == 200
 
@@ -137,7 +137,7 @@ class Left:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_who_asked_for_it_cancels_by_leaving(start: Start, accept: str):
+async def test_disconnect_cancels_turn_when_requested(start: Start, accept: str):
     model = ScriptedModel([asyncio.Event(), "never"], "next")
     app, client = await start(model)
     caller = Left(app, prefer="cancel-on-disconnect", accept=accept)
@@ -151,9 +151,7 @@ async def test_who_asked_for_it_cancels_by_leaving(start: Start, accept: str):
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_a_gateway_that_stops_cancels_nothing_for_who_asked_to_cancel_by_leaving(
-    start: Start, accept: str
-):
+async def test_stopping_gateway_does_not_cancel_turn_on_disconnect(start: Start, accept: str):
     model = ScriptedModel([asyncio.Event(), "never"])
     app, _ = await start(model)
     caller = Left(app, prefer="cancel-on-disconnect", accept=accept)
@@ -177,7 +175,7 @@ async def newest(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
 # --- onBusy
 
 
-async def test_a_message_to_a_busy_session_waits_by_default(start: Start):
+async def test_message_to_busy_session_is_queued_by_default(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "one"], "two"))
     first, second = await later(client), await later(client, onBusy="queue")
@@ -187,7 +185,7 @@ async def test_a_message_to_a_busy_session_waits_by_default(start: Start):
     assert (await client.get(f"/v1/turns/{second}")).json()["reply"] == "two"
 
 
-async def test_a_message_may_ask_to_be_rejected_by_a_busy_session(start: Start):
+async def test_on_busy_reject_refuses_message_to_busy_session(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "one"], "two"))
     first = await later(client)
@@ -200,7 +198,7 @@ async def test_a_message_may_ask_to_be_rejected_by_a_busy_session(start: Start):
     assert "idempotency-replayed" not in taken.headers  # a refusal binds no key
 
 
-async def test_a_message_may_interrupt_the_running_turn(start: Start):
+async def test_on_busy_interrupt_cancels_running_turn(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], "instead", "then")
     app, client = await start(model)
     first = await later(client)
@@ -212,7 +210,7 @@ async def test_a_message_may_interrupt_the_running_turn(start: Start):
     assert await ended(app, queued) == "completed"
 
 
-async def test_a_message_may_steer_the_running_turn_and_gets_its_answer(start: Start):
+async def test_on_busy_steer_merges_message_into_running_turn(start: Start):
     gate = asyncio.Event()
     model = ScriptedModel([gate, ToolCallPart("calculate", {"expression": "1+1"})], "both at once")
     _, client = await start(model)
@@ -233,7 +231,7 @@ async def test_a_message_may_steer_the_running_turn_and_gets_its_answer(start: S
 
 
 @pytest.mark.parametrize("on_busy", ["steer", "interrupt"])
-async def test_another_speakers_message_waits_whatever_it_asks_for(start: Start, on_busy: str):
+async def test_message_of_other_user_is_queued_for_any_on_busy(start: Start, on_busy: str):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "for ana"], "for ben"))
     first = await later(client, userId="ana")
@@ -246,7 +244,7 @@ async def test_another_speakers_message_waits_whatever_it_asks_for(start: Start,
 
 @pytest.mark.parametrize("value", ["", "QUEUE", "drop", 1, True, ["queue"], {"queue": 1}])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_to_do_when_busy_is_one_of_four_words(shared_client: httpx2.AsyncClient, value: Any):
+async def test_unknown_on_busy_value_is_refused(shared_client: httpx2.AsyncClient, value: Any):
     answer = await shared_client.post("/message", json=HI | {"onBusy": value})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert answer.json()["errors"][0]["pointer"] == "/onBusy"
@@ -255,7 +253,7 @@ async def test_what_to_do_when_busy_is_one_of_four_words(shared_client: httpx2.A
 # --- control words
 
 
-async def test_stop_cancels_what_runs_here_and_the_session_goes_on(start: Start):
+async def test_stop_cancels_running_turn_and_session_continues(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], "next")
     app, client = await start(model)
     first = await later(client)
@@ -266,7 +264,7 @@ async def test_stop_cancels_what_runs_here_and_the_session_goes_on(start: Start)
     assert (await client.post("/message", json=HI)).json()["reply"] == "next"
 
 
-async def test_stop_touches_no_other_channel(start: Start):
+async def test_stop_leaves_other_channels_running(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "late"]))
     first = await later(client)
@@ -276,7 +274,7 @@ async def test_stop_touches_no_other_channel(start: Start):
     assert await ended(app, first) == "completed"
 
 
-async def test_status_tells_what_runs_and_waits_here(start: Start):
+async def test_status_counts_running_and_queued_turns_of_channel(start: Start):
     gate = asyncio.Event()
     _, client = await start(ScriptedModel([gate, "late"], "later"))
     for _ in range(2):
@@ -285,7 +283,7 @@ async def test_status_tells_what_runs_and_waits_here(start: Start):
     assert answer.json()["reply"] == "Running here: 1. Waiting: 1."
 
 
-async def test_after_new_the_agent_sees_nothing_of_before(start: Start):
+async def test_new_hides_earlier_messages_from_agent(start: Start):
     model = ScriptedModel("one", "two", "three")
     _, client = await start(model)
     await client.post("/message", json=HI | {"content": "before"})
@@ -296,7 +294,7 @@ async def test_after_new_the_agent_sees_nothing_of_before(start: Start):
     assert asked(model, 2) == ["after", "last"]
 
 
-async def test_a_control_word_is_told_as_events_too(client: httpx2.AsyncClient):
+async def test_control_word_sends_events(client: httpx2.AsyncClient):
     answer = await client.post(
         "/message", json=HI | {"content": "/status"}, headers={"Accept": "text/event-stream"}
     )
@@ -304,7 +302,7 @@ async def test_a_control_word_is_told_as_events_too(client: httpx2.AsyncClient):
     assert types == ["turn.accepted", "message.snapshot", "turn.completed"]
 
 
-async def test_a_control_word_with_a_key_is_obeyed_once(start: Start):
+async def test_control_word_with_repeated_key_runs_once(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], [gate := asyncio.Event(), "kept"])
     app, client = await start(model)
 
@@ -322,5 +320,5 @@ async def test_a_control_word_with_a_key_is_obeyed_once(start: Start):
 
 
 @pytest.mark.parametrize("content", ["/stop it", "stop", "/status?", "//stop", "/newer"])
-async def test_what_only_looks_like_a_control_word_goes_to_the_agent(client: httpx2.AsyncClient, content: str):
+async def test_text_resembling_control_word_goes_to_agent(client: httpx2.AsyncClient, content: str):
     assert (await client.post("/message", json=HI | {"content": content})).json()["reply"] == "yes"

@@ -126,14 +126,14 @@ async def token(operator: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
     return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
 
 
-def test_the_table_names_every_path_there_is():
+def test_scope_table_names_every_path():
     document = openapi(guarded=True)
     paths = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert paths - set(OPENED_BY) == set()
 
 
 @pytest.mark.parametrize("scope", get_args(Scope))
-async def test_a_scope_opens_its_paths_and_no_other(operator: httpx2.AsyncClient, scope: Scope):
+async def test_scope_opens_only_its_paths(operator: httpx2.AsyncClient, scope: Scope):
     held = await token(operator, scopes=[scope])
     for (method, path), scopes in OPENED_BY.items():
         answer = await operator.request(method, path, headers=held)
@@ -143,7 +143,7 @@ async def test_a_scope_opens_its_paths_and_no_other(operator: httpx2.AsyncClient
             assert answer.json()["code"] == "scope_missing"
 
 
-async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(operator: httpx2.AsyncClient):
+async def test_unbound_token_needs_extra_scope_for_turns_of_others(operator: httpx2.AsyncClient):
     unbound, hers, reader = [
         await token(operator, scopes=["message"]),
         await token(operator, scopes=["message"], user="alice"),
@@ -158,13 +158,13 @@ async def test_what_others_made_takes_more_of_a_token_that_is_bound_to_nobody(op
         assert 403 not in [answer.status_code for answer in let_in], (method, path)
 
 
-async def test_the_scope_is_asked_for_before_the_body_is_read(operator: httpx2.AsyncClient):
+async def test_scope_is_checked_before_body_is_read(operator: httpx2.AsyncClient):
     held = await token(operator, scopes=["read"])
     answer = await operator.post("/message", content=b"no JSON at all", headers=held)
     assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
 
 
-async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitable[httpx2.AsyncClient]]):
+async def test_turn_of_other_owner_is_404(open_client: Callable[..., Awaitable[httpx2.AsyncClient]]):
     operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     later = {"Prefer": "respond-async"}
@@ -187,7 +187,7 @@ async def test_what_is_anothers_is_not_there(open_client: Callable[..., Awaitabl
     assert (await operator.post(f"/v1/turns/{turn['id']}/cancel")).json()["status"] == "cancelled"
 
 
-async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(operator: httpx2.AsyncClient):
+async def test_owner_sees_own_sessions_and_operator_sees_all(operator: httpx2.AsyncClient):
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     for held in (alice, bob, {}):
         body = {"content": "hi", "channelId": "home", **({} if held else {"userId": "alice"})}
@@ -207,7 +207,7 @@ async def test_each_sees_the_sessions_of_its_owner_and_the_operator_sees_all(ope
     assert await seen(await token(operator, scopes=["read"])) == everyones - hers - his
 
 
-async def test_a_key_of_one_is_not_anothers(operator: httpx2.AsyncClient):
+async def test_same_key_of_different_owners_is_independent(operator: httpx2.AsyncClient):
     alice, bob = [await token(operator, user=user) for user in ("alice", "bob")]
     key = {"Idempotency-Key": "same"}
     answers = [
@@ -218,7 +218,7 @@ async def test_a_key_of_one_is_not_anothers(operator: httpx2.AsyncClient):
     assert ids[0] == ids[2] != ids[1]
 
 
-async def test_what_one_says_to_stop_stops_nothing_of_anothers(
+async def test_stop_leaves_turns_of_other_owners_running(
     open_client: Callable[..., Awaitable[httpx2.AsyncClient]],
 ):
     operator = await open_client(ScriptedModel([asyncio.Event(), "never"]))
@@ -230,7 +230,7 @@ async def test_what_one_says_to_stop_stops_nothing_of_anothers(
     assert (await operator.get(f"/v1/turns/{turn['id']}", headers=alice)).json()["status"] == "running"
 
 
-async def test_two_tokens_of_one_user_are_one_owner(operator: httpx2.AsyncClient):
+async def test_two_tokens_of_same_user_share_owner(operator: httpx2.AsyncClient):
     phone, laptop = [await token(operator, user="alice", label=label) for label in ("phone", "laptop")]
     body = {"content": "hi", "channelId": "home"}
     sessions = [

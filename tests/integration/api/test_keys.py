@@ -41,7 +41,7 @@ def is_replay(answer: httpx2.Response) -> bool:
     return answer.headers.get("idempotency-replayed") == "true"
 
 
-async def test_the_same_message_again_gets_the_same_answer(start: Start, stored: Stored):
+async def test_repeated_message_gets_same_response(start: Start, stored: Stored):
     app, client = await start(ScriptedModel("only once"), rate_global=1)
     first, again = await send(client), await send(client, key='"k"')
     assert (first.json(), is_replay(first)) == (again.json(), False)
@@ -49,13 +49,13 @@ async def test_the_same_message_again_gets_the_same_answer(start: Start, stored:
     assert await stored(app) == 2  # one session, one turn
 
 
-async def test_a_path_with_and_without_the_prefix_is_one(start: Start):
+async def test_paths_with_and_without_prefix_share_keys(start: Start):
     _, client = await start(ScriptedModel("only once"))
     first, again = await send(client), await send(client, path="/api/message")
     assert again.json() == first.json()
 
 
-async def test_it_is_the_parsed_message_that_counts(start: Start):
+async def test_key_compares_parsed_message(start: Start):
     _, client = await start(ScriptedModel("only once"))
     first = await send(client, channelId=12, userId=None, onBusy="queue")
     raw = json.dumps({"more": 1, "channelId": "12", "content": "hi", "onBusy": None}, indent=3).encode()
@@ -64,7 +64,7 @@ async def test_it_is_the_parsed_message_that_counts(start: Start):
     assert again.json() == first.json()
 
 
-async def test_a_message_without_a_channel_is_the_same_one_too(start: Start):
+async def test_repeated_message_without_channel_is_same_turn(start: Start):
     _, client = await start(ScriptedModel("only once"))
     first, again = await send(client, channelId=None), await send(client, channelId=None)
     assert again.json() == first.json()
@@ -73,7 +73,7 @@ async def test_a_message_without_a_channel_is_the_same_one_too(start: Start):
 @pytest.mark.parametrize(
     "change", [{"content": "ho"}, {"channelId": "d"}, {"userId": "ben"}, {"onBusy": "reject"}]
 )
-async def test_a_key_for_another_message_is_refused(client: httpx2.AsyncClient, change: dict[str, Any]):
+async def test_key_reused_for_other_message_is_refused(client: httpx2.AsyncClient, change: dict[str, Any]):
     first = await send(client)
     refused = await send(client, **change)
     assert (refused.status_code, refused.json()["code"]) == (422, "key_reused")
@@ -81,14 +81,14 @@ async def test_a_key_for_another_message_is_refused(client: httpx2.AsyncClient, 
 
 
 @pytest.mark.parametrize("key", ["", '""', "two words", '"open', "x" * 256])
-async def test_a_malformed_key_is_refused_and_nothing_is_stored(start: Start, stored: Stored, key: str):
+async def test_malformed_key_is_refused_and_stores_nothing(start: Start, stored: Stored, key: str):
     app, client = await start()
     refused = await send(client, key=key)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_field")
     assert await stored(app) == 0
 
 
-async def test_who_sends_it_again_while_it_runs_waits_for_the_same_answer(start: Start):
+async def test_repeated_request_waits_for_running_turn(start: Start):
     gate = asyncio.Event()
     model = ScriptedModel([gate, "late"])
     _, client = await start(model)
@@ -102,14 +102,14 @@ async def test_who_sends_it_again_while_it_runs_waits_for_the_same_answer(start:
     assert (await first).json()["id"] == later.json()["id"]
 
 
-async def test_many_at_the_same_instant_are_one_turn(start: Start, stored: Stored):
+async def test_concurrent_requests_with_same_key_are_one_turn(start: Start, stored: Stored):
     app, client = await start(ScriptedModel("only once"))
     answers = await asyncio.gather(*(send(client) for _ in range(20)))
     assert [answer.json() for answer in answers] == [answers[0].json()] * 20
     assert await stored(app) == 2
 
 
-async def test_an_ended_turn_is_told_in_the_form_that_is_asked_for(start: Start):
+async def test_ended_turn_is_replayed_in_requested_form(start: Start):
     _, client = await start(ScriptedModel("only once"))
     first = await send(client)
     events = await send(client, headers={"Accept": "text/event-stream"})
@@ -125,7 +125,7 @@ async def test_an_ended_turn_is_told_in_the_form_that_is_asked_for(start: Start)
         assert (at_once.status_code, at_once.json()) == (200, first.json())
 
 
-async def test_a_key_is_known_after_a_restart(start: Start):
+async def test_key_survives_restart(start: Start):
     app, client = await start(ScriptedModel("only once"))
     first = await send(client)
     await app.close()
@@ -140,7 +140,7 @@ async def test_a_key_is_known_after_a_restart(start: Start):
     ]
 
 
-async def test_a_key_of_a_turn_that_a_restart_interrupted_waits_for_its_end(start: Start):
+async def test_repeated_request_waits_for_turn_interrupted_by_restart(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"])
     app, client = await start(model)
     accepted = await send(client, headers={"Prefer": "respond-async"})
@@ -154,7 +154,7 @@ async def test_a_key_of_a_turn_that_a_restart_interrupted_waits_for_its_end(star
 # --- refusals and failures
 
 
-async def test_a_refusal_by_the_limits_binds_no_key(start: Start, stored: Stored):
+async def test_rate_limited_request_stores_no_key(start: Start, stored: Stored):
     app, client = await start(ScriptedModel("first"), rate_global=1)
     await send(client, key="first")
     refused = await send(client)
@@ -164,13 +164,13 @@ async def test_a_refusal_by_the_limits_binds_no_key(start: Start, stored: Stored
     assert other.status_code == 429  # and not 422
 
 
-async def test_a_replay_is_told_before_any_limit(start: Start):
+async def test_replay_uses_no_rate_limit(start: Start):
     _, client = await start(ScriptedModel("first"), rate_per_user=1, rate_global=1)
     first = await send(client)
     assert [(await send(client)).json() for _ in range(3)] == [first.json()] * 3
 
 
-async def test_a_turn_that_may_succeed_later_is_run_again(start: Start):
+async def test_repeated_request_retries_turn_with_temporary_failure(start: Start):
     _, client = await start(ScriptedModel([ModelFailed("no credit")], "now there is"))
     failed = await send(client)
     assert (failed.status_code, failed.json()["code"]) == (502, "model_failed")
@@ -181,7 +181,7 @@ async def test_a_turn_that_may_succeed_later_is_run_again(start: Start):
     assert [item["content"] for item in said] == ["hi", "now there is"]
 
 
-async def test_many_who_ask_for_a_failed_turn_again_get_one_answer(start: Start):
+async def test_concurrent_requests_for_failed_turn_retry_it_once(start: Start):
     _, client = await start(ScriptedModel([ModelFailed("no credit")], "only once more"))
     await send(client)
     answers = await asyncio.gather(*(send(client) for _ in range(10)))
@@ -190,7 +190,7 @@ async def test_many_who_ask_for_a_failed_turn_again_get_one_answer(start: Start)
     ] * 10
 
 
-async def test_a_failure_that_stays_is_told_again(start: Start):
+async def test_permanent_failure_is_replayed(start: Start):
     model = ScriptedModel([CrashedRepeatedly("it died")])
     _, client = await start(model)
     failed, again = await send(client), await send(client)
@@ -200,7 +200,7 @@ async def test_a_failure_that_stays_is_told_again(start: Start):
     assert len(model.requests) == 1
 
 
-async def test_a_cancelled_turn_is_told_again(start: Start):
+async def test_cancelled_turn_is_replayed(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"])
     _, client = await start(model)
     waiting = asyncio.create_task(send(client))

@@ -239,12 +239,12 @@ async def world(start: Start) -> World:
     # What one example leaves behind, the next ones must not see either.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_whatever_users_do_nothing_of_one_is_seen_by_another(world: World, acts: list[Any]) -> None:
+async def test_users_never_see_data_of_other_users(world: World, acts: list[Any]) -> None:
     for act, number, pick in acts:
         await act(world, world.people[number], pick)
 
 
-async def test_the_detector_of_leaks_detects(world: World) -> None:
+async def test_leak_detector_finds_leak(world: World) -> None:
     ana, ben = world.people[:2]
     await _say(world, ana, 0)
     _, turn = world.turns[0]
@@ -288,7 +288,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
     return lambda path: path.format(**ids)
 
 
-async def test_no_route_gives_the_wrong_user_anything(world: World) -> None:
+async def test_no_route_returns_data_to_wrong_user(world: World) -> None:
     ana, ben = world.people[0], world.people[2]
     fill = await _filled(world, ana)
     for method, path in await _operations(world):

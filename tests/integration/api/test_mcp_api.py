@@ -29,7 +29,7 @@ async def listed(client: httpx2.AsyncClient) -> dict[str, Any]:
     return item
 
 
-async def test_a_changed_tool_is_seen_approved_and_used(start: Start, tmp_path: Path) -> None:
+async def test_changed_mcp_tool_is_listed_approved_and_used(start: Start, tmp_path: Path) -> None:
     state = tmp_path / "state"
     call = [ToolCallPart("shop_echo", {"text": "hello"})]
     app, client = await start(ScriptedModel(call, "once", call, "twice"), mcp=tables(state))
@@ -55,7 +55,7 @@ async def test_a_changed_tool_is_seen_approved_and_used(start: Start, tmp_path: 
     assert (entry["action"], entry["target"]) == ("mcp.approve", "shop")
 
 
-async def test_status_and_metrics_tell_of_them(start: Start, tmp_path: Path) -> None:
+async def test_status_and_metrics_report_mcp_servers(start: Start, tmp_path: Path) -> None:
     app, client = await start(mcp=tables(tmp_path / "state"))
     await app.core.acting.mcp.supervisors["shop"].tried.wait()
 

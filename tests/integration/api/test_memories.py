@@ -35,7 +35,7 @@ async def listed(client: httpx2.AsyncClient, place: str = ANA, **params: Any) ->
     return [item["text"] for item in answer.json()["items"]]
 
 
-async def test_what_is_remembered_is_told_with_where_it_is_from(client: httpx2.AsyncClient):
+async def test_memory_is_listed_with_its_source(client: httpx2.AsyncClient):
     answer = await client.post(ANA, json={"text": " My sister is called Ana ", "subject": "My sister's NAME"})
 
     kept = answer.json()
@@ -54,7 +54,7 @@ async def test_what_is_remembered_is_told_with_where_it_is_from(client: httpx2.A
     assert found.headers["cache-control"] == "no-store"
 
 
-async def test_the_same_again_is_what_stands_already(client: httpx2.AsyncClient):
+async def test_same_memory_again_returns_existing_one(client: httpx2.AsyncClient):
     first = await keep(client, "I like tea")
 
     again = await client.post(ANA, json={"text": "i LIKE tea"})
@@ -63,7 +63,7 @@ async def test_the_same_again_is_what_stands_already(client: httpx2.AsyncClient)
     assert "location" not in again.headers
 
 
-async def test_what_the_agent_remembers_names_its_turn(start: Start):
+async def test_memory_stored_by_agent_names_its_turn(start: Start):
     call = ToolCallPart("remember", {"text": "Ana likes tea"})
     _, client = await start(ScriptedModel([call], "noted"))
     turn = (await client.post("/message", json={"content": "I like tea", "userId": "ana"})).json()
@@ -74,7 +74,7 @@ async def test_what_the_agent_remembers_names_its_turn(start: Start):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 200])
-async def test_the_pages_are_the_whole_list_newest_first(client: httpx2.AsyncClient, limit: int):
+async def test_pages_contain_all_memories_newest_first(client: httpx2.AsyncClient, limit: int):
     for text in "abcde":
         await keep(client, text)
     texts: list[str] = []
@@ -86,7 +86,7 @@ async def test_the_pages_are_the_whole_list_newest_first(client: httpx2.AsyncCli
     assert texts == list("edcba")
 
 
-async def test_a_query_finds_the_best_fits_with_their_scores(client: httpx2.AsyncClient):
+async def test_query_finds_best_matches_with_scores(client: httpx2.AsyncClient):
     for text in ("I like green tea", "green hats", "the car is on level 3"):
         await keep(client, text)
 
@@ -99,7 +99,7 @@ async def test_a_query_finds_the_best_fits_with_their_scores(client: httpx2.Asyn
     assert [item["score"] for item in (await client.get(ANA)).json()["items"]] == [None] * 3
 
 
-async def test_a_score_tells_nothing_of_other_users(client: httpx2.AsyncClient):
+async def test_score_is_independent_of_other_users(client: httpx2.AsyncClient):
     await keep(client, "I like saffron")
     await keep(client, "I like tea")
     alone = (await client.get(ANA, params={"query": "saffron like"})).json()
@@ -110,7 +110,7 @@ async def test_a_score_tells_nothing_of_other_users(client: httpx2.AsyncClient):
     assert (await client.get(ANA, params={"query": "saffron like"})).json() == alone
 
 
-async def test_a_subject_is_found_however_it_is_written(client: httpx2.AsyncClient):
+async def test_subject_matches_in_any_spelling(client: httpx2.AsyncClient):
     await keep(client, "blue", "Favourite colour")
     await keep(client, "colour of the house: green")
 
@@ -119,7 +119,7 @@ async def test_a_subject_is_found_however_it_is_written(client: httpx2.AsyncClie
     assert await listed(client, subject="colour") == []
 
 
-async def test_a_newer_statement_supersedes_and_keeps_the_older_as_history(client: httpx2.AsyncClient):
+async def test_newer_memory_supersedes_older_with_same_subject(client: httpx2.AsyncClient):
     blue = await keep(client, "blue", "colour")
     red = await keep(client, "red", "colour")
     green = await keep(client, "green", "colour")
@@ -132,7 +132,7 @@ async def test_a_newer_statement_supersedes_and_keeps_the_older_as_history(clien
     assert (old["supersededAt"], old["supersededBy"]) == (red["createdAt"], green["id"])
 
 
-async def test_a_change_is_a_new_memory_with_the_old_one_behind_it(client: httpx2.AsyncClient):
+async def test_changed_memory_keeps_old_one_as_history(client: httpx2.AsyncClient):
     old = await keep(client, "I live in Porto", "home")
 
     changed = (await client.patch(f"{ANA}/{old['id']}", json={"text": "I live in Lisbon"})).json()
@@ -145,7 +145,7 @@ async def test_a_change_is_a_new_memory_with_the_old_one_behind_it(client: httpx
     assert await listed(client) == ["I live in Lisbon"]
 
 
-async def test_a_change_to_a_taken_subject_supersedes_both(client: httpx2.AsyncClient):
+async def test_change_to_existing_subject_supersedes_both(client: httpx2.AsyncClient):
     await keep(client, "blue", "colour")
     hat = await keep(client, "red", "hat")
 
@@ -155,13 +155,13 @@ async def test_a_change_to_a_taken_subject_supersedes_both(client: httpx2.AsyncC
     assert len((await client.get(f"{ANA}/{now['id']}")).json()["history"]) == 2
 
 
-async def test_a_change_that_changes_nothing_leaves_it_as_it_stands(client: httpx2.AsyncClient):
+async def test_change_without_effect_returns_memory_unchanged(client: httpx2.AsyncClient):
     old = await keep(client, "blue", "colour")
 
     assert (await client.patch(f"{ANA}/{old['id']}", json={"subject": "COLOUR"})).json() == old
 
 
-async def test_what_is_superseded_cannot_be_changed(client: httpx2.AsyncClient):
+async def test_superseded_memory_cannot_be_changed(client: httpx2.AsyncClient):
     blue = await keep(client, "blue", "colour")
     red = await keep(client, "red", "colour")
 
@@ -171,7 +171,7 @@ async def test_what_is_superseded_cannot_be_changed(client: httpx2.AsyncClient):
     assert red["id"] in answer.json()["detail"]
 
 
-async def test_forgetting_one_takes_its_history(client: httpx2.AsyncClient):
+async def test_deleting_memory_deletes_its_history(client: httpx2.AsyncClient):
     blue = await keep(client, "blue", "colour")
     red = await keep(client, "red", "colour")
     await keep(client, "tea")
@@ -184,7 +184,7 @@ async def test_forgetting_one_takes_its_history(client: httpx2.AsyncClient):
         assert (await client.delete(f"{ANA}/{gone['id']}")).status_code == 404
 
 
-async def test_forgetting_by_query_tells_what_went(client: httpx2.AsyncClient):
+async def test_deleting_by_query_returns_deleted_memories(client: httpx2.AsyncClient):
     for text in ("green tea at four", "I like green tea", "tea"):
         await keep(client, text)
 
@@ -196,7 +196,7 @@ async def test_forgetting_by_query_tells_what_went(client: httpx2.AsyncClient):
 
 
 @pytest.mark.parametrize("params", [{}, {"query": ""}, {"query": "  \t"}, {"query": "x" * 10_001}])
-async def test_everything_is_never_forgotten_at_once(client: httpx2.AsyncClient, params: dict[str, str]):
+async def test_delete_without_query_is_refused(client: httpx2.AsyncClient, params: dict[str, str]):
     await keep(client, "x")
 
     answer = await client.delete(ANA, params=params)
@@ -225,7 +225,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("query", HOSTILE)
-async def test_no_query_is_an_error_or_reaches_others(client: httpx2.AsyncClient, query: str):
+async def test_no_query_fails_or_reaches_other_users(client: httpx2.AsyncClient, query: str):
     await keep(client, "hers")
     await keep(client, "his: a b c owner words memory x NEAR", place="/v1/users/ben/memories")
 
@@ -252,7 +252,7 @@ STRANGE = [
 ]
 
 
-async def test_users_are_distinct_by_code_points_whatever_they_are_called(client: httpx2.AsyncClient):
+async def test_users_with_different_code_points_are_distinct(client: httpx2.AsyncClient):
     places = [*(f"/v1/users/{coded(user)}/memories" for user in STRANGE), ANA, "/v1/users/Ana/memories"]
     for number, place in enumerate(places):
         await keep(client, f"note {number}", "s", place)
@@ -264,14 +264,14 @@ async def test_users_are_distinct_by_code_points_whatever_they_are_called(client
 
 @pytest.mark.parametrize("segment", ["..", "a b", coded("ana"), "~", "~!", "~" + "A" * 2_000, "x" * 257])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_user_is_written_in_one_way_only(shared_client: httpx2.AsyncClient, segment: str):
+async def test_user_in_path_has_only_one_spelling(shared_client: httpx2.AsyncClient, segment: str):
     answer = await shared_client.get(
         f"/v1/users/{segment.replace(' ', '%20').replace('..', '%2E%2E')}/memories"
     )
     assert answer.status_code == 404, answer.text
 
 
-async def test_another_users_memory_is_not_found(client: httpx2.AsyncClient):
+async def test_memory_of_other_user_is_404(client: httpx2.AsyncClient):
     his = await keep(client, "his", place="/v1/users/ben/memories")
     place = f"{ANA}/{his['id']}"
 
@@ -296,7 +296,7 @@ async def test_another_users_memory_is_not_found(client: httpx2.AsyncClient):
         ({"text": "x\0"}, 400, "invalid_text", "/text"),
     ],
 )
-async def test_what_cannot_be_remembered_is_refused(
+async def test_invalid_memory_is_refused(
     client: httpx2.AsyncClient, body: dict[str, Any], status: int, code: str, pointer: str
 ):
     stands = await keep(client, "stands")
@@ -309,23 +309,23 @@ async def test_what_cannot_be_remembered_is_refused(
     assert await listed(client) == ["stands"]
 
 
-async def test_a_memory_of_a_megabyte_is_too_large(client: httpx2.AsyncClient):
+async def test_memory_of_one_megabyte_is_413(client: httpx2.AsyncClient):
     answer = await client.post(ANA, json={"text": "x" * 1_000_000})
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-async def test_a_change_of_nothing_is_refused(client: httpx2.AsyncClient):
+async def test_empty_change_is_refused(client: httpx2.AsyncClient):
     stands = await keep(client, "stands")
     answer = await client.patch(f"{ANA}/{stands['id']}", json={"other": 1})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
-async def test_a_page_of_a_search_has_no_next(client: httpx2.AsyncClient):
+async def test_search_with_cursor_is_refused(client: httpx2.AsyncClient):
     answer = await client.get(ANA, params={"query": "x", "after": "y"})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
-async def test_a_full_memory_is_a_conflict(client: httpx2.AsyncClient):
+async def test_full_memory_is_409(client: httpx2.AsyncClient):
     await asyncio.gather(*(keep(client, f"note {number}") for number in range(1_000)))
 
     answer = await client.post(ANA, json={"text": "one more"})
@@ -333,7 +333,7 @@ async def test_a_full_memory_is_a_conflict(client: httpx2.AsyncClient):
     assert (answer.status_code, answer.json()["code"]) == (409, "memory_full")
 
 
-async def test_what_is_written_or_searched_counts_as_a_message(start: Start):
+async def test_memory_writes_and_searches_count_as_messages(start: Start):
     _, client = await start(rate_global=2)
     place = f"{ANA}/{(await keep(client, 'I like tea'))['id']}"
     bad = [
@@ -363,7 +363,7 @@ async def test_what_is_written_or_searched_counts_as_a_message(start: Start):
     assert (await client.get(place)).json()["text"] == "I like tea"
 
 
-async def test_a_token_of_a_users_counts_as_that_user(start: Start):
+async def test_token_bound_to_user_shares_rate_limit_of_user(start: Start):
     _, operator = await start(gateway_token=OPERATOR, rate_per_user=1, rate_global=100)
     operator.headers["Authorization"] = f"Bearer {OPERATOR}"
     made = await operator.post("/v1/tokens", json={"user": "ana", "scopes": ["memory"]})

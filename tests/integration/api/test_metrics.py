@@ -42,7 +42,7 @@ async def until(client: httpx2.AsyncClient, *sample: str, is_: float) -> dict[tu
     return found
 
 
-async def test_turns_are_counted_by_how_they_stand_and_how_they_ended(start: Start):
+async def test_turns_are_counted_by_state_and_outcome(start: Start):
     gate = asyncio.Event()
     _, client = await start(ScriptedModel([gate, "one"], [ValueError("no")]))
     before = await scraped(client)
@@ -64,7 +64,7 @@ async def test_turns_are_counted_by_how_they_stand_and_how_they_ended(start: Sta
     assert found["torana_turns", "queued"] == 0
 
 
-async def test_connectors_and_their_deliveries_are_told_by_account(start: Start):
+async def test_connectors_and_deliveries_are_counted_by_account(start: Start):
     _, client = await start(connectors=CONNECTORS)
     found = await until(client, "torana_connector_up", "shop", "webhook", is_=1)
 
@@ -75,7 +75,7 @@ async def test_connectors_and_their_deliveries_are_told_by_account(start: Start)
     assert states == {"preview", "pending", "sending", "ambiguous", "refused", "stale"}
 
 
-async def test_gateways_in_one_process_count_apart_and_share_its_memory(start: Start, tmp_path: Path):
+async def test_gateways_in_one_process_count_separately_and_share_memory(start: Start, tmp_path: Path):
     _, client = await start()
     _, other = await start(data_dir=tmp_path / "other")
     await client.post("/message", json={"content": "hello"})
@@ -85,7 +85,7 @@ async def test_gateways_in_one_process_count_apart_and_share_its_memory(start: S
     assert others[("process_resident_memory_bytes",)] > 1_000_000
 
 
-async def test_nothing_that_a_user_chose_is_in_them(start: Start):
+async def test_metrics_contain_no_user_text(start: Start):
     _, client = await start()
     body = {"content": "my secret wish", "userId": "user-of-mine", "channelId": "channel-of-mine"}
     await client.post("/message", json=body)

@@ -59,7 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         pytest.param([], id="all phases", marks=pytest.mark.long),
     ],
 )
-def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path, options: list[str]):
+def test_every_response_matches_openapi_document(address: str, tmp_path: Path, options: list[str]):
     tool = Path(sys.executable).with_name("schemathesis")
     config = Path(__file__).with_name("schemathesis.toml")
     header = f"--header=Authorization: Bearer {TOKEN}"
@@ -72,7 +72,7 @@ def test_every_answer_is_as_the_document_says(address: str, tmp_path: Path, opti
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_the_document_is_valid(address: str):
+def test_openapi_document_is_valid(address: str):
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json", headers=BEARER)
     schema.validate()
     assert schema.raw_schema["openapi"].startswith("3.1")

@@ -84,7 +84,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 # --- erasure
 
 
-async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
+async def test_erasure_receipt_counts_erased_and_names_kept_data(start: Start):
     remembering = ToolCallPart("remember", {"text": "Ana likes figs", "subject": "fruit"})
     app, client = await start(ScriptedModel([remembering], "kept", "yes", [ModelFailed("no")]))
     await say(client, "I like figs", "a", "ana")
@@ -113,14 +113,14 @@ async def test_the_receipt_counts_what_went_and_says_what_did_not(start: Start):
     assert [await rows(app, table) for table in (sessions, turns, history, memories)] == [[], [], [], []]
 
 
-async def test_erased_again_there_is_nothing_left_and_an_unknown_user_has_nothing(client: httpx2.AsyncClient):
+async def test_second_erasure_and_unknown_user_count_zero(client: httpx2.AsyncClient):
     await say(client, "hi", "a", "ana")
     await erase(client, "ana")
     for user in ("ana", "nobody", "~Li4"):
         assert set((await erase(client, user))["counts"].values()) == {0}
 
 
-async def test_in_a_shared_room_the_others_stay_and_the_model_still_sees_them(start: Start):
+async def test_erasure_in_shared_session_keeps_turns_of_other_users(start: Start):
     model = ScriptedModel("to ana", "to ben", "to nobody", "to ana too", "to ben too")
     app, client = await start(model)
     room = {"ana": "mine", "ben": "ben's", None: "whose?"}
@@ -150,7 +150,7 @@ async def test_in_a_shared_room_the_others_stay_and_the_model_still_sees_them(st
     assert "mine" not in shown
 
 
-async def test_a_fresh_start_before_the_erasure_hides_nothing_that_comes_after_it(start: Start):
+async def test_reset_before_erasure_hides_no_later_message(start: Start):
     model = ScriptedModel("1", "2", "3", "4", "5")
     _, client = await start(model)
     await say(client, "ancient", "room", "ben")
@@ -165,7 +165,7 @@ async def test_a_fresh_start_before_the_erasure_hides_nothing_that_comes_after_i
     assert "ancient" not in shown
 
 
-async def test_what_runs_and_what_waits_is_cancelled_first(start: Start):
+async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "never"], "to ben"))
     later = {"Prefer": "respond-async"}
@@ -180,7 +180,7 @@ async def test_what_runs_and_what_waits_is_cancelled_first(start: Start):
     assert {grave["turn_id"] for grave in await rows(app, tombstones)} == set(ids)
 
 
-async def test_the_events_of_erased_turns_are_gone_from_memory(start: Start):
+async def test_events_of_erased_turns_leave_memory(start: Start):
     app, client = await start(ScriptedModel("secret words"))
     turn = await app.turns.reader.get("gateway", await say(client, "hi", "a", "ana"))
     assert "secret words" in str([event async for event in app.turns.reader.events(turn)])
@@ -188,7 +188,7 @@ async def test_the_events_of_erased_turns_are_gone_from_memory(start: Start):
     assert not app.turns.live.log.knows(turn.id)
 
 
-async def test_a_tokens_own_sessions_go_and_the_token_is_revoked_without_its_label(gateway: Gateway):
+async def test_erasure_removes_sessions_of_token_and_revokes_it_without_label(gateway: Gateway):
     app, client = gateway
     first = await say(client, "hi", "a", "ana")
     await app.database.run(lambda c: c.execute(sa.update(sessions).values(owner="user:ana")))
@@ -209,7 +209,7 @@ async def test_a_tokens_own_sessions_go_and_the_token_is_revoked_without_its_lab
     assert kept["tok_3"] == ("ana's phone", None)
 
 
-async def test_amounts_of_usage_and_the_audit_record_stay_and_hold_no_text(gateway: Gateway):
+async def test_erasure_keeps_usage_amounts_and_audit_record_without_text(gateway: Gateway):
     app, client = gateway
     await say(client, "a secret", "a", "ana")
     await insert(app, usage, **USAGE)
@@ -236,7 +236,7 @@ USAGE = {
 }
 
 
-async def test_other_users_keep_all_that_is_theirs(gateway: Gateway):
+async def test_erasure_keeps_data_of_other_users(gateway: Gateway):
     app, client = gateway
     remembered = {"id": "mem_1", "owner": "user:ben", "subject": "", "text": "figs", "created_at": AT}
     mine = await say(client, "hi", "a", "ana")
@@ -248,7 +248,7 @@ async def test_other_users_keep_all_that_is_theirs(gateway: Gateway):
     assert [turn["user"] for turn in await rows(app, turns)] == ["ben"]
 
 
-async def test_ids_that_differ_only_in_case_or_form_are_different_users(gateway: Gateway):
+async def test_user_ids_differing_in_case_or_form_are_erased_separately(gateway: Gateway):
     app, client = gateway
     for user in ("Ana", "ana", "a%"):
         await say(client, "hi", f"of {user}", user)
@@ -256,7 +256,7 @@ async def test_ids_that_differ_only_in_case_or_form_are_different_users(gateway:
     assert [turn["user"] for turn in await rows(app, turns)] == ["Ana", "a%"]
 
 
-async def test_copies_that_upgrades_and_restores_left_go_and_nothing_else(start: Start, tmp_path: Path):
+async def test_erasure_deletes_only_copies_of_upgrades_and_restores(start: Start, tmp_path: Path):
     _, client = await start()
     data = tmp_path / "data"
     for name in ("torana.db.before-0003", "torana.db.before-0003.part", "torana.db.replaced-2026", "notes.txt"):
@@ -271,7 +271,7 @@ async def test_copies_that_upgrades_and_restores_left_go_and_nothing_else(start:
     assert left == {"notes.txt", "skills.replaced-2026"}
 
 
-async def test_a_copy_that_cannot_be_deleted_is_no_success(
+async def test_copy_that_cannot_be_deleted_fails_erasure(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     _, client = await start()
@@ -290,12 +290,12 @@ async def test_a_copy_that_cannot_be_deleted_is_no_success(
 
 
 @pytest.mark.parametrize("path", ["/v1/users/..", "/v1/users/~", "/v1/users/~YQ", "/v1/users/a%20b"])
-async def test_what_is_no_users_id_is_not_found(client: httpx2.AsyncClient, path: str):
+async def test_invalid_user_id_is_404(client: httpx2.AsyncClient, path: str):
     for answer in (await client.delete(path), await client.get(f"{path}/export")):
         assert answer.status_code == 404
 
 
-async def test_an_erased_turn_and_its_key_are_gone_and_not_unknown(client: httpx2.AsyncClient):
+async def test_erased_turn_and_its_key_are_410(client: httpx2.AsyncClient):
     turn = await say(client, "hi", "a", "ana", **{"Idempotency-Key": "k"})
     await erase(client, "ana")
     body = {"content": "hi", "channelId": "a", "userId": "ana"}
@@ -306,7 +306,7 @@ async def test_an_erased_turn_and_its_key_are_gone_and_not_unknown(client: httpx
     assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(410, "erased")] * 2
 
 
-async def test_without_the_token_nothing_is_handed_over_or_erased(start: Start):
+async def test_export_and_erasure_require_token(start: Start):
     _, client = await start(gateway_token="a-token-of-more-than-sixteen-characters")
     for answer in (await client.delete("/v1/users/ana"), await client.get("/v1/users/ana/export")):
         assert answer.status_code == 401
@@ -315,7 +315,7 @@ async def test_without_the_token_nothing_is_handed_over_or_erased(start: Start):
 # --- export
 
 
-async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
+async def test_export_contains_all_data_of_user(start: Start):
     calls = [
         ToolCallPart("remember", {"text": f"Ana likes {x}", "subject": "fruit"}) for x in ("figs", "kiwis")
     ]
@@ -374,7 +374,7 @@ async def test_an_export_holds_all_that_is_kept_of_the_user(start: Start):
     )
 
 
-async def test_an_export_holds_the_files_that_are_kept(start: Start):
+async def test_export_contains_stored_files(start: Start):
     app, client = await start(ScriptedModel([ModelFailed("no")], "seen", [ModelFailed("no")]))
     files = (
         File(name='../../evil"é.txt', media_type="text/plain", body="hé".encode()),
@@ -400,7 +400,7 @@ async def test_an_export_holds_the_files_that_are_kept(start: Start):
     assert json.loads(exported["manifest.json"])["counts"]["files"] == 2
 
 
-async def test_of_a_shared_room_only_ones_own_part_is_handed_over(start: Start):
+async def test_export_of_shared_session_contains_only_own_turns(start: Start):
     _, client = await start(ScriptedModel("to ana", "to ben", "to nobody"))
     for user, content in (("ana", "mine"), ("ben", "ben's"), (None, "whose?")):
         await say(client, content, "room", user)
@@ -411,7 +411,7 @@ async def test_of_a_shared_room_only_ones_own_part_is_handed_over(start: Start):
         assert foreign not in text
 
 
-async def test_the_export_of_nobody_known_is_empty(client: httpx2.AsyncClient):
+async def test_export_of_unknown_user_is_empty(client: httpx2.AsyncClient):
     await say(client, "hi", "a", "ana")
     files = await export(client, "~" + "8J-NiA")
     assert {name: len(text.splitlines()) for name, text in files.items() if name != "manifest.json"} == {
@@ -426,13 +426,13 @@ async def test_the_export_of_nobody_known_is_empty(client: httpx2.AsyncClient):
     assert json.loads(files["manifest.json"])["user"] == "🍈"
 
 
-async def test_head_of_an_export_makes_none_and_is_no_act(start: Start):
+async def test_head_of_export_is_405_and_not_audited(start: Start):
     app, client = await start()
     assert (await client.head("/v1/users/ana/export")).status_code == 405
     assert await rows(app, audit) == []
 
 
-async def test_an_export_is_offered_as_a_file_and_leaves_none_behind(start: Start, tmp_path: Path):
+async def test_export_is_download_and_leaves_no_file(start: Start, tmp_path: Path):
     _, client = await start()
     before = {file.name for file in (tmp_path / "data").iterdir()}
     answer = await client.get("/v1/users/~Li4vLi4/export")  # ../..
@@ -442,7 +442,7 @@ async def test_an_export_is_offered_as_a_file_and_leaves_none_behind(start: Star
     assert {file.name for file in (tmp_path / "data").iterdir()} == before
 
 
-async def test_no_copy_of_a_session_keeps_a_title_of_the_erased(start: Start) -> None:
+async def test_erasure_clears_title_in_fork_of_session(start: Start) -> None:
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "yes"]))
     body = {"content": "Plums and pears", "channelId": "room", "userId": "ana"}

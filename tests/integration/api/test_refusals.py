@@ -39,7 +39,7 @@ async def send(
     ],
     ids=lambda value: str(value),
 )
-async def test_messages_past_a_bound_are_refused_at_once_until_there_is_room(
+async def test_messages_over_queue_limit_are_refused_until_there_is_room(
     start: Start,
     stored: Stored,
     settings: dict[str, int],
@@ -65,7 +65,7 @@ async def test_messages_past_a_bound_are_refused_at_once_until_there_is_room(
     assert (await send(client, *full)).status_code == 202
 
 
-async def test_a_bound_holds_for_messages_of_the_same_instant(start: Start):
+async def test_queue_limit_holds_for_concurrent_messages(start: Start):
     gate = asyncio.Event()
     _, client = await start(ScriptedModel(*[[gate, "yes"]] * 20), queue_per_session=3)
     answers = await asyncio.gather(*(send(client) for _ in range(20)))
@@ -73,7 +73,7 @@ async def test_a_bound_holds_for_messages_of_the_same_instant(start: Start):
     gate.set()
 
 
-async def test_a_refused_message_consumes_no_rate(start: Start):
+async def test_message_refused_by_full_queue_uses_no_rate_limit(start: Start):
     gate = asyncio.Event()
     _, client = await start(ScriptedModel([gate, "yes"]), queue=1, rate_global=2)
     assert (await send(client)).headers["ratelimit"].startswith('"global";r=1')
@@ -81,7 +81,7 @@ async def test_a_refused_message_consumes_no_rate(start: Start):
     gate.set()
 
 
-async def test_control_words_pass_a_full_queue(start: Start):
+async def test_control_words_bypass_full_queue(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"])
     _, client = await start(model, queue=1, queue_per_session=1)
     await send(client)
@@ -89,7 +89,7 @@ async def test_control_words_pass_a_full_queue(start: Start):
     assert (answer.status_code, answer.json()["reply"]) == (200, "Stopped.")
 
 
-async def test_a_replay_passes_a_full_queue(start: Start):
+async def test_replay_bypasses_full_queue(start: Start):
     _, client = await start(ScriptedModel([asyncio.Event(), "never"]), queue=1)
     known = {"json": {"content": "hi"}, "headers": {"Idempotency-Key": "k", "Prefer": "respond-async"}}
     first = await client.post("/message", json=known["json"], headers=known["headers"])
@@ -97,7 +97,7 @@ async def test_a_replay_passes_a_full_queue(start: Start):
     assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
 
 
-async def test_a_gateway_that_drains_takes_no_messages_and_tells_what_it_knows(start: Start):
+async def test_draining_gateway_refuses_messages_and_replays_keys(start: Start):
     app, client = await start()
     body = {"content": "hi", "channelId": "c"}
     first = await client.post("/message", json=body, headers={"Idempotency-Key": "k"})
@@ -112,9 +112,7 @@ async def test_a_gateway_that_drains_takes_no_messages_and_tells_what_it_knows(s
 # --- the database
 
 
-async def test_a_database_that_another_process_holds_is_503_and_recovers(
-    start: Start, stored: Stored, tmp_path: Path
-):
+async def test_locked_database_is_503_and_recovers(start: Start, stored: Stored, tmp_path: Path):
     app, client = await start()
     before = await stored(app)
     with closing(sqlite3.connect(tmp_path / "data" / "torana.db", isolation_level=None)) as other:
@@ -139,7 +137,7 @@ async def pages(app: App, room: int | None) -> None:
     await app.database.run(limit)
 
 
-async def test_a_full_disk_is_503_with_nothing_half_written_and_recovers(start: Start, stored: Stored):
+async def test_full_disk_is_503_without_partial_write_and_recovers(start: Start, stored: Stored):
     app, client = await start()
     await pages(app, 0)
     taken = 0
@@ -154,7 +152,7 @@ async def test_a_full_disk_is_503_with_nothing_half_written_and_recovers(start: 
     assert (await client.get("/health")).json()["status"] == "ok"
 
 
-async def test_an_answer_that_finds_the_disk_full_is_kept_until_there_is_room(start: Start):
+async def test_reply_is_stored_when_full_disk_has_room_again(start: Start):
     gate = asyncio.Event()
     reply = "x" * 500_000
     app, client = await start(ScriptedModel([gate, reply]))
@@ -172,7 +170,7 @@ async def test_an_answer_that_finds_the_disk_full_is_kept_until_there_is_room(st
     assert (answer.status_code, answer.json()["reply"]) == (200, reply)
 
 
-async def test_what_is_run_again_or_copied_counts_like_a_message(start: Start):
+async def test_retries_count_as_messages(start: Start):
     model = ScriptedModel(*[[ModelFailed("not now")]] * 5)
     _, client = await start(model, rate_per_user=2)
     body = {"content": "hi", "channelId": "c", "userId": "ana"}
@@ -190,14 +188,14 @@ async def test_what_is_run_again_or_copied_counts_like_a_message(start: Start):
     assert len(model.requests) == 2
 
 
-async def test_copies_of_a_session_count_like_messages(start: Start):
+async def test_forks_count_as_messages(start: Start):
     _, client = await start(rate_global=2)
     session = (await client.post("/message", json={"content": "hi"})).json()["sessionId"]
     made = [(await client.post(f"/v1/sessions/{session}/fork")).status_code for _ in range(2)]
     assert made == [201, 429]
 
 
-async def test_an_accepted_message_whose_answer_has_no_room_is_503_and_answered_later(
+async def test_accepted_message_with_unstored_reply_is_503_and_replied_later(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(database, "DELAY", 0)

@@ -45,7 +45,7 @@ async def eventually(client: httpx2.AsyncClient, path: str, **wanted: Any) -> di
                 return body
 
 
-async def test_one_is_made_shown_listed_paused_resumed_and_removed(client: httpx2.AsyncClient) -> None:
+async def test_schedule_is_created_listed_paused_resumed_and_deleted(client: httpx2.AsyncClient) -> None:
     body = {
         "text": " call Ana ",
         "rule": "every weekday at 17:00",
@@ -76,7 +76,7 @@ async def test_one_is_made_shown_listed_paused_resumed_and_removed(client: httpx
     assert (await client.delete(place)).json()["code"] == "not_found"
 
 
-async def test_a_list_has_pages(client: httpx2.AsyncClient) -> None:
+async def test_schedules_are_listed_in_pages(client: httpx2.AsyncClient) -> None:
     ids = [
         (await client.post("/v1/schedules", json={"text": f"{n}", "at": "in 2 hours"})).json()["id"]
         for n in range(5)
@@ -90,7 +90,7 @@ async def test_a_list_has_pages(client: httpx2.AsyncClient) -> None:
     assert (seen, after) == (ids[::-1], None)
 
 
-async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: Start) -> None:
+async def test_reminder_appears_in_session_and_task_is_answered(start: Start) -> None:
     app, client = await start(ScriptedModel("sunny"))
     for text, kind in (("call Ana", "remind"), ("the weather?", "task")):
         body = {"text": text, "kind": kind, "at": "in 2 hours", "channelId": kind}
@@ -140,7 +140,7 @@ async def test_a_reminder_is_found_in_its_session_and_a_task_is_answered(start: 
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_cannot_be_says_why(
+async def test_invalid_schedule_is_refused_with_a_reason(
     shared_client: httpx2.AsyncClient, body: dict[str, Any], code: str, told: str
 ) -> None:
     answer = await shared_client.post("/v1/schedules", json=body)
@@ -149,7 +149,7 @@ async def test_what_cannot_be_says_why(
     assert (await shared_client.get("/v1/schedules")).json()["items"] == []
 
 
-async def test_a_user_has_room_for_so_many_and_each_for_themselves(start: Start) -> None:
+async def test_schedule_limit_applies_per_user(start: Start) -> None:
     _, client = await start(schedules_per_user=2)
     body = {"text": "x", "at": "in 2 hours"}
     for user in ("ana", "ben", None):
@@ -162,7 +162,7 @@ async def test_a_user_has_room_for_so_many_and_each_for_themselves(start: Start)
     assert (await client.post("/v1/schedules", json=body | {"userId": "ana"})).status_code == 201
 
 
-async def test_each_sees_its_own_and_the_operator_all_which_is_written_down(start: Start) -> None:
+async def test_user_sees_own_schedules_and_operator_access_is_audited(start: Start) -> None:
     _, client = await start(gateway_token=TOKEN)
     ana, ben = [await bearer(client, user=user, scopes=["message", "read"]) for user in ("ana", "ben")]
     body = {"text": "ana's", "rule": "every day at 9"}

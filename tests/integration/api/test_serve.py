@@ -171,7 +171,7 @@ def send(process: Process, content: str = "hi") -> httpx2.Response:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_running_turn_ends_before_the_gateway_does(
+def test_running_turn_ends_before_gateway_stops(
     serve: Serve, slow: Slow, background: ThreadPoolExecutor, number: int
 ):
     process = serve(**slow.environ())
@@ -193,7 +193,7 @@ def test_a_running_turn_ends_before_the_gateway_does(
     assert (code, "Traceback" in errors) == (0, False)
 
 
-def test_a_second_signal_hurries_and_the_next_start_answers(
+def test_second_signal_stops_at_once_and_next_start_resumes_turn(
     serve: Serve, slow: Slow, background: ThreadPoolExecutor
 ):
     process = serve(**slow.environ())
@@ -217,7 +217,7 @@ def test_a_second_signal_hurries_and_the_next_start_answers(
     assert (turn["status"], turn["reply"]) == ("completed", "at last")
 
 
-def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: Path):
+def test_second_signal_does_not_wait_for_synchronous_tool(serve: Serve, tmp_path: Path):
     gate = Gate()
     (tmp_path / "plain.py").write_text(PLAIN_TOOL.replace("PORT", str(gate.port)))
     settings = {"TORANA_TOOLS": "plain:dawdle", "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
@@ -242,7 +242,7 @@ def test_a_second_signal_does_not_wait_for_a_plain_tool(serve: Serve, tmp_path: 
     assert (turn["status"], "dawdled to the end" in turn["reply"]) == ("completed", True)
 
 
-def test_a_signal_during_the_start_ends_it_and_answers_who_waits(serve: Serve, tmp_path: Path):
+def test_signal_during_start_stops_gateway_and_answers_held_requests(serve: Serve, tmp_path: Path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     (tmp_path / "slow_tools.py").write_text(f"def tool() -> str: ...\nopen({str(gate)!r}).read()")
@@ -259,7 +259,7 @@ def test_a_signal_during_the_start_ends_it_and_answers_who_waits(serve: Serve, t
     assert (code, "Traceback" in errors) == (0, False)
 
 
-def test_a_request_is_found_in_the_log_by_its_id(serve: Serve, tmp_path: Path):
+def test_request_is_logged_with_its_id(serve: Serve, tmp_path: Path):
     process = serve()
     process.wait_until_ready()
     answer = httpx2.get(f"{process.url}/nope")
@@ -283,7 +283,7 @@ def silent(process: Process, connections: int) -> Generator[list[socket.socket]]
         yield [stack.enter_context(socket.create_connection(address)) for _ in range(connections)]
 
 
-def test_callers_who_say_nothing_leave_files_for_the_rest(serve: Serve):
+def test_idle_connections_leave_file_descriptors_free(serve: Serve):
     process = serve(files="-n 256")
     process.wait_until_ready()
     with closing(HTTPConnection("127.0.0.1", process.port)) as connection:
@@ -300,7 +300,7 @@ def test_callers_who_say_nothing_leave_files_for_the_rest(serve: Serve):
             assert connection.getresponse().status == 200
 
 
-def test_the_limit_of_files_is_raised_as_far_as_it_may_be(serve: Serve):
+def test_file_descriptor_limit_is_raised_to_maximum(serve: Serve):
     process = serve(files="-S -n 256")
     process.wait_until_ready()
     with silent(process, 300):
@@ -319,26 +319,26 @@ def fails_with(process: Process, code: int) -> str:
     return lines[0]
 
 
-def test_a_port_in_use_is_one_line(serve: Serve):
+def test_port_in_use_prints_one_line(serve: Serve):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         line = fails_with(serve(port=taken.getsockname()[1]), 1)
     assert "in use" in line
     assert "--port" in line
 
 
-def test_a_data_directory_in_use_is_one_line(serve: Serve, tmp_path: Path):
+def test_data_directory_in_use_prints_one_line(serve: Serve, tmp_path: Path):
     with DataDirLock(data_dir=tmp_path / "data", address="http://127.0.0.1:1"):
         assert "already running at http://127.0.0.1:1" in fails_with(serve(), 1)
 
 
-def test_a_build_that_fails_is_one_line_that_says_where_it_was_written(serve: Serve, tmp_path: Path):
+def test_failed_build_prints_one_line_with_its_location(serve: Serve, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text('tools = "no_such_module:tool"')
     line = fails_with(serve(TORANA_CONFIG=str(file)), 2)
     assert line.startswith(f"{file.name}:1: tools: no_such_module:tool: No module named")
 
 
-def test_a_log_that_cannot_be_written_is_one_line(serve: Serve, tmp_path: Path):
+def test_unwritable_log_prints_one_line(serve: Serve, tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "logs").write_text("a file")
     assert str(tmp_path / "data" / "logs") in fails_with(serve(), 1)

@@ -77,7 +77,7 @@ async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
 # --- titles
 
 
-async def test_a_session_is_called_by_what_was_said_first(client: httpx2.AsyncClient):
+async def test_session_title_is_its_first_message(client: httpx2.AsyncClient):
     await say(client, "/status")
     assert (await only_session(client))["title"] is None  # nothing was said to the agent yet
     await say(client, "\n  Plan my\ttrip to Porto\x07  \nwith details")
@@ -90,7 +90,7 @@ async def test_a_session_is_called_by_what_was_said_first(client: httpx2.AsyncCl
 # --- fork
 
 
-async def test_a_fork_and_its_source_go_on_separately(start: Start):
+async def test_fork_and_its_source_continue_separately(start: Start):
     model = ScriptedModel("one", "two", "three", "in the source", "in the fork")
     _, client = await start(model)
     first, second, third = [await say(client, content) for content in "abc"]
@@ -112,7 +112,7 @@ async def test_a_fork_and_its_source_go_on_separately(start: Start):
     assert prompts(model.requests[-2].messages) == ["a", "b", "c", "d"]
 
 
-async def test_the_copied_turns_have_ids_of_their_own_and_cost_nothing(client: httpx2.AsyncClient):
+async def test_copied_turns_have_new_ids_and_no_usage(client: httpx2.AsyncClient):
     original = await say(client, "a", userId="ana")
     fork = (await client.post(f"/v1/sessions/{original['sessionId']}/fork")).json()
     items = (await client.get(f"/v1/sessions/{fork['id']}/messages")).json()["items"]
@@ -125,7 +125,7 @@ async def test_the_copied_turns_have_ids_of_their_own_and_cost_nothing(client: h
     assert (copy["sessionId"], copy["channelId"]) == (fork["id"], fork["channelId"])
 
 
-async def test_a_fork_ends_with_the_last_turn_that_has_ended(start: Start):
+async def test_fork_ends_with_last_ended_turn(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel("one", [gate, "two"]))
     first = await say(client, "a")
@@ -140,7 +140,7 @@ async def test_a_fork_ends_with_the_last_turn_that_has_ended(start: Start):
     await running
 
 
-async def test_the_journal_of_a_failed_turn_is_not_copied(start: Start):
+async def test_journal_of_failed_turn_is_not_copied(start: Start):
     script = [[ToolCallPart("calculate", {"expression": "1+1"})], [ModelFailed("no")], "again"]
     app, client = await start(ScriptedModel(*script))
     await say(client, "a")
@@ -153,7 +153,7 @@ async def test_the_journal_of_a_failed_turn_is_not_copied(start: Start):
     assert await contents(client, fork["id"]) == ["a"]
 
 
-async def test_a_fork_takes_the_channel_that_is_named_unless_it_is_taken(client: httpx2.AsyncClient):
+async def test_fork_gets_named_channel_unless_channel_is_taken(client: httpx2.AsyncClient):
     first = await say(client, "a")
     path = f"/v1/sessions/{first['sessionId']}/fork"
     fork = await client.post(path, json={"channelId": 42})
@@ -164,7 +164,7 @@ async def test_a_fork_takes_the_channel_that_is_named_unless_it_is_taken(client:
     assert len((await client.get("/v1/sessions")).json()["items"]) == 2
 
 
-async def test_what_a_reset_hid_stays_hidden_in_a_fork_unless_it_ends_before_it(start: Start):
+async def test_messages_hidden_by_reset_stay_hidden_in_later_fork(start: Start):
     model = ScriptedModel("one", "two", "three", "four")
     _, client = await start(model)
     first = await say(client, "a")
@@ -190,16 +190,14 @@ async def test_what_a_reset_hid_stays_hidden_in_a_fork_unless_it_ends_before_it(
         ([], 400, "invalid_json"),
     ],
 )
-async def test_a_fork_that_cannot_be_made_is_refused(
-    client: httpx2.AsyncClient, body: object, status: int, code: str
-):
+async def test_impossible_fork_is_refused(client: httpx2.AsyncClient, body: object, status: int, code: str):
     first = await say(client, "a")
     answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json=body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     await only_session(client)
 
 
-async def test_a_turn_of_another_session_is_none_to_fork_from(client: httpx2.AsyncClient):
+async def test_fork_at_turn_of_other_session_is_404(client: httpx2.AsyncClient):
     first, other = await say(client, "a"), await say(client, "b", channel="other")
     answer = await client.post(f"/v1/sessions/{first['sessionId']}/fork", json={"turnId": other["id"]})
     assert answer.status_code == 404
@@ -208,7 +206,7 @@ async def test_a_turn_of_another_session_is_none_to_fork_from(client: httpx2.Asy
 # --- reset
 
 
-async def test_after_a_reset_the_model_is_shown_nothing_of_before_and_it_stays_written(start: Start):
+async def test_reset_hides_earlier_messages_from_model_and_keeps_them_stored(start: Start):
     model = ScriptedModel("one", "two")
     _, client = await start(model)
     first = await say(client, "a")
@@ -223,7 +221,7 @@ async def test_after_a_reset_the_model_is_shown_nothing_of_before_and_it_stays_w
 # --- delete
 
 
-async def test_of_a_deleted_session_nothing_is_left_but_its_turns_answer_that_they_were_erased(start: Start):
+async def test_deleted_session_leaves_only_erased_turns(start: Start):
     script = ["yes", [ToolCallPart("calculate", {"expression": "1+1"})], [ModelFailed("no")], "kept", "new"]
     app, client = await start(ScriptedModel(*script))
     first = await say(client, "a")
@@ -245,7 +243,7 @@ async def test_of_a_deleted_session_nothing_is_left_but_its_turns_answer_that_th
     assert (await client.get("/v1/turns/turn_unknown")).status_code == 404
 
 
-async def test_the_channel_of_a_deleted_session_is_free_again(start: Start):
+async def test_channel_of_deleted_session_can_be_reused(start: Start):
     model = ScriptedModel("one", "two")
     _, client = await start(model)
     first = await say(client, "a")
@@ -256,7 +254,7 @@ async def test_the_channel_of_a_deleted_session_is_free_again(start: Start):
     assert (await only_session(client))["title"] == "b"
 
 
-async def test_turns_that_run_and_wait_are_cancelled_before_their_session_goes(start: Start):
+async def test_running_and_queued_turns_are_cancelled_before_deletion(start: Start):
     model = ScriptedModel([asyncio.Event()])
     app, client = await start(model)
     callers = [asyncio.ensure_future(client.post("/message", json={"content": "a", "channelId": "home"}))]
@@ -275,7 +273,7 @@ async def test_turns_that_run_and_wait_are_cancelled_before_their_session_goes(s
     assert (await rows_left(app))["turns"] == 0
 
 
-async def test_a_message_that_comes_while_its_session_is_deleted_is_whole_or_gone(start: Start):
+async def test_message_during_deletion_is_stored_whole_or_not_at_all(start: Start):
     app, client = await start()
     first = await say(client, "a")
     path = f"/v1/sessions/{first['sessionId']}"
@@ -297,7 +295,7 @@ async def test_a_message_that_comes_while_its_session_is_deleted_is_whole_or_gon
     assert left["history"] == left["turns"]
 
 
-async def test_a_key_whose_turn_was_deleted_is_gone_and_tells_nothing_of_the_message(start: Start):
+async def test_key_of_deleted_turn_is_erased_without_trace_of_message(start: Start):
     app, client = await start()
     headers = {"Idempotency-Key": "k"}
     body = {"content": "a", "channelId": "home"}
@@ -313,7 +311,7 @@ async def test_a_key_whose_turn_was_deleted_is_gone_and_tells_nothing_of_the_mes
 
 
 @pytest.mark.parametrize("method", ["fork", "reset", "delete"])
-async def test_the_operator_changes_the_sessions_of_others_for_them(gateway: Gateway, method: str):
+async def test_operator_changes_sessions_of_other_owners(gateway: Gateway, method: str):
     app, client = gateway
     session_id = await belongs_to(app, owner_of("ana"))
     if method == "delete":
@@ -325,7 +323,7 @@ async def test_the_operator_changes_the_sessions_of_others_for_them(gateway: Gat
     assert set(owners) == {owner_of("ana")}
 
 
-async def test_a_session_of_another_owner_is_none(gateway: Gateway):
+async def test_session_of_other_owner_is_unknown(gateway: Gateway):
     app, _ = gateway
     session_id = await belongs_to(app, owner_of("ana"))
     sessions = Sessions(database=app.database, history_messages=40)
@@ -361,7 +359,7 @@ class Talkative(Database):
 
 
 @pytest.mark.parametrize(("late", "states"), [(1, []), (3, []), (100, ["cancelled", "running"])])
-async def test_messages_that_come_in_the_last_moment_go_with_the_session_unless_there_is_no_end_of_them(
+async def test_messages_arriving_during_deletion_go_with_session_up_to_a_bound(
     path: Path, late: int, states: list[str]
 ):
     database = Talkative(path=path)
@@ -396,7 +394,7 @@ class Doomed(Database):
         return await super().run(work)
 
 
-async def test_a_stop_in_a_session_that_is_being_deleted_is_obeyed(path: Path):
+async def test_stop_works_in_session_under_deletion(path: Path):
     database = Doomed(path=path)
     turns = turns_over(database, Silent())
     changes = SessionChanges(
@@ -417,7 +415,7 @@ async def test_a_stop_in_a_session_that_is_being_deleted_is_obeyed(path: Path):
 # --- as it is put together
 
 
-async def test_a_long_session_is_summarised_by_the_model(start: Start):
+async def test_long_session_is_summarised_by_model(start: Start):
     model = ScriptedModel("one", "two", "notes of a", "three")
     app, client = await start(model, history_messages=2)
     for content in "ab":
@@ -428,7 +426,7 @@ async def test_a_long_session_is_summarised_by_the_model(start: Start):
     assert "notes of a" in (model.requests[-1].info.instructions or "")
 
 
-async def test_summaries_can_be_switched_off_and_the_builtin_model_makes_none(start: Start):
+async def test_compaction_can_be_disabled_and_builtin_model_never_summarises(start: Start):
     off, _ = await start(ScriptedModel(), compact="false")
     assert off.core.compaction is None
     assert without_builtin(BuiltinModel(cards=list)) is None
@@ -438,7 +436,7 @@ async def test_summaries_can_be_switched_off_and_the_builtin_model_makes_none(st
     assert [model.model_name for model in left.models] == ["scripted"]
 
 
-async def test_idle_sessions_go_when_the_gateway_starts(start: Start, tmp_path: Path):
+async def test_idle_sessions_are_deleted_at_start(start: Start, tmp_path: Path):
     app, client = await start()
     await say(client, "a", channel="old")
     await say(client, "b", channel="new")

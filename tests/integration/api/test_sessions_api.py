@@ -47,7 +47,7 @@ def cursor(*key: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
 
 
-async def test_sessions_are_listed_the_last_used_first(client: httpx2.AsyncClient):
+async def test_sessions_are_listed_by_last_use(client: httpx2.AsyncClient):
     for channel in ("a", "b", "c", "a"):
         await say(client, "hi", channel)
     listed = (await page(client, "/v1/sessions"))["items"]
@@ -58,13 +58,13 @@ async def test_sessions_are_listed_the_last_used_first(client: httpx2.AsyncClien
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 200])
-async def test_the_pages_of_sessions_are_the_whole_list(client: httpx2.AsyncClient, limit: int):
+async def test_pages_contain_all_sessions(client: httpx2.AsyncClient, limit: int):
     for channel in "abcde":
         await say(client, "hi", channel)
     assert [item["channelId"] for item in await every(client, "/v1/sessions", limit)] == list("edcba")
 
 
-async def test_sessions_used_at_the_same_moment_are_all_listed(gateway: Gateway):
+async def test_sessions_used_at_same_time_are_all_listed(gateway: Gateway):
     app, client = gateway
     for channel in "abcde":
         await say(client, "hi", channel)
@@ -73,7 +73,7 @@ async def test_sessions_used_at_the_same_moment_are_all_listed(gateway: Gateway)
     assert sorted(item["channelId"] for item in await every(client, "/v1/sessions", 1)) == list("abcde")
 
 
-async def test_sessions_are_found_by_channel_and_by_who_spoke(client: httpx2.AsyncClient):
+async def test_sessions_are_filtered_by_channel_and_user(client: httpx2.AsyncClient):
     for channel, user in (("a", "ana"), ("b", "ben"), ("a", "ben"), ("12", None)):
         await say(client, "hi", channel, user)
 
@@ -87,7 +87,7 @@ async def test_sessions_are_found_by_channel_and_by_who_spoke(client: httpx2.Asy
     assert await found(channelId="\0") == []
 
 
-async def test_messages_are_told_in_the_order_of_turns_with_those_that_wait(start: Start):
+async def test_messages_are_listed_in_turn_order_including_queued(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel("one", [ModelFailed("no")], [gate, "three"], "four"))
     first = await say(client, "first", "c", "ana")
@@ -116,7 +116,7 @@ async def test_messages_are_told_in_the_order_of_turns_with_those_that_wait(star
         assert await told(limit) == done
 
 
-async def test_a_message_says_who_said_it_and_when(client: httpx2.AsyncClient):
+async def test_message_has_author_and_time(client: httpx2.AsyncClient):
     answer = await say(client, "hello", "c", "ana")
     question, reply = (await page(client, f"/v1/sessions/{answer['sessionId']}/messages"))["items"]
     assert question == {
@@ -132,7 +132,7 @@ async def test_a_message_says_who_said_it_and_when(client: httpx2.AsyncClient):
     assert question["id"] != reply["id"]
 
 
-async def test_a_page_holds_fifty_items_and_never_more_than_two_hundred(gateway: Gateway):
+async def test_page_has_50_items_by_default_and_at_most_200(gateway: Gateway):
     app, client = gateway
     session = (await say(client, "hi", "c"))["sessionId"]
 
@@ -175,14 +175,14 @@ BAD_CURSORS = [
 @pytest.mark.parametrize("after", BAD_CURSORS)
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages", "/v1/deliveries"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_cursor_that_no_page_gave_is_refused(shared_client: httpx2.AsyncClient, path: str, after: str):
+async def test_unknown_cursor_is_refused(shared_client: httpx2.AsyncClient, path: str, after: str):
     session = (await say(shared_client, "hi", "c"))["sessionId"]
     answer = await shared_client.get(path.format(id=session), params={"after": after})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert "after" in answer.json()["detail"]
 
 
-async def test_a_cursor_of_the_other_list_is_refused(client: httpx2.AsyncClient):
+async def test_cursor_of_other_list_is_refused(client: httpx2.AsyncClient):
     await say(client, "hi", "a")
     session = (await say(client, "hi", "b"))["sessionId"]
     places = ["/v1/sessions", f"/v1/sessions/{session}/messages"]
@@ -194,7 +194,7 @@ async def test_a_cursor_of_the_other_list_is_refused(client: httpx2.AsyncClient)
 @pytest.mark.parametrize("limit", ["", "-1", "many", "1.5", "٣", "²", "9" * 21])
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/{id}/messages"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx2.AsyncClient, path: str, limit: str):
+async def test_non_numeric_limit_is_refused(shared_client: httpx2.AsyncClient, path: str, limit: str):
     session = (await say(shared_client, "hi", "c"))["sessionId"]
     answer = await shared_client.get(path.format(id=session), params={"limit": limit})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
@@ -202,13 +202,13 @@ async def test_a_limit_that_is_no_number_is_refused(shared_client: httpx2.AsyncC
 
 
 @pytest.mark.parametrize("name", ["channelId", "userId"])
-async def test_a_name_that_no_message_may_have_is_refused(client: httpx2.AsyncClient, name: str):
+async def test_invalid_filter_value_is_refused(client: httpx2.AsyncClient, name: str):
     answer = await client.get("/v1/sessions", params={name: "x" * 257})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
     assert name in answer.json()["detail"]
 
 
-async def test_unknown_sessions_are_not_found(client: httpx2.AsyncClient):
+async def test_unknown_session_is_404(client: httpx2.AsyncClient):
     for session in ("ses_0", "x" * 101, "%00", "..%2F"):
         for path in (f"/v1/sessions/{session}", f"/v1/sessions/{session}/messages"):
             answer = await client.get(path)

@@ -66,9 +66,7 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
         ("application/zip", tarred(TEA)),  # what it is, its bytes say
     ],
 )
-async def test_an_archive_that_is_sent_waits_in_quarantine(
-    operator: Client, media_type: str, archive: bytes
-) -> None:
+async def test_uploaded_skill_waits_in_quarantine(operator: Client, media_type: str, archive: bytes) -> None:
     answer = await operator.upload(archive, headers={"Content-Type": media_type})
     made = answer.json()
     assert (answer.status_code, made["state"], made["origin"]) == (201, "quarantine", "upload")
@@ -77,7 +75,7 @@ async def test_an_archive_that_is_sent_waits_in_quarantine(
     assert "tea" not in await operator.loaded()
 
 
-async def test_what_is_approved_is_loaded_and_counted(operator: Client) -> None:
+async def test_approved_skill_is_loaded_and_counted(operator: Client) -> None:
     await operator.upload()
     approved = await operator.approve()
     assert (approved["state"], approved["granted"]) == ("active", True)
@@ -93,7 +91,7 @@ async def test_all_skills_are_listed_with_their_state(operator: Client) -> None:
     assert states["calculator"] == ("core", "active")
 
 
-async def test_a_token_may_install_and_switch_off_and_only_the_operator_lets_be_loaded(
+async def test_token_installs_and_disables_skills_and_only_operator_enables(
     operator: Client,
 ) -> None:
     held = await operator.token("skills")
@@ -108,7 +106,7 @@ async def test_a_token_may_install_and_switch_off_and_only_the_operator_lets_be_
     assert (await operator.http.get("/v1/skills/tea", headers=held)).status_code == 404
 
 
-async def test_who_speaks_for_one_user_changes_no_skills(operator: Client) -> None:
+async def test_token_bound_to_user_cannot_change_skills(operator: Client) -> None:
     bound = await operator.token("skills", user="alice")
     assert code(await operator.upload(headers=bound)) == (403, "scope_missing")
     await operator.upload()
@@ -118,7 +116,7 @@ async def test_who_speaks_for_one_user_changes_no_skills(operator: Client) -> No
     assert (await operator.http.get("/v1/skills/tea", headers=bound)).status_code == 200
 
 
-async def test_only_the_operator_says_where_an_archive_is_from(operator: Client) -> None:
+async def test_only_operator_sets_origin_of_archive(operator: Client) -> None:
     origin = {"origin": "https://example.com/tea.zip"}
     held = await operator.token("skills")
     assert (await operator.upload(headers=held, params=origin)).json()["origin"] == "upload"
@@ -127,7 +125,7 @@ async def test_only_the_operator_says_where_an_archive_is_from(operator: Client)
 
 
 @pytest.mark.parametrize("source", ["/etc/passwd", "/etc", ".", "~/.ssh", "file:///etc", "git@localhost:x.git"])
-async def test_nobody_reads_the_servers_files_over_http(operator: Client, source: str) -> None:
+async def test_skill_install_cannot_read_server_files(operator: Client, source: str) -> None:
     answer = await operator.http.post("/v1/skills", json={"source": source})
     assert code(answer) == (400, "skill_refused")
 
@@ -141,11 +139,11 @@ async def test_nobody_reads_the_servers_files_over_http(operator: Client, source
         "https://10.0.0.1/tea.git",
     ],
 )
-async def test_nobody_reaches_the_servers_network_over_http(operator: Client, source: str) -> None:
+async def test_skill_install_cannot_reach_server_network(operator: Client, source: str) -> None:
     assert code(await operator.http.post("/v1/skills", json={"source": source})) == (400, "skill_refused")
 
 
-async def test_an_approval_is_of_certain_files(operator: Client) -> None:
+async def test_approval_is_bound_to_digest_of_skill(operator: Client) -> None:
     await operator.upload()
     answer = await operator.http.post("/v1/skills/tea/approve", json={"digest": "sha256:0"})
     assert code(answer) == (409, "skill_changed")
@@ -154,7 +152,7 @@ async def test_an_approval_is_of_certain_files(operator: Client) -> None:
     assert code(await operator.http.post("/v1/skills/tea/approve", json=body)) == (400, "invalid_field")
 
 
-async def test_a_newer_version_is_sent(operator: Client) -> None:
+async def test_newer_version_of_skill_can_be_uploaded(operator: Client) -> None:
     await operator.upload()
     await operator.approve()
     answer = await operator.upload(tarred({**TEA, "tea/new": "x"}), "/v1/skills/tea/update")
@@ -163,7 +161,7 @@ async def test_a_newer_version_is_sent(operator: Client) -> None:
     assert (await operator.approve())["current"]["files"] == ["SKILL.md", "new", "scripts/boil.sh"]
 
 
-async def test_what_was_sent_is_not_fetched_again(operator: Client) -> None:
+async def test_uploaded_skill_cannot_be_updated_from_source(operator: Client) -> None:
     await operator.upload()
     assert code(await operator.http.post("/v1/skills/tea/update")) == (409, "skill_conflict")
 
@@ -177,18 +175,16 @@ async def test_what_was_sent_is_not_fetched_again(operator: Client) -> None:
     ],
     ids=["not an archive", "a way out", "too large"],
 )
-async def test_what_cannot_be_installed_is_a_problem(
-    operator: Client, archive: bytes, expected: tuple[int, str]
-) -> None:
+async def test_invalid_archive_is_refused(operator: Client, archive: bytes, expected: tuple[int, str]) -> None:
     assert code(await operator.upload(archive)) == expected
 
 
-async def test_a_body_of_another_type_is_refused(operator: Client) -> None:
+async def test_unsupported_body_type_is_refused(operator: Client) -> None:
     answer = await operator.upload(headers={"Content-Type": "text/plain"})
     assert code(answer) == (415, "unsupported_media_type")
 
 
-async def test_every_change_is_in_the_audit_record(operator: Client) -> None:
+async def test_every_skill_change_is_audited(operator: Client) -> None:
     held = await operator.token("skills")
     await operator.upload(headers=held)
     await operator.approve()
@@ -200,7 +196,7 @@ async def test_every_change_is_in_the_audit_record(operator: Client) -> None:
     assert told[::-1] == [("skill.install", "token"), ("skill.approve", "operator"), ("skill.remove", "token")]
 
 
-async def test_what_was_installed_is_there_after_a_restart(start: Start, tmp_path: Path) -> None:
+async def test_installed_skill_survives_restart(start: Start, tmp_path: Path) -> None:
     app, client = await start()
     first = Client(client)
     await first.upload()

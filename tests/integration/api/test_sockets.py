@@ -109,7 +109,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
 # --- starting
 
 
-def test_health_answers_while_the_rest_still_loads(tmp_path: Path):
+def test_health_answers_while_gateway_loads(tmp_path: Path):
     door = Door()
     with running(tmp_path, door) as gateway:
         door.reached.wait()
@@ -125,7 +125,7 @@ def test_health_answers_while_the_rest_still_loads(tmp_path: Path):
         assert httpx2.get(gateway.url + "/health").json()["status"] == "ok"
 
 
-def test_other_requests_are_held_and_then_answered(tmp_path: Path):
+def test_other_requests_wait_until_gateway_has_loaded(tmp_path: Path):
     door = Door()
     with running(tmp_path, door) as gateway, ExitStack() as stack:
         held: list[http.client.HTTPConnection] = []
@@ -140,7 +140,7 @@ def test_other_requests_are_held_and_then_answered(tmp_path: Path):
         assert [connection.getresponse().status for connection in held] == [200, 200, 405]
 
 
-def test_a_request_that_was_held_too_long_is_told_to_come_back(tmp_path: Path):
+def test_request_held_too_long_is_503_with_retry_after(tmp_path: Path):
     with running(tmp_path, Door(), hold=0) as gateway:
         answer = httpx2.post(gateway.url + "/message", json={"content": "hi"})
     assert answer.headers["content-type"] == "application/problem+json"
@@ -149,7 +149,7 @@ def test_a_request_that_was_held_too_long_is_told_to_come_back(tmp_path: Path):
     assert problem == body_of(Starting(), request_id=problem["requestId"])
 
 
-def test_a_build_that_fails_ends_the_gateway_and_answers_who_waits(tmp_path: Path):
+def test_failed_build_ends_gateway_and_answers_held_requests(tmp_path: Path):
     door = Door(DataDirUnusable("the disk is full"))
     with running(tmp_path, door) as gateway:
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
@@ -162,7 +162,7 @@ def test_a_build_that_fails_ends_the_gateway_and_answers_who_waits(tmp_path: Pat
         assert isinstance(gateway.error, DataDirUnusable)
 
 
-def test_a_gateway_stopped_while_it_loads_ends_and_closes_what_was_loaded(tmp_path: Path):
+def test_gateway_stopped_while_loading_closes_loaded_parts(tmp_path: Path):
     door = Door()
     with running(tmp_path, door) as gateway:
         door.reached.wait()
@@ -172,7 +172,7 @@ def test_a_gateway_stopped_while_it_loads_ends_and_closes_what_was_loaded(tmp_pa
         asyncio.run(door.app.database.run(lambda _: None))
 
 
-def test_an_address_in_use_is_one_line():
+def test_address_in_use_error_is_one_line():
     with listen("127.0.0.1", 0) as first, pytest.raises(OperatorError) as caught:
         listen("127.0.0.1", first.getsockname()[1])
     assert "in use" in caught.value.detail
@@ -180,7 +180,7 @@ def test_an_address_in_use_is_one_line():
     assert "\n" not in caught.value.detail
 
 
-def test_ipv6_is_listened_on():
+def test_gateway_listens_on_ipv6():
     with listen("::1", 0) as listener:
         assert listener.family is socket.AF_INET6
 
@@ -212,7 +212,7 @@ def test_ipv6_is_listened_on():
     ],
     ids=lambda raw: raw[:24].decode("latin-1"),
 )
-def test_what_is_no_request_is_a_problem_too(gateway: Running, raw: bytes):
+def test_invalid_http_is_400_problem(gateway: Running, raw: bytes):
     status, headers, problem = parsed(said(gateway, raw))
     assert (status, headers["content-type"]) == (400, "application/problem+json")
     assert problem["detail"].startswith("This is not a valid HTTP/1.1 request: ")
@@ -220,29 +220,29 @@ def test_what_is_no_request_is_a_problem_too(gateway: Running, raw: bytes):
     assert problem == body_of(BadRequest(problem["detail"]), request_id=problem["requestId"])
 
 
-def test_a_head_below_the_limit_is_read(gateway: Running):
+def test_request_head_below_limit_is_accepted(gateway: Running):
     raw = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"x" * 60_000 + b"\r\n\r\n"
     assert parsed(said(gateway, raw))[0] == 200
 
 
-def test_a_head_without_an_end_is_not_read_for_ever(gateway: Running):
+def test_endless_request_head_is_cut_off(gateway: Running):
     with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             connection.sendall(b"x" * 100_000_000)
 
 
-def test_a_head_that_does_not_end_is_not_waited_for(gateway: Running, monkeypatch: pytest.MonkeyPatch):
+def test_incomplete_request_head_times_out(gateway: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     assert said(gateway, b"GET /health HTTP/1.1\r\nX: ") == b""
 
 
-def test_garbage_behind_an_answer_ends_the_connection(gateway: Running):
+def test_garbage_after_request_closes_connection(gateway: Running):
     answer = said(gateway, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\ngarbage\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_garbage_in_a_refused_body_only_ends_the_connection(gateway: Running):
+def test_garbage_in_refused_body_closes_connection_after_response(gateway: Running):
     head = b"POST /nope HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
         connection.sendall(head + b"1\r\nx\r\n")
@@ -252,7 +252,7 @@ def test_garbage_in_a_refused_body_only_ends_the_connection(gateway: Running):
     assert parsed(answer + rest)[0] == 404
 
 
-def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
+def test_head_size_is_counted_per_request(gateway: Running):
     with httpx2.Client(base_url=gateway.url, headers={"X": "x" * 40_000}) as client:
         assert [client.get("/health").status_code for _ in range(3)] == [200, 200, 200]
 
@@ -279,7 +279,7 @@ def test_the_size_of_a_head_is_counted_for_each_request_anew(gateway: Running):
         (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404, "not_found"),
     ],
 )
-def test_odd_requests_are_answered_like_others(gateway: Running, raw: bytes, status: int, code: str):
+def test_unusual_requests_get_usual_responses(gateway: Running, raw: bytes, status: int, code: str):
     answer = parsed(said(gateway, raw))
     assert (answer[0], answer[2]["code"]) == (status, code)
 
@@ -288,19 +288,19 @@ def test_odd_requests_are_answered_like_others(gateway: Running, raw: bytes, sta
     "target",
     [b"http://localhost/skills", b"HTTPS://127.0.0.1:1/api/skill%73?limit=http://h/", b"http://[::1]?a=b"],
 )
-def test_a_target_in_absolute_form_is_its_path(gateway: Running, target: bytes):
+def test_absolute_target_is_reduced_to_its_path(gateway: Running, target: bytes):
     request = b"GET %s HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n" % target
     assert said(gateway, request).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("authority", [b"evil.example", b"localhost.evil.example:80", b"[", b"localhost\\"])
-def test_the_authority_of_a_target_counts_and_not_the_host_beside_it(gateway: Running, authority: bytes):
+def test_authority_of_absolute_target_overrides_host_header(gateway: Running, authority: bytes):
     request = b"GET http://%s/skills HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % authority
     answer = parsed(said(gateway, request))
     assert (answer[0], answer[2]["code"]) == (403, "host_not_allowed")
 
 
-def test_health_is_asked_for_in_absolute_form_too(tmp_path: Path):
+def test_health_accepts_absolute_target(tmp_path: Path):
     door = Door()
     request = b"GET http://gate.example/%s HTTP/1.1\r\nHost: gate.example\r\nConnection: close\r\n\r\n"
     with running(tmp_path, door, gateway_token="0123456789abcdef") as gateway:
@@ -312,7 +312,7 @@ def test_health_is_asked_for_in_absolute_form_too(tmp_path: Path):
         assert parsed(said(gateway, request % b"skills"))[0] == 401
 
 
-def test_a_request_with_two_lengths_is_the_last_of_its_connection(gateway: Running):
+def test_request_with_two_lengths_closes_connection(gateway: Running):
     body = b'{"content": "hi"}'
     first = (
         b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -322,13 +322,13 @@ def test_a_request_with_two_lengths_is_the_last_of_its_connection(gateway: Runni
     assert (status, headers["connection"], answer["reply"]) == (200, "close", "yes")
 
 
-def test_head_has_no_body_on_the_wire(gateway: Running):
+def test_head_sends_no_body(gateway: Running):
     for path in (b"/health", b"/nope", b"/message"):
         answer = said(gateway, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.endswith(b"\r\n\r\n")
 
 
-def test_a_message_with_an_offer_to_upgrade_is_answered_as_it_is(gateway: Running):
+def test_message_with_upgrade_header_is_answered_without_upgrade(gateway: Running):
     body = b'{"content": "hi"}'
     raw = (
         b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -345,7 +345,7 @@ def test_a_message_with_an_offer_to_upgrade_is_answered_as_it_is(gateway: Runnin
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("path", ["/message", "/nope", "/skills"])
-def test_a_huge_body_is_refused_early_and_its_sender_can_read_why(gateway: Running, path: str, chunked: bool):
+def test_huge_body_is_refused_early_with_readable_response(gateway: Running, path: str, chunked: bool):
     sent = 0
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     size = "Transfer-Encoding: chunked" if chunked else "Content-Length: 20000000"
@@ -366,14 +366,14 @@ def test_a_huge_body_is_refused_early_and_its_sender_can_read_why(gateway: Runni
     assert sent < 20_000_000
 
 
-def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(gateway: Running):
+def test_client_that_writes_whole_body_first_reads_413(gateway: Running):
     answer = httpx2.post(
         gateway.url + "/message", content=b" " * 20_000_000, headers={"Content-Type": "application/json"}
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-def test_a_refused_small_body_leaves_the_connection_usable(gateway: Running):
+def test_refused_small_body_keeps_connection_open(gateway: Running):
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
     statuses: list[int] = []
     for body in (b"x" * 200_000, b'{"content": "hi"}'):
@@ -385,7 +385,7 @@ def test_a_refused_small_body_leaves_the_connection_usable(gateway: Running):
     assert statuses == [400, 200]
 
 
-def test_a_sender_that_leaves_in_the_middle_harms_nobody(gateway: Running, caplog: pytest.LogCaptureFixture):
+def test_disconnect_during_body_is_harmless(gateway: Running, caplog: pytest.LogCaptureFixture):
     with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
         connection.sendall(
             b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -398,7 +398,7 @@ def test_a_sender_that_leaves_in_the_middle_harms_nobody(gateway: Running, caplo
 # --- leaving
 
 
-def test_leaving_an_event_stream_or_a_plain_wait_does_not_cancel_the_turn(
+def test_disconnect_from_stream_or_wait_does_not_cancel_turn(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ):
     turns: list[str] = []

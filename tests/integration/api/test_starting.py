@@ -66,9 +66,7 @@ def stores() -> set[threading.Thread]:
 
 
 @pytest.mark.parametrize("ends", ["skills", "turns", "subscriptions", "hooks", "cancelled"])
-async def test_a_start_that_fails_at_any_place_closes_what_was_begun(
-    tmp_path: Path, taken: int, ends: str
-) -> None:
+async def test_failed_start_closes_everything_opened(tmp_path: Path, taken: int, ends: str) -> None:
     tasks, processes, threads, model = asyncio.all_tasks(), children(), stores(), Model()
     settings: dict[str, Any] = {"hooks_port": taken} if ends == "hooks" else {}
     app = built(tmp_path, model, **settings)
@@ -92,7 +90,7 @@ async def test_a_start_that_fails_at_any_place_closes_what_was_begun(
     assert stores() == threads
 
 
-async def test_a_gateway_that_was_built_and_never_started_can_be_closed(tmp_path: Path) -> None:
+async def test_gateway_built_but_never_started_can_be_closed(tmp_path: Path) -> None:
     app = built(tmp_path, Model())
     await app.close()
     await app.close()

@@ -89,7 +89,7 @@ async def acts(operator: httpx2.AsyncClient) -> list[tuple[str, str, str, str]]:
     return [(item["principal"], item["action"], item["target"], item["source"]) for item in reversed(items)]
 
 
-async def test_a_token_is_shown_once_and_then_told_of_without_its_secret(operator: httpx2.AsyncClient):
+async def test_token_secret_is_returned_only_at_creation(operator: httpx2.AsyncClient):
     answer = await operator.post("/v1/tokens", json={"user": "alice", "label": "phone", "expiresIn": 3600})
     body = answer.json()
     secret = body.pop("token")
@@ -104,7 +104,7 @@ async def test_a_token_is_shown_once_and_then_told_of_without_its_secret(operato
     assert secret not in listed.text + (await operator.get("/v1/audit")).text
 
 
-async def test_a_token_speaks_for_its_user(operator: httpx2.AsyncClient):
+async def test_token_acts_as_its_bound_user(operator: httpx2.AsyncClient):
     made = await make(operator, user="alice")
     for body in ({"content": "hi"}, {"content": "hi", "userId": "alice"}):
         answer = await operator.post("/message", json=body, headers=bearer(made["token"]))
@@ -116,7 +116,7 @@ async def test_a_token_speaks_for_its_user(operator: httpx2.AsyncClient):
     assert refused.json()["errors"][0]["pointer"] == "/userId"
 
 
-async def test_an_integer_is_its_decimal_string(operator: httpx2.AsyncClient):
+async def test_integer_user_of_token_becomes_decimal_string(operator: httpx2.AsyncClient):
     made = await make(operator, user=12345)
     assert made["user"] == "12345"
     answer = await operator.post(
@@ -125,7 +125,7 @@ async def test_an_integer_is_its_decimal_string(operator: httpx2.AsyncClient):
     assert answer.json()["userId"] == "12345"
 
 
-async def test_only_impersonate_lets_a_token_of_nobodys_name_a_user(operator: httpx2.AsyncClient):
+async def test_unbound_token_needs_impersonate_scope_to_name_user(operator: httpx2.AsyncClient):
     plain = await make(operator, scopes=["message"])
     named = {"content": "hi", "userId": "alice"}
     refused = await operator.post("/message", json=named, headers=bearer(plain["token"]))
@@ -137,7 +137,7 @@ async def test_only_impersonate_lets_a_token_of_nobodys_name_a_user(operator: ht
     assert answer.json()["userId"] == "alice"
 
 
-async def test_a_revoked_token_is_refused_at_the_next_request(operator: httpx2.AsyncClient):
+async def test_revoked_token_is_refused_immediately(operator: httpx2.AsyncClient):
     made = await make(operator, user="alice")
     before = [(await ask(operator, made["token"])).status_code for _ in range(3)]
     revoked = await operator.delete(f"/v1/tokens/{made['id']}")
@@ -148,7 +148,7 @@ async def test_a_revoked_token_is_refused_at_the_next_request(operator: httpx2.A
     assert (again.status_code, again.json()) == (200, revoked.json())
 
 
-async def test_a_turn_that_was_accepted_goes_on_when_its_token_is_revoked(start: Start):
+async def test_accepted_turn_continues_after_token_is_revoked(start: Start):
     gate = asyncio.Event()
     app, operator = await start(ScriptedModel([gate, "done"]), gateway_token=OPERATOR)
     operator.headers.update(bearer(OPERATOR))
@@ -162,7 +162,7 @@ async def test_a_turn_that_was_accepted_goes_on_when_its_token_is_revoked(start:
     assert (await ask(operator, made["token"], f"/v1/turns/{turn['id']}")).status_code == 401
 
 
-async def test_an_expired_token_is_refused(guarded: Gateway):
+async def test_expired_token_is_refused(guarded: Gateway):
     app, operator = guarded
     made = await make(operator, expiresIn=3600)
     assert (await ask(operator, made["token"])).status_code == 200
@@ -175,7 +175,7 @@ async def test_an_expired_token_is_refused(guarded: Gateway):
 @pytest.mark.parametrize("changed", DAMAGED)
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "open"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_is_not_whole_is_refused(
+async def test_altered_token_is_refused(
     shared_operator: httpx2.AsyncClient,
     shared_client: httpx2.AsyncClient,
     changed: Callable[[str], str],
@@ -192,7 +192,7 @@ async def test_what_is_not_whole_is_refused(
         assert made["token"] not in answer.text
 
 
-async def test_a_token_is_no_query_and_no_other_scheme(operator: httpx2.AsyncClient):
+async def test_token_is_refused_in_query_or_other_scheme(operator: httpx2.AsyncClient):
     made = await make(operator)
     del operator.headers["authorization"]
     answer = await operator.get("/skills", params={"token": made["token"], "access_token": made["token"]})
@@ -201,7 +201,7 @@ async def test_a_token_is_no_query_and_no_other_scheme(operator: httpx2.AsyncCli
         assert (await operator.get("/skills", headers={"Authorization": value})).status_code == 401
 
 
-async def test_on_an_open_gateway_a_token_is_its_user_and_everybody_else_is_local(client: httpx2.AsyncClient):
+async def test_open_gateway_accepts_token_of_user_and_local_callers(client: httpx2.AsyncClient):
     made = await make(client, user="alice")
     mine = await client.post("/message", json={"content": "hi"}, headers=bearer(made["token"]))
     assert mine.json()["userId"] == "alice"
@@ -210,7 +210,7 @@ async def test_on_an_open_gateway_a_token_is_its_user_and_everybody_else_is_loca
     assert (await ask(client, made["token"], "/v1/tokens")).status_code == 403
 
 
-async def test_after_a_rotation_both_are_taken_until_the_overlap_is_over(guarded: Gateway):
+async def test_rotated_token_works_until_overlap_ends(guarded: Gateway):
     app, operator = guarded
     old = await make(operator, user="alice", label="phone", scopes=["message"])
     answer = await operator.post(f"/v1/tokens/{old['id']}/rotate", json={"overlap": 600})
@@ -226,7 +226,7 @@ async def test_after_a_rotation_both_are_taken_until_the_overlap_is_over(guarded
     assert [(await ask(operator, token["token"])).status_code for token in (old, new)] == [401, 200]
 
 
-async def test_a_successor_stands_under_the_limits_of_its_predecessor(start: Start):
+async def test_rotated_token_shares_limits_with_predecessor(start: Start):
     _, operator = await start(gateway_token=OPERATOR, limits_per_token="1 messages/day")
     operator.headers.update(bearer(OPERATOR))
     old = await make(operator)
@@ -237,7 +237,7 @@ async def test_a_successor_stands_under_the_limits_of_its_predecessor(start: Sta
 
 
 @pytest.mark.parametrize("named", [0, 1, 2])
-async def test_a_rule_for_any_token_of_a_chain_is_a_rule_for_all(start: Start, named: int):
+async def test_rule_for_token_applies_to_all_its_rotations(start: Start, named: int):
     app, operator = await start(gateway_token=OPERATOR)
     operator.headers.update(bearer(OPERATOR))
     chain = [await make(operator)]
@@ -257,14 +257,14 @@ async def test_a_rule_for_any_token_of_a_chain_is_a_rule_for_all(start: Start, n
     assert [request.info.function_tools for request in model.requests] == [[]] * 3
 
 
-async def test_a_rotation_needs_no_body(operator: httpx2.AsyncClient):
+async def test_rotation_needs_no_body(operator: httpx2.AsyncClient):
     old = await make(operator)
     assert (await operator.post(f"/v1/tokens/{old['id']}/rotate")).status_code == 201
     assert (await ask(operator, old["token"])).status_code == 200  # for an hour
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])
-async def test_what_has_ended_is_not_rotated(operator: httpx2.AsyncClient, end: str):
+async def test_ended_token_cannot_be_rotated(operator: httpx2.AsyncClient, end: str):
     made = await make(operator)
     if end == "revoked":
         await operator.delete(f"/v1/tokens/{made['id']}")
@@ -307,7 +307,7 @@ async def test_what_has_ended_is_not_rotated(operator: httpx2.AsyncClient, end: 
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_faulty_wish_is_refused_and_named(
+async def test_invalid_token_request_names_the_field(
     shared_operator: httpx2.AsyncClient, body: dict[str, Any], pointer: str
 ):
     before = (await shared_operator.get("/v1/tokens")).json()["items"]
@@ -318,13 +318,13 @@ async def test_a_faulty_wish_is_refused_and_named(
 
 
 @pytest.mark.parametrize("seconds", [1, 3600, 3600.0, 315_360_000])
-async def test_a_lifetime_is_a_whole_number_of_seconds(operator: httpx2.AsyncClient, seconds: float):
+async def test_token_lifetime_is_whole_seconds(operator: httpx2.AsyncClient, seconds: float):
     made = await make(operator, expiresIn=seconds)
     lifetime = datetime.fromisoformat(made["expiresAt"]) - datetime.fromisoformat(made["createdAt"])
     assert lifetime == timedelta(seconds=seconds)
 
 
-async def test_null_is_as_absent(operator: httpx2.AsyncClient):
+async def test_null_field_equals_absent_field(operator: httpx2.AsyncClient):
     made = await make(operator, user=None, scopes=None, label=None, expiresIn=None)
     assert (made["user"], made["label"], made["expiresAt"]) == (None, "", None)
     assert made["scopes"] == ["memory", "message", "read"]
@@ -332,14 +332,14 @@ async def test_null_is_as_absent(operator: httpx2.AsyncClient):
     assert again.status_code == 201
 
 
-async def test_a_number_of_ten_thousand_digits_is_only_too_large(operator: httpx2.AsyncClient):
+async def test_number_of_10_000_digits_is_refused_as_too_large(operator: httpx2.AsyncClient):
     body = '{"expiresIn": ' + "9" * 10_000 + "}"
     answer = await operator.post("/v1/tokens", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
 @pytest.mark.parametrize("overlap", [-1, "1h", 1.5, True, 10**12, []])
-async def test_a_faulty_overlap_is_refused_and_changes_nothing(operator: httpx2.AsyncClient, overlap: Any):
+async def test_invalid_overlap_is_refused_and_changes_nothing(operator: httpx2.AsyncClient, overlap: Any):
     made = await make(operator)
     answer = await operator.post(f"/v1/tokens/{made['id']}/rotate", json={"overlap": overlap})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/overlap")
@@ -357,18 +357,20 @@ async def test_a_faulty_overlap_is_refused_and_changes_nothing(operator: httpx2.
         (b'{"label": "' + b"x" * 300_000 + b'"}', "application/json", 413),
     ],
 )
-async def test_what_is_no_wish_is_refused(operator: httpx2.AsyncClient, content: bytes, kind: str, status: int):
+async def test_body_that_is_no_token_request_is_refused(
+    operator: httpx2.AsyncClient, content: bytes, kind: str, status: int
+):
     answer = await operator.post("/v1/tokens", content=content, headers={"Content-Type": kind})
     assert answer.status_code == status
 
 
 @pytest.mark.parametrize("token_id", ["tok_0", "..%2f..", "%27%20OR%201%3D1", "%00", "é"])
-async def test_what_is_not_there_is_404(operator: httpx2.AsyncClient, token_id: str):
+async def test_unknown_token_is_404(operator: httpx2.AsyncClient, token_id: str):
     assert (await operator.delete(f"/v1/tokens/{token_id}")).status_code == 404
     assert (await operator.post(f"/v1/tokens/{token_id}/rotate")).status_code == 404
 
 
-async def test_the_list_comes_in_pages_the_newest_first(operator: httpx2.AsyncClient):
+async def test_tokens_are_listed_in_pages_newest_first(operator: httpx2.AsyncClient):
     made = [(await make(operator))["id"] for _ in range(5)]
     listed: list[str] = []
     after = ""
@@ -380,12 +382,12 @@ async def test_the_list_comes_in_pages_the_newest_first(operator: httpx2.AsyncCl
 
 
 @pytest.mark.parametrize("path", ["/v1/tokens", "/v1/audit"])
-async def test_a_cursor_that_no_page_gave_is_refused(operator: httpx2.AsyncClient, path: str):
+async def test_unknown_cursor_is_refused(operator: httpx2.AsyncClient, path: str):
     assert (await operator.get(path, params={"after": "!!"})).status_code == 400
     assert (await operator.get(path, params={"limit": "many"})).status_code == 400
 
 
-async def test_the_last_use_is_told(operator: httpx2.AsyncClient):
+async def test_last_use_of_token_is_reported(operator: httpx2.AsyncClient):
     made = await make(operator)
     assert made["usedAt"] is None
     await ask(operator, made["token"])
@@ -393,7 +395,7 @@ async def test_the_last_use_is_told(operator: httpx2.AsyncClient):
     assert datetime.fromisoformat(used) >= datetime.fromisoformat(made["createdAt"])
 
 
-async def test_every_administrative_act_is_recorded_with_who_did_it_and_from_where(
+async def test_administrative_actions_are_audited_with_principal_and_address(
     operator: httpx2.AsyncClient,
 ):
     admin = await make(operator, scopes=["admin"])
@@ -414,7 +416,7 @@ async def test_every_administrative_act_is_recorded_with_who_did_it_and_from_whe
     assert detail == {"user": "bob", "replacedBy": new["id"], "overlapSeconds": 60}
 
 
-async def test_reaching_into_a_users_own_turns_is_recorded_and_ones_own_business_is_not(start: Start):
+async def test_operator_changes_to_turns_of_users_are_audited(start: Start):
     failing, hanging = [ModelFailed("no")], [asyncio.Event(), "never"]
     model = ScriptedModel(failing, failing, hanging, hanging, hanging)
     _, operator = await start(model, gateway_token=OPERATOR)
@@ -436,7 +438,7 @@ async def test_reaching_into_a_users_own_turns_is_recorded_and_ones_own_business
     ]
 
 
-async def test_what_the_operator_does_to_a_users_sessions_and_memories_is_recorded(guarded: Gateway):
+async def test_operator_changes_to_sessions_and_memories_are_audited(guarded: Gateway):
     _, operator = guarded
     alice = await make(operator, user="alice")
     headers = {"Authorization": f"Bearer {alice['token']}"}
@@ -476,7 +478,7 @@ async def failed_turn(client: httpx2.AsyncClient, headers: dict[str, str]) -> st
     return accepted["id"]
 
 
-async def test_a_broken_store_lets_nobody_in_but_the_operator(guarded: Gateway):
+async def test_broken_database_leaves_only_operator_token_working(guarded: Gateway):
     app, operator = guarded
     made = await make(operator)
     app.database.close()

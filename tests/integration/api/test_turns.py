@@ -45,7 +45,7 @@ async def later(client: httpx2.AsyncClient, **body: Any) -> str:
 # --- events
 
 
-async def test_the_events_of_a_turn_are_those_that_its_sender_got(start: Start):
+async def test_turn_events_equal_events_sent_to_client(start: Start):
     model = ScriptedModel([ToolCallPart("calculate", {"expression": "1+1"})], ["It ", "is 2."])
     _, client = await start(model)
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
@@ -54,7 +54,7 @@ async def test_the_events_of_a_turn_are_those_that_its_sender_got(start: Start):
     assert watched.headers["cache-control"] == "no-store"
 
 
-async def test_head_of_the_events_does_not_wait_for_the_turns_end(start: Start):
+async def test_head_of_events_is_405_without_waiting(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "late"]))
     turn_id = await later(client)
@@ -63,7 +63,7 @@ async def test_head_of_the_events_does_not_wait_for_the_turns_end(start: Start):
     gate.set()
 
 
-async def test_the_events_go_on_behind_the_last_one_seen(client: httpx2.AsyncClient):
+async def test_event_stream_resumes_after_last_event_id(client: httpx2.AsyncClient):
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     for number, (_, event_id, _) in enumerate(sent, start=1):
@@ -72,7 +72,7 @@ async def test_the_events_go_on_behind_the_last_one_seen(client: httpx2.AsyncCli
         assert events_of(by_header) == events_of(by_query) == sent[number:]
 
 
-async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx2.AsyncClient):
+async def test_reconnecting_browser_resumes_by_header(client: httpx2.AsyncClient):
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     again = await client.get(place, params={"after": "1-1"}, headers={"Last-Event-ID": "1-2"})
@@ -83,7 +83,7 @@ async def test_a_reconnecting_browser_goes_on_by_its_header(client: httpx2.Async
     "seen", ["", "x", "1", "1-", "-1", "1-x", "1-99", "2-1", "1--1", "1-" + "9" * 5_000, "1-٣", "1-1-1", "é"]
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_event_that_there_never_was_is_ignored(shared_client: httpx2.AsyncClient, seen: str):
+async def test_unknown_last_event_id_is_ignored(shared_client: httpx2.AsyncClient, seen: str):
     sent = events_of(await shared_client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     place = f"/v1/turns/{sent[0][2]['id']}/events"
     assert events_of(await shared_client.get(place, params={"after": seen})) == sent
@@ -91,7 +91,7 @@ async def test_an_event_that_there_never_was_is_ignored(shared_client: httpx2.As
     assert events_of(by_header) == sent
 
 
-async def test_an_ended_turn_is_told_from_its_row_after_a_restart(start: Start):
+async def test_ended_turn_is_streamed_from_database_after_restart(start: Start):
     app, client = await start(ScriptedModel(["It ", "is 2."]))
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     await app.close()
@@ -104,7 +104,7 @@ async def test_an_ended_turn_is_told_from_its_row_after_a_restart(start: Start):
         assert (told[0][2], told[-1][2]) == (sent[0][2], sent[-1][2])
 
 
-async def test_a_failed_turn_is_told_from_its_row_after_a_restart(start: Start):
+async def test_failed_turn_is_streamed_from_database_after_restart(start: Start):
     app, client = await start(ScriptedModel(["It ", ModelFailed("no credit")]))
     sent = events_of(await client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
     await app.close()
@@ -114,7 +114,7 @@ async def test_a_failed_turn_is_told_from_its_row_after_a_restart(start: Start):
     assert (told[-1][2]["status"], told[-1][2]["detail"]) == (502, "no credit")
 
 
-async def test_a_turn_that_a_restart_interrupted_resumes_its_events(start: Start):
+async def test_turn_interrupted_by_restart_resumes_events(start: Start):
     model = ScriptedModel(["It ", asyncio.Event(), "never"])
     app, client = await start(model)
     turn = await later(client)
@@ -131,7 +131,7 @@ async def test_a_turn_that_a_restart_interrupted_resumes_its_events(start: Start
 # --- cancel
 
 
-async def test_a_running_turn_is_cancelled_and_keeps_what_it_said(start: Start):
+async def test_cancelled_turn_keeps_its_partial_reply(start: Start):
     model = ScriptedModel(["It is ", asyncio.Event(), "never"], "next")
     _, client = await start(model)
     stream = asyncio.create_task(client.post("/message", json=HI, headers={"Accept": "text/event-stream"}))
@@ -150,7 +150,7 @@ async def test_a_running_turn_is_cancelled_and_keeps_what_it_said(start: Start):
     assert (await client.post("/message", json=HI)).json()["reply"] == "next"
 
 
-async def test_a_queued_turn_is_cancelled_and_those_around_it_go_on(start: Start):
+async def test_queued_turn_is_cancelled_without_affecting_other_turns(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "one"], "three"))
     first, second, third = [await later(client) for _ in range(3)]
@@ -160,7 +160,7 @@ async def test_a_queued_turn_is_cancelled_and_those_around_it_go_on(start: Start
         assert (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn))).reply == reply
 
 
-async def test_an_ended_turn_is_not_cancelled(client: httpx2.AsyncClient):
+async def test_ended_turn_cannot_be_cancelled(client: httpx2.AsyncClient):
     turn = (await client.post("/message", json=HI)).json()
     again = await client.post(f"/v1/turns/{turn['id']}/cancel")
     assert (again.status_code, again.json()["status"], again.json()["reply"]) == (200, "completed", "yes")
@@ -169,7 +169,7 @@ async def test_an_ended_turn_is_not_cancelled(client: httpx2.AsyncClient):
 # --- retry
 
 
-async def test_a_failed_turn_is_run_again(start: Start):
+async def test_failed_turn_can_be_retried(start: Start):
     app, client = await start(ScriptedModel([CrashedRepeatedly("it died")], "now"))
     assert (await client.post("/message", json=HI)).status_code == 500
     [session] = (await client.get("/v1/sessions")).json()["items"]
@@ -180,7 +180,7 @@ async def test_a_failed_turn_is_run_again(start: Start):
     assert (ended.state, ended.reply) == ("completed", "now")
 
 
-async def test_only_a_failed_turn_is_run_again(start: Start):
+async def test_only_failed_turn_can_be_retried(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], "done")
     _, client = await start(model)
     running = await later(client)
@@ -196,7 +196,7 @@ async def test_only_a_failed_turn_is_run_again(start: Start):
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")]
 )
-async def test_unknown_turns_are_not_found(client: httpx2.AsyncClient, method: str, path: str):
+async def test_unknown_turn_is_404(client: httpx2.AsyncClient, method: str, path: str):
     for turn in ("turn_0", "x" * 101, "%00", "%F0%9F%98%80", "..%2F", "turn_%FF"):
         answer = await client.request(method, f"/v1/turns/{turn}{path}")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), turn
