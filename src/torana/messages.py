@@ -1,4 +1,4 @@
-"""The vocabulary: what enters, what runs, what comes out. Values, and how they are named; no I/O."""
+"""The values that all layers share: messages, turns, events, principals and their ids. No I/O."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ TERMINAL_EVENTS: frozenset[EventType] = frozenset({"turn.completed", "turn.faile
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id such as ``turn_0198…``: the prefix and a UUIDv7 (RFC 9562), so ids sort roughly by time.
+    """Return a new id such as ``turn_0198…``: the prefix and a UUIDv7 (RFC 9562), so ids sort roughly by time.
 
-    Nothing may depend on that order: order comes from ``seq``.
+    No code may depend on that order; ``seq`` defines the order of turns.
     """
     return f"{prefix}_{uuid7().hex}"
 
 
 def utc_now() -> datetime:
-    """The current time, aware, in UTC. The default of every ``clock`` argument."""
+    """Return the current time with the time zone UTC. It is the default of every ``clock`` argument."""
     return datetime.now(UTC)
 
 
@@ -70,7 +70,7 @@ def owner_of(user: str) -> str:
 
 
 def file_kind(media_type: str) -> FileKind | None:
-    """The kind of a file of that media type, which is in lower case and without parameters."""
+    """Return the kind of a file, or None; ``media_type`` is in lower case and has no parameters."""
     if media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
         return "image"
     if media_type == "application/pdf":
@@ -101,7 +101,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A file that came with a message. ``media_type`` is what its bytes are, whatever was said of them."""
+    """A file of a message. ``media_type`` is detected from its bytes, not declared by the sender."""
 
     name: str
     media_type: str
@@ -110,7 +110,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbound:
-    """A message at the gateway's door, already parsed and checked by its edge."""
+    """A message that the API or a connector has parsed and validated."""
 
     owner: str
     principal: str
@@ -145,7 +145,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a turn failed: an error's stable code and the text that may be shown to the caller."""
+    """The reason of a failed turn: the stable code of an error, and a text for the caller."""
 
     code: str
     detail: str
@@ -157,7 +157,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One message and its answer, as its row says."""
+    """A message and its answer, as stored."""
 
     id: str
     owner: str
@@ -192,7 +192,7 @@ class Turn:
 
     @property
     def has_ended(self) -> bool:
-        """True when nothing more will happen to it."""
+        """Return whether the state of the turn is final."""
         return self.state in ("completed", "failed", "cancelled")
 
     @property
@@ -208,7 +208,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """One thing that happened in a turn. ``id`` is ``<attempt>-<n>``, unique and rising within the turn."""
+    """An event of a turn. ``id`` is ``<attempt>-<n>``, unique and increasing within the turn."""
 
     id: str
     type: EventType
@@ -216,5 +216,5 @@ class TurnEvent:
 
     @property
     def terminal(self) -> bool:
-        """True when the stream ends after it."""
+        """Return whether an event stream ends after the event."""
         return self.type in TERMINAL_EVENTS
