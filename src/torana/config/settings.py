@@ -269,7 +269,9 @@ class Settings(BaseModel):
         default=100,
         ge=1,
         le=10_000,
-        description=("The maximum number of turns that run at a time. Other turns are queued."),
+        description=(
+            "The maximum number of turns that run at a time. Other turns are queued, and users get a slot in turn."
+        ),
     )
     queue_per_session: Whole = Field(
         default=20,

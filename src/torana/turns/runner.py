@@ -29,6 +29,7 @@ from torana.turns.live import LiveTurn, LiveTurns
 from torana.turns.outcomes import cut_off, failed_outcome
 from torana.turns.slots import Slot
 from torana.turns.writer import TurnWriter
+from torana.workers.fair_slots import FairSlots
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Runner:
         self._budgets = budgets
         self._turn_timeout = turn_timeout
         self._clock = clock
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = FairSlots(total=concurrency, per_user=concurrency)
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         #: Tasks that write the end of a turn which the database refused, and continue its session.
@@ -183,7 +184,7 @@ class Runner:
 
     async def _answer(self, turn: Turn, one: LiveTurn) -> Ending:
         """Run the agent and return the turn's end; every error becomes the turn's failure."""
-        slot = Slot(slots=self._slots, timeout=self._turn_timeout)
+        slot = Slot(slots=self._slots, user=turn.user or turn.token or "", timeout=self._turn_timeout)
         recorder = EventRecorder(self.live.log, turn.id, slot)
         try:
             journal = await self._open_journal(turn, one, recorder, slot)

@@ -7,15 +7,20 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import TracebackType
 
+from torana.workers.fair_slots import FairSlots
+
 
 class Slot:
     """Limits the concurrency and the time of a turn. Raises ``TimeoutError`` after ``timeout`` seconds.
 
-    While the turn only waits for approvals, the slot is released and the time limit is paused.
+    Users whose turns wait get free slots in turn. While the turn only waits for approvals, the slot is released
+    and the time limit is paused.
     """
 
-    def __init__(self, *, slots: asyncio.Semaphore, timeout: float) -> None:
+    def __init__(self, *, slots: FairSlots, user: str, timeout: float) -> None:
+        """``user`` is the user or, for a turn without one, its token."""
         self._slots = slots
+        self._user = user
         self._limit = asyncio.timeout(None)
         #: Seconds left of the turn's time limit when it is paused.
         self._left = timeout
@@ -69,7 +74,7 @@ class Slot:
             self._give()
 
     async def _take(self) -> None:
-        await self._slots.acquire()
+        await self._slots.acquire(self._user)
         self._held = True
         if not self.is_expired:
             self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
@@ -77,7 +82,7 @@ class Slot:
     def _give(self) -> None:
         if self._held:
             self._held = False
-            self._slots.release()
+            self._slots.release(self._user)
 
     def _stop_time(self) -> None:
         end = self._limit.when()

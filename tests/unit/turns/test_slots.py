@@ -78,6 +78,20 @@ async def test_turn_timeout_starts_when_the_turn_gets_a_slot(
     assert (await gateway.turns.reader.wait_for_end(second)).state == "completed"
 
 
+async def test_users_with_waiting_turns_get_free_slots_in_turn(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True, concurrency=1)
+    for content in ("ana 1", "ana 2", "ana 3"):
+        await gateway.turns.accept(message(content, channel=content, user="ana"))
+    last = await gateway.turns.accept(message("ben 1", channel="ben", user="ben"))
+
+    await gateway.agent.until("ana 1")
+    gateway.agent.end("ana 1")
+    await gateway.agent.until("ben 1")
+    gateway.agent.end("ben 1")
+
+    assert (await gateway.turns.reader.wait_for_end(last)).state == "completed"
+
+
 async def approve(gateway: Any, turn: Turn, name: str) -> None:
     act = Act(principal="operator", source="test", at=turn.created_at)
     choice = Choice(approve=True)
