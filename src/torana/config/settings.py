@@ -270,7 +270,7 @@ class Settings(BaseModel):
         ge=1,
         le=10_000,
         description=(
-            "The maximum number of turns that run at a time. Other turns are queued, and users get a slot in turn."
+            "The maximum number of turns that run at a time. The others wait, and users get free slots in turn."
         ),
     )
     queue_per_session: Whole = Field(
