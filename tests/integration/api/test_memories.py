@@ -325,6 +325,7 @@ async def test_search_with_cursor_is_refused(client: httpx2.AsyncClient):
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
 
+@pytest.mark.long
 async def test_full_memory_is_409(client: httpx2.AsyncClient):
     await asyncio.gather(*(keep(client, f"note {number}") for number in range(1_000)))
 

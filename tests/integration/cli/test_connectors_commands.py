@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.migrate import migrate
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

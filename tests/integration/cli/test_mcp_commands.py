@@ -6,8 +6,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.standins import hostile_mcp
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

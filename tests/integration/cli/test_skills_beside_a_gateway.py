@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
+import pytest
 from tests.unit.skills.archives import SKILL
 
 from torana.store.engine.lock import read_address
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

@@ -6,8 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 
 from torana.store.engine.lock import read_address
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place

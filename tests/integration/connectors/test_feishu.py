@@ -301,6 +301,7 @@ lark_oapi.ws.Client(app, secret, event_handler=handler, domain=domain, log_level
 """
 
 
+@pytest.mark.long
 async def test_the_platforms_own_client_understands_the_stand_in(platform: FeishuStandIn) -> None:
     platform.frame_bytes = 200
     said = await platform.say("hello")

@@ -58,6 +58,7 @@ def test_a_whole_connector_is_short() -> None:
     assert len(FILES["myboard/board.py"].splitlines()) < 60
 
 
+@pytest.mark.long
 def test_the_guides_connector_passes_the_contract(place: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     environ = {**os.environ, "PYTHONPATH": str(Path(torana.__file__).parents[1])}
