@@ -1,4 +1,4 @@
-"""The contract on the chat in memory, which many other tests stand on."""
+"""The connector contract on the in-memory chat, which many other tests use."""
 
 from __future__ import annotations
 

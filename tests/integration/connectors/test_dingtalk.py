@@ -1,4 +1,4 @@
-"""DingTalk, against a stand-in that speaks its wire, as the platform's own client bears witness."""
+"""The DingTalk connector against a stand-in of the platform, which the platform's own client verifies."""
 
 import asyncio
 import os
@@ -23,11 +23,11 @@ async def platform() -> AsyncGenerator[DingtalkStandIn]:
 
 
 class TestContract(ConnectorContract):
-    """What every connector promises."""
+    """The contract of all connectors."""
 
 
 class TestHearing:
-    async def test_who_somebody_is(self, platform: DingtalkStandIn) -> None:
+    async def test_sender_is_known_by_staff_id_or_platform_id(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             await platform.say("hello")
             heard = await line.next()
@@ -36,7 +36,7 @@ class TestHearing:
             await platform.tell(outside)
             assert (await line.next()).sender.id == "$:LWCP_v1:$ana"
 
-    async def test_what_is_no_message_is_acknowledged_and_not_heard(self, platform: DingtalkStandIn) -> None:
+    async def test_other_frames_are_acknowledged_and_ignored(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             await platform.frame("CALLBACK", "/v1.0/card/instances/callback", {"outTrackId": "1"})
             await platform.frame("EVENT", "*", {"eventType": "user_add_org"})
@@ -51,14 +51,14 @@ class TestHearing:
             assert (await line.next()).text == "a message"
             await platform.until(lambda: len(platform.acknowledged) >= 10)
 
-    async def test_it_is_not_acknowledged_before_it_is_taken(self, platform: DingtalkStandIn) -> None:
+    async def test_message_is_not_acknowledged_before_acceptance(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             line.broken = True
             await platform.say("hello")
             await line.next()
         assert platform.acknowledged == []
 
-    async def test_text_with_pictures(self, platform: DingtalkStandIn) -> None:
+    async def test_text_and_pictures_form_one_message(self, platform: DingtalkStandIn) -> None:
         pictures = [{"type": "picture", **platform.file_content(b"12345")} for _ in range(200)]
         items = [{"text": "@Torana"}, {"text": " look "}, *pictures, {"text": "@Bob\nhere"}, "nothing"]
         rich = {"msgtype": "richText", "content": {"richText": items}}
@@ -86,7 +86,7 @@ class TestHearing:
             ({"msgtype": "file", "content": {"fileName": "a\nb.pdf"}}, ("file", "a b.pdf"), ""),
         ],
     )
-    async def test_files_of_every_kind(
+    async def test_file_has_kind_name_and_size_limit(
         self, platform: DingtalkStandIn, told: dict[str, Any], file: tuple[str, str], text: str
     ) -> None:
         told = {**told, "content": {**told["content"], **platform.file_content(b"12345")}}
@@ -103,7 +103,7 @@ class TestHearing:
             await attachment.fetch(4)
 
     @pytest.mark.parametrize("url", ["file:///etc/passwd", "nothing", "ftp://example.org/x"])
-    async def test_files_are_fetched_from_safe_addresses(self, platform: DingtalkStandIn, url: str) -> None:
+    async def test_file_is_not_fetched_from_unsafe_url(self, platform: DingtalkStandIn, url: str) -> None:
         async with listening(platform) as line:
             await platform.say("look", file=("cat.png", "image/png", b"12345"))
             fetch = (await line.next()).attachments[0].fetch
@@ -114,7 +114,7 @@ class TestHearing:
 
 
 class TestSending:
-    async def test_a_token_that_ended_early_is_replaced(self, platform: DingtalkStandIn) -> None:
+    async def test_expired_access_token_is_replaced_once(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             await line.connector.send(part("first", ANA))
             platform.end_token()
@@ -123,7 +123,7 @@ class TestSending:
             assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
 
     @pytest.mark.parametrize("room", [False, True])
-    async def test_without_the_permission_the_messages_own_address_is_answered(
+    async def test_reply_uses_session_webhook_without_permission(
         self, platform: DingtalkStandIn, *, room: bool
     ) -> None:
         platform.permitted = False
@@ -134,7 +134,7 @@ class TestSending:
             assert [one.text for one in await platform.shown(1, room=where)] == ["hi"]
             assert platform.ways == ["webhook"]
 
-    async def test_people_from_outside_are_answered_where_they_wrote(self, platform: DingtalkStandIn) -> None:
+    async def test_reply_to_external_sender_uses_session_webhook(self, platform: DingtalkStandIn) -> None:
         outside = {"msgtype": "text", "text": {"content": "hello"}, "senderStaffId": ""}
         async with listening(platform) as line:
             await platform.tell(outside)
@@ -142,7 +142,7 @@ class TestSending:
             await platform.shown(1)
             assert platform.ways == ["webhook"]
 
-    async def test_later_the_missing_permission_is_named(self, platform: DingtalkStandIn) -> None:
+    async def test_expired_session_webhook_reports_missing_permission(self, platform: DingtalkStandIn) -> None:
         platform.permitted, platform.answer_seconds = False, -1
         async with listening(platform) as line:
             await platform.say("hello")
@@ -162,7 +162,7 @@ class TestSending:
             "https://[x",
         ],
     )
-    async def test_nobody_elses_address_is_called(self, platform: DingtalkStandIn, url: str) -> None:
+    async def test_foreign_session_webhook_is_not_called(self, platform: DingtalkStandIn, url: str) -> None:
         platform.permitted, platform.webhook = False, url
         async with listening(platform) as line:
             await platform.say("hello")
@@ -172,7 +172,7 @@ class TestSending:
             with pytest.raises(PermanentError):
                 await line.connector.send(part("hi", kept))
 
-    def test_dingtalks_own_address_is_kept(self) -> None:
+    def test_session_webhook_of_dingtalk_is_trusted(self) -> None:
         settings = DingtalkSettings.model_validate({"client_id": CLIENT, "client_secret": SECRET})
         trusted = Dingtalk(settings)._is_trusted_url  # pyright: ignore[reportPrivateUsage]
         assert trusted("https://oapi.dingtalk.com/robot/sendBySession?session=x")
@@ -186,7 +186,7 @@ class TestSending:
             (["no object"], OutcomeUnknown, None),
         ],
     )
-    async def test_successes_that_are_none(
+    async def test_success_status_with_faulty_body_is_error(
         self, platform: DingtalkStandIn, answer: object, error: type[Exception], seconds: float | None
     ) -> None:
         async with listening(platform) as line:
@@ -205,7 +205,7 @@ class TestSending:
             ({"errcode": 300001, "errmsg": "session does not exist"}, PermanentError),
         ],
     )
-    async def test_the_messages_own_address_refuses_in_its_own_way(
+    async def test_session_webhook_error_becomes_delivery_error(
         self, platform: DingtalkStandIn, answer: dict[str, Any], error: type[Exception]
     ) -> None:
         platform.permitted = False
@@ -216,7 +216,7 @@ class TestSending:
             with pytest.raises(error):
                 await line.connector.send(part("hi", place))
 
-    async def test_nobody_is_called_and_nothing_is_coloured(self, platform: DingtalkStandIn) -> None:
+    async def test_rendered_reply_has_no_mentions_colours_or_links(self, platform: DingtalkStandIn) -> None:
         text = "@all hi, a@example.org `@staff-ana`\n```\n@all\n```\n<font color=red>x</font> \\[x](x:1)"
         async with listening(platform) as line:
             await line.connector.send(part(Dingtalk.abilities.render(text), ANA))
@@ -228,7 +228,7 @@ class TestSending:
             assert "](" not in rendered
 
     @pytest.mark.parametrize("text", ['"\\\n' * 1_333, "😀" * 4_000, "`" * 4_000])
-    async def test_the_longest_part_is_taken(self, platform: DingtalkStandIn, text: str) -> None:
+    async def test_longest_part_is_accepted(self, platform: DingtalkStandIn, text: str) -> None:
         async with listening(platform) as line:
             await line.connector.send(part(text, ANA))
             platform.permitted = False
@@ -236,14 +236,14 @@ class TestSending:
             await line.connector.send(part(text, (await line.next()).place))
             assert platform.ways == ["oTo", "webhook"]
 
-    def test_what_is_written_is_what_is_meant(self) -> None:
+    def test_rendering_keeps_literal_characters_and_code(self) -> None:
         render = Dingtalk.abilities.render
         assert render("2\\*3\\*4 snake_case\n_it_ **is**") == "2\\*3\\*4 snake_case  \n*it* **is**"
         assert render("\\# no heading\n\n- item\n\n```\na\n  b\n```") == (
             "\\# no heading\n\n• item\n\n```  \na  \n  b  \n```"
         )
 
-    async def test_out_of_reach_nothing_was_sent(self, platform: DingtalkStandIn) -> None:
+    async def test_failed_connection_raises_retry_later(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             settings = platform.settings()
         connector = Dingtalk(DingtalkSettings.model_validate({**settings, "api_url": "http://127.0.0.1:9"}))
@@ -254,7 +254,7 @@ class TestSending:
 
 
 class Signs(Line):
-    """Waits for some signs of life."""
+    """A line that sets an event after three signs of life."""
 
     def __init__(self, connector: Dingtalk) -> None:
         super().__init__(connector)
@@ -267,15 +267,13 @@ class Signs(Line):
 
 
 class TestConnection:
-    async def test_pings_are_answered_with_what_they_say(self, platform: DingtalkStandIn) -> None:
+    async def test_ping_is_answered_with_its_data(self, platform: DingtalkStandIn) -> None:
         async with listening(platform):
             await platform.frame("SYSTEM", "ping", {"opaque": "123-dsfs"})
             await platform.until(lambda: len(platform.answered_pings) >= 1)
             assert platform.answered_pings == ["123-dsfs"]
 
-    async def test_the_connection_is_changed_when_dingtalk_wants_it_but_not_for_ever(
-        self, platform: DingtalkStandIn
-    ) -> None:
+    async def test_disconnect_request_replaces_connection_once(self, platform: DingtalkStandIn) -> None:
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         line = Line(connector)
         run = asyncio.create_task(connector.run(line))
@@ -289,7 +287,7 @@ class TestConnection:
             await asyncio.wait_for(run, PATIENCE)
 
     @pytest.mark.parametrize("ended", [False, True])
-    async def test_the_new_connection_does_not_wait_for_what_is_being_taken(
+    async def test_new_connection_does_not_wait_for_unfinished_message(
         self, platform: DingtalkStandIn, *, ended: bool
     ) -> None:
         async with listening(platform) as line:
@@ -309,7 +307,7 @@ class TestConnection:
             await platform.say("still there?")
             assert (await line.next()).text == "still there?"
 
-    async def test_a_silent_connection_is_probed_and_a_dead_one_left(
+    async def test_silent_connection_is_probed_and_dead_one_ends(
         self, platform: DingtalkStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
@@ -324,7 +322,7 @@ class TestConnection:
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(Dingtalk(connector.settings).run(line), PATIENCE)
 
-    async def test_no_secret_is_told(self, platform: DingtalkStandIn) -> None:
+    async def test_error_and_settings_hide_secret(self, platform: DingtalkStandIn) -> None:
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
         assert SECRET not in connector.credentials + repr(connector.settings)
         await platform.refuse_login()
@@ -348,7 +346,7 @@ client.start_forever()
 """
 
 
-async def test_the_platforms_own_client_understands_the_stand_in(platform: DingtalkStandIn) -> None:
+async def test_platform_client_receives_message_from_stand_in(platform: DingtalkStandIn) -> None:
     said = await platform.say("hello")
     client = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,4 +1,4 @@
-"""Discord, through discord.py, against a stand-in of its gateway and its HTTP API."""
+"""The Discord connector against a stand-in of Discord's gateway and HTTP API."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ async def platform() -> AsyncGenerator[DiscordStandIn]:
 
 
 class TestDiscord(ConnectorContract):
-    """What every connector promises."""
+    """The contract of all connectors."""
 
 
 async def ended(line: Line, run: asyncio.Task[None]) -> None:
-    """Wait until a run ends, and raise what it raised."""
+    """Wait until a run ends, and raise its error."""
     del line
     async with asyncio.timeout(PATIENCE):
         await run
 
 
 async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
-    """A connector of which a test wants to see the end."""
+    """Start a connector and return its line and its run."""
     line = Line(Discord(DiscordSettings.model_validate(platform.settings())))
     run = asyncio.create_task(line.connector.run(line))
     ready = asyncio.create_task(line.is_ready.wait())
@@ -66,7 +66,7 @@ async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
         ("what do you and <@{bob}> think, <@{me}>, of <@1>?", "what do you and @Bob think, @torana, of <@1>?"),
     ],
 )
-async def test_a_mention_addresses_and_is_cut_or_made_readable(
+async def test_mention_addresses_bot_and_is_removed_or_made_readable(
     platform: DiscordStandIn, content: str, text: str
 ) -> None:
     platform.people["bob"]["global_name"] = "Bob"
@@ -79,7 +79,7 @@ async def test_a_mention_addresses_and_is_cut_or_made_readable(
 
 
 @pytest.mark.parametrize("content", ["@everyone hello", f"{ROLE} hello", "Torana, hello"])
-async def test_nothing_else_addresses(platform: DiscordStandIn, content: str) -> None:
+async def test_everyone_role_and_plain_name_do_not_address_bot(platform: DiscordStandIn, content: str) -> None:
     async with listening(platform) as line:
         await platform.say(content, room=platform.general)
         heard = await line.next()
@@ -87,7 +87,7 @@ async def test_nothing_else_addresses(platform: DiscordStandIn, content: str) ->
         assert heard.text == content
 
 
-async def test_a_reply_to_one_of_ours_addresses_even_where_nobody_is_pinged(platform: DiscordStandIn) -> None:
+async def test_reply_to_bot_addresses_it_without_mention(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         for answered, addressed in ((platform.me, True), (platform.people["bob"], False)):
             first = await platform.create(platform.general, answered, content="first")
@@ -100,7 +100,7 @@ async def test_a_reply_to_one_of_ours_addresses_even_where_nobody_is_pinged(plat
             assert heard.addressed is addressed
 
 
-async def test_what_nobody_says_is_not_heard(platform: DiscordStandIn) -> None:
+async def test_edits_pins_threads_and_stickers_are_ignored(platform: DiscordStandIn) -> None:
     ana = platform.people["ana"]
     chat = platform.direct(ana)["id"]
     async with listening(platform) as line:
@@ -114,7 +114,7 @@ async def test_what_nobody_says_is_not_heard(platform: DiscordStandIn) -> None:
         assert (await line.next()).text == "last"
 
 
-async def test_what_is_forwarded_is_heard(platform: DiscordStandIn) -> None:
+async def test_forwarded_message_is_received(platform: DiscordStandIn) -> None:
     ana = platform.people["ana"]
     snapshot = {
         "content": "the original", "type": DEFAULT, "mentions": [], "mention_roles": [], "embeds": [],
@@ -131,7 +131,7 @@ async def test_what_is_forwarded_is_heard(platform: DiscordStandIn) -> None:
         assert [file.kind for file in heard.attachments] == ["file"]
 
 
-async def test_webhooks_are_machines_and_names_are_no_ids(platform: DiscordStandIn) -> None:
+async def test_webhook_sender_is_automatic_and_user_has_id(platform: DiscordStandIn) -> None:
     hook = platform.user("CI")
     ana = platform.people["ana"]
     ana["global_name"] = "ana\n\u202egnimaerts"
@@ -144,7 +144,7 @@ async def test_webhooks_are_machines_and_names_are_no_ids(platform: DiscordStand
         assert not sender.automatic
 
 
-async def test_a_huge_message_with_many_files_is_one_message(platform: DiscordStandIn) -> None:
+async def test_huge_message_with_many_files_is_one_message(platform: DiscordStandIn) -> None:
     ana = platform.people["ana"]
     voice = platform.attachment("voice-message.ogg", "audio/ogg", b"opus")
     voice |= {"duration_secs": 1.5, "waveform": "AAAA", "flags": 0}
@@ -157,7 +157,7 @@ async def test_a_huge_message_with_many_files_is_one_message(platform: DiscordSt
         assert [file.kind for file in heard.attachments] == ["voice", *["video"] * 199]
 
 
-async def test_a_file_is_bounded_whatever_is_told_of_it(platform: DiscordStandIn) -> None:
+async def test_file_size_limit_ignores_declared_size(platform: DiscordStandIn) -> None:
     small = platform.attachment("a.bin", "application/x-thing", bytes(10_000), size=10)
     large = platform.attachment("b.bin", "application/x-thing", b"never asked for", size=10_000)
     del platform.files[large["id"]]
@@ -176,7 +176,7 @@ async def test_a_file_is_bounded_whatever_is_told_of_it(platform: DiscordStandIn
 # What is said
 
 
-async def test_nobody_is_ever_called(platform: DiscordStandIn) -> None:
+async def test_reply_mentions_no_user_or_role(platform: DiscordStandIn) -> None:
     text = f"@everyone @here {ROLE} <@{platform.people['bob']['id']}>"
     async with listening(platform) as line:
         await platform.say("hello", room=platform.general, mention=True)
@@ -187,7 +187,7 @@ async def test_nobody_is_ever_called(platform: DiscordStandIn) -> None:
         assert [one.text for one in await platform.shown(1, room=platform.general)] == [text + "!"]
 
 
-async def test_in_rooms_the_first_part_is_a_reply_where_that_is_allowed(platform: DiscordStandIn) -> None:
+async def test_first_part_in_room_is_reply_if_possible(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         said = await platform.say("hello", room=platform.general, mention=True)
         place = (await line.next()).place
@@ -202,7 +202,7 @@ async def test_in_rooms_the_first_part_is_a_reply_where_that_is_allowed(platform
         assert types == {"part 0": REPLY, "part 1": DEFAULT, "no reply": DEFAULT, "to nothing": REPLY}
 
 
-async def test_a_preview_that_is_gone_is_said_anew_and_once(platform: DiscordStandIn) -> None:
+async def test_deleted_preview_is_replaced_by_one_message(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -216,14 +216,14 @@ async def test_a_preview_that_is_gone_is_said_anew_and_once(platform: DiscordSta
 
 
 @pytest.mark.parametrize("text", ["x" * 2_001, " ", ""])
-async def test_what_cannot_be_shown_is_refused(platform: DiscordStandIn, text: str) -> None:
+async def test_unshowable_text_is_refused(platform: DiscordStandIn, text: str) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         with pytest.raises(PermanentError):
             await line.connector.send(part(text, (await line.next()).place))
 
 
-async def test_a_chat_that_is_gone_is_refused_and_what_stands_before_discord_is_not(
+async def test_unknown_chat_is_refused_and_proxy_error_is_retried(
     platform: DiscordStandIn,
 ) -> None:
     async with listening(platform) as line:
@@ -234,7 +234,7 @@ async def test_a_chat_that_is_gone_is_refused_and_what_stands_before_discord_is_
             await line.connector.send(part("hello?", Place(chat=platform.general)))
 
 
-async def test_many_at_once_all_arrive_and_none_too_fast(platform: DiscordStandIn) -> None:
+async def test_concurrent_parts_all_arrive_within_rate_limit(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -244,14 +244,14 @@ async def test_many_at_once_all_arrive_and_none_too_fast(platform: DiscordStandI
         assert platform.overrun == 0
 
 
-async def test_typing_is_shown_once_each_time(platform: DiscordStandIn) -> None:
+async def test_typing_is_sent_once_and_ignores_unknown_chat(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         await line.connector.typing(Place(chat=platform.general))
         assert platform.typings == 1
         await line.connector.typing(Place(chat="1"))
 
 
-async def test_where_nobody_answers_a_message_may_have_arrived(
+async def test_lost_response_has_unknown_outcome_and_lost_connection_is_retried(
     platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with listening(platform) as line:
@@ -263,7 +263,7 @@ async def test_where_nobody_answers_a_message_may_have_arrived(
             await line.connector.send(part("hello", Place(chat=platform.general)))
 
 
-async def test_without_a_connection_it_is_later(platform: DiscordStandIn) -> None:
+async def test_sending_before_connection_raises_retry_later(platform: DiscordStandIn) -> None:
     connector = Discord(DiscordSettings.model_validate(platform.settings()))
     with pytest.raises(RetryLater):
         await connector.send(part("hello", Place(chat=platform.general)))
@@ -273,7 +273,7 @@ async def test_without_a_connection_it_is_later(platform: DiscordStandIn) -> Non
 # What becomes of the connection
 
 
-async def test_a_cut_session_is_resumed_and_nothing_is_lost(platform: DiscordStandIn) -> None:
+async def test_interrupted_session_resumes_without_losing_messages(platform: DiscordStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("before")
         await line.next()
@@ -284,7 +284,7 @@ async def test_a_cut_session_is_resumed_and_nothing_is_lost(platform: DiscordSta
         assert (platform.identified, platform.resumed) == (1, 1)
 
 
-async def test_a_session_that_cannot_be_resumed_is_followed_by_another_in_which_the_missed_is_asked_for(
+async def test_new_session_after_failed_resume_fetches_missed_messages(
     platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torana.connectors.platforms.discord._SESSION", 0.0)
@@ -301,7 +301,7 @@ async def test_a_session_that_cannot_be_resumed_is_followed_by_another_in_which_
         assert platform.identified == 2
 
 
-async def test_sessions_that_end_at_once_are_not_begun_for_ever(platform: DiscordStandIn) -> None:
+async def test_repeatedly_invalid_session_ends_run(platform: DiscordStandIn) -> None:
     line, run = await started(platform)
     platform.invalidate = True
     await platform.cut()
@@ -310,7 +310,7 @@ async def test_sessions_that_end_at_once_are_not_begun_for_ever(platform: Discor
     assert platform.identified == 1
 
 
-async def test_a_gateway_that_hangs_up_again_and_again_is_left(platform: DiscordStandIn) -> None:
+async def test_repeatedly_broken_connection_ends_run(platform: DiscordStandIn) -> None:
     line, run = await started(platform)
     platform.hang_up = True
     await platform.cut()
@@ -319,13 +319,13 @@ async def test_a_gateway_that_hangs_up_again_and_again_is_left(platform: Discord
     assert platform.connected <= 15
 
 
-async def test_a_gateway_that_cannot_be_reached_at_first_is_called_that(platform: DiscordStandIn) -> None:
+async def test_unreachable_gateway_is_reported_at_start(platform: DiscordStandIn) -> None:
     platform.hang_up = True
     with pytest.raises(ConnectionError, match="cannot connect to Discord's gateway"):
         await ended(*await started(platform))
 
 
-async def test_answers_to_heartbeats_are_signs_of_life_but_only_in_a_session(platform: DiscordStandIn) -> None:
+async def test_heartbeat_answers_count_as_signs_of_life_only_in_session(platform: DiscordStandIn) -> None:
     platform.heartbeat = 20
     async with listening(platform) as line:
         await platform.until(lambda: platform.heartbeats > 20)
@@ -346,22 +346,20 @@ async def test_answers_to_heartbeats_are_signs_of_life_but_only_in_a_session(pla
 
 
 @pytest.mark.parametrize(("code", "told"), [(4004, "token"), (4011, "4011"), (4013, "4013")])
-async def test_what_another_try_does_not_mend_is_refused(
-    platform: DiscordStandIn, code: int, told: str
-) -> None:
+async def test_permanent_close_codes_are_refused(platform: DiscordStandIn, code: int, told: str) -> None:
     line, run = await started(platform)
     await platform.close(code)
     with pytest.raises(PermanentError, match=told):
         await ended(line, run)
 
 
-async def test_the_missing_intent_is_named_with_its_cure(platform: DiscordStandIn) -> None:
+async def test_missing_intent_is_reported_with_cure(platform: DiscordStandIn) -> None:
     platform.content_intent = False
     with pytest.raises(PermanentError, match="Privileged Gateway Intents"):
         await ended(*await started(platform))
 
 
-async def test_a_token_that_is_taken_back_is_found_out_by_a_message(platform: DiscordStandIn) -> None:
+async def test_revoked_token_is_detected_when_sending(platform: DiscordStandIn) -> None:
     line, run = await started(platform)
     await platform.refuse_login()
     with pytest.raises(RetryLater):
@@ -379,22 +377,20 @@ async def test_a_token_that_is_taken_back_is_found_out_by_a_message(platform: Di
         ('{"retry_after": Infinity}', None),
     ],
 )
-async def test_a_limit_at_the_login_is_obeyed(
-    platform: DiscordStandIn, body: str, seconds: float | None
-) -> None:
+async def test_retry_after_at_login_is_kept(platform: DiscordStandIn, body: str, seconds: float | None) -> None:
     platform.answer(429, body, headers={"Retry-After": "1800"}, to="GET .*/users/@me$")
     with pytest.raises(RetryLater) as raised:
         await ended(*await started(platform))
     assert raised.value.seconds == seconds
 
 
-async def test_cancelled_it_says_farewell_so_that_the_bot_is_seen_to_go(platform: DiscordStandIn) -> None:
+async def test_cancelled_connector_closes_its_session(platform: DiscordStandIn) -> None:
     async with listening(platform):
         assert len(platform.sessions) == 1
     await platform.until(lambda: not platform.sessions)
 
 
-async def test_cancelled_before_the_gateway_says_hello_it_leaves_no_socket(platform: DiscordStandIn) -> None:
+async def test_cancellation_before_hello_closes_socket(platform: DiscordStandIn) -> None:
     platform.mute = True
     connector = Discord(DiscordSettings.model_validate(platform.settings()))
     run = asyncio.create_task(connector.run(Line(connector)))
@@ -405,7 +401,7 @@ async def test_cancelled_before_the_gateway_says_hello_it_leaves_no_socket(platf
     await platform.until(lambda: not platform.connections)
 
 
-async def test_no_thread_is_left_behind(platform: DiscordStandIn) -> None:
+async def test_stopped_connector_leaves_no_thread(platform: DiscordStandIn) -> None:
     async with listening(platform):
         beating = [thread for thread in threading.enumerate() if thread.name.startswith("keep-alive")]
         assert len(beating) == 1
@@ -413,7 +409,7 @@ async def test_no_thread_is_left_behind(platform: DiscordStandIn) -> None:
     assert not beating[0].is_alive()
 
 
-async def test_the_token_is_in_no_log(platform: DiscordStandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_does_not_contain_token(platform: DiscordStandIn, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with listening(platform) as line:
         await platform.say("hello")
@@ -428,7 +424,7 @@ async def test_the_token_is_in_no_log(platform: DiscordStandIn, caplog: pytest.L
 # What was missed while nobody listened
 
 
-async def test_what_was_missed_in_rooms_and_threads_is_heard_in_its_order(platform: DiscordStandIn) -> None:
+async def test_missed_messages_of_rooms_and_threads_keep_their_order(platform: DiscordStandIn) -> None:
     first = await platform.say("in the room", room=platform.general)
     await platform.say("in the thread", room=platform.general, thread=first)
     await platform.say("in the room too", room=platform.general)
@@ -444,7 +440,7 @@ async def test_what_was_missed_in_rooms_and_threads_is_heard_in_its_order(platfo
 
 
 async def asked(platform: DiscordStandIn) -> list[str]:
-    """Of which channels a connector asks for what was missed, besides the direct ones."""
+    """Return the rooms whose history a connector requests at its start."""
     async with listening(platform) as line:
         assert (await line.next()).text == "missed"
         await platform.say("now")
@@ -452,14 +448,14 @@ async def asked(platform: DiscordStandIn) -> list[str]:
     return [channel for channel in platform.asked_for_history if channel in (platform.general, platform.side)]
 
 
-async def test_what_may_not_be_read_is_not_asked_for(platform: DiscordStandIn) -> None:
+async def test_unreadable_channel_is_not_asked_for_history(platform: DiscordStandIn) -> None:
     platform.hide_history(platform.side)
     await platform.say("missed", room=platform.general)
     await platform.say("hidden", room=platform.side)
     assert await asked(platform) == [platform.general]
 
 
-async def test_what_is_old_is_not_asked_for(platform: DiscordStandIn) -> None:
+async def test_channel_with_only_old_messages_is_not_asked_for_history(platform: DiscordStandIn) -> None:
     platform.minutes = -20
     await platform.say("long ago", room=platform.side)
     await platform.say("long ago")
@@ -468,7 +464,7 @@ async def test_what_is_old_is_not_asked_for(platform: DiscordStandIn) -> None:
     assert await asked(platform) == [platform.general]
 
 
-async def test_nothing_is_asked_for_where_that_is_not_wanted(platform: DiscordStandIn) -> None:
+async def test_catch_up_of_zero_minutes_asks_for_no_history(platform: DiscordStandIn) -> None:
     await platform.say("missed", room=platform.general)
     await platform.say("missed")
     async with listening(platform, {**platform.settings(), "catch_up_minutes": 0}) as line:
@@ -478,7 +474,7 @@ async def test_nothing_is_asked_for_where_that_is_not_wanted(platform: DiscordSt
 
 
 @pytest.mark.parametrize("status", [403, 429, 502])
-async def test_a_history_that_cannot_be_read_is_left(platform: DiscordStandIn, status: int) -> None:
+async def test_unreadable_history_does_not_stop_connector(platform: DiscordStandIn, status: int) -> None:
     await platform.say("missed", sender="bob")
     platform.answer(status, {"message": "no", "code": 50001}, to="GET .*/messages")
     platform.answer(status, {"message": "no", "code": 50007}, to="POST .*/users/@me/channels")
@@ -489,7 +485,7 @@ async def test_a_history_that_cannot_be_read_is_left(platform: DiscordStandIn, s
         assert (await line.next()).text == "and then"
 
 
-async def test_who_was_let_in_is_answered_though_the_gateway_was_away(
+async def test_approved_sender_is_answered_after_downtime(
     platform: DiscordStandIn, database: Database, open_turns: Callable[..., Turns]
 ) -> None:
     pairing = Pairing(database=database, clock=utc_now)

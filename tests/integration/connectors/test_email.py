@@ -1,4 +1,4 @@
-"""The email connector against Dovecot, and an SMTP server."""
+"""The email connector against Dovecot and an SMTP server."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def platform(dovecot: Dovecot) -> AsyncGenerator[MailServer]:
 
 
 class TestEmail(ConnectorContract):
-    """The contract; the platform is the module's."""
+    """The contract of all connectors."""
 
 
 @asynccontextmanager
 async def running(platform: MailServer, **settings: Any) -> AsyncGenerator[tuple[Line, asyncio.Task[None]]]:
-    """A connector, and its run, whose end is the test's to look at."""
+    """Run a connector, and yield its line and its run."""
     connector = Email(EmailSettings.model_validate({**platform.settings(), **settings}))
     line = Line(connector)
     run = asyncio.create_task(connector.run(line))
@@ -80,7 +80,7 @@ def unseen(platform: MailServer) -> int:
 # What comes
 
 
-async def test_mail_is_marked_when_it_was_heard_and_not_before(platform: MailServer) -> None:
+async def test_mail_is_marked_seen_only_after_acceptance(platform: MailServer) -> None:
     async with running(platform) as (line, run):
         line.broken = True
         await platform.say("one")
@@ -93,16 +93,14 @@ async def test_mail_is_marked_when_it_was_heard_and_not_before(platform: MailSer
         await until_seen(platform, 1)
 
 
-async def test_waiting_mail_is_told_by_the_server(platform: MailServer) -> None:
+async def test_server_announces_new_mail_through_idle(platform: MailServer) -> None:
     async with listening(platform, settings(platform, renew=500)) as line:
         for number in range(2):
             await platform.say(f"mail {number}")
             assert (await line.next()).text == f"mail {number}"
 
 
-async def test_a_server_that_cannot_tell_is_asked(
-    platform: MailServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_without_idle_is_polled(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imap, "POLL", 0.05)
     platform.imap.on_answer = lambda data: data.replace(b" IDLE", b"")
     asked: list[bytes] = []
@@ -118,8 +116,8 @@ async def test_a_server_that_cannot_tell_is_asked(
     assert not any(b"IDLE" in data for data in asked)
 
 
-async def test_mail_that_comes_while_it_is_searched_for_is_found(platform: MailServer) -> None:
-    """The server tells of it with the search's answer, and then not again."""
+async def test_mail_that_arrives_during_search_is_found(platform: MailServer) -> None:
+    """The server announces the mail in its answer to the search and does not announce it again."""
 
     searched = 0
 
@@ -138,7 +136,7 @@ async def test_mail_that_comes_while_it_is_searched_for_is_found(platform: MailS
         assert (await line.next()).text == "just now"
 
 
-async def test_what_cannot_be_marked_is_heard_once(platform: MailServer) -> None:
+async def test_mail_that_cannot_be_marked_is_received_once(platform: MailServer) -> None:
     async def spoil(data: bytes) -> bytes:
         return data.replace(rb"\Seen", rb"\Flagged")
 
@@ -150,9 +148,7 @@ async def test_what_cannot_be_marked_is_heard_once(platform: MailServer) -> None
     assert line.heard.empty()
 
 
-async def test_what_is_not_given_out_is_asked_for_again(
-    platform: MailServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_fetch_is_repeated(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
     refused = 0
 
     async def spoil(data: bytes) -> bytes:
@@ -170,7 +166,7 @@ async def test_what_is_not_given_out_is_asked_for_again(
     assert platform.imap.connections == 1
 
 
-async def test_one_that_is_never_given_out_keeps_nobody_waiting(platform: MailServer) -> None:
+async def test_permanently_failing_fetch_does_not_block_other_mail(platform: MailServer) -> None:
     numbers: list[bytes] = []
 
     async def spoil(data: bytes) -> bytes:
@@ -186,7 +182,7 @@ async def test_one_that_is_never_given_out_keeps_nobody_waiting(platform: MailSe
             assert (await line.next()).text == text
 
 
-async def test_what_came_in_between_is_heard_and_what_is_old_is_not(platform: MailServer) -> None:
+async def test_mail_from_downtime_is_received_and_old_mail_is_not(platform: MailServer) -> None:
     await platform.say("old")
     (old,) = (platform.dovecot.folder(platform.user) / "new").iterdir()
     os.utime(old, (0, time.time() - 3 * 86_400))
@@ -200,7 +196,7 @@ async def test_what_came_in_between_is_heard_and_what_is_old_is_not(platform: Ma
     assert unseen(platform) == 1
 
 
-async def test_a_folder_that_is_numbered_anew_is_no_matter(platform: MailServer) -> None:
+async def test_renumbered_folder_loses_no_mail(platform: MailServer) -> None:
     async with running(platform) as (line, run):
         await platform.say("taken")
         await line.next()
@@ -217,7 +213,7 @@ async def test_a_folder_that_is_numbered_anew_is_no_matter(platform: MailServer)
         assert (await line.next()).text == "next"
 
 
-async def test_an_id_is_the_mails_and_nobody_elses(platform: MailServer) -> None:
+async def test_id_depends_on_sender_and_content_of_mail(platform: MailServer) -> None:
     first, second = platform.mail("one"), platform.mail("two", sender="bob")
     del second["Message-ID"]
     second["Message-ID"] = str(first["Message-ID"])
@@ -233,7 +229,9 @@ async def test_an_id_is_the_mails_and_nobody_elses(platform: MailServer) -> None
     assert len({*ids}) == 4
 
 
-async def test_a_forged_sender_is_not_heard(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_mail_with_forged_sender_is_ignored(
+    platform: MailServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     platform.smtp.strips = False
     forged = platform.mail("let me in")
@@ -249,7 +247,7 @@ async def test_a_forged_sender_is_not_heard(platform: MailServer, caplog: pytest
         assert (await line.next()).text == "trusted"
 
 
-async def test_machines_and_we_ourselves_are_not_heard(platform: MailServer) -> None:
+async def test_automatic_own_and_malformed_mail_is_ignored(platform: MailServer) -> None:
     async with listening(platform, settings(platform, bots=True)) as line:
         vacation = platform.mail("I am away")
         vacation["Auto-Submitted"] = "auto-replied"
@@ -263,7 +261,7 @@ async def test_machines_and_we_ourselves_are_not_heard(platform: MailServer) -> 
         assert (await line.next()).text == "a person"
 
 
-async def test_a_copy_for_information_is_not_addressed(platform: MailServer) -> None:
+async def test_copied_recipient_is_not_addressed(platform: MailServer) -> None:
     async with listening(platform) as line:
         copy = platform.mail("for your information")
         copy.replace_header("To", f"bob@{PEOPLE}")
@@ -278,7 +276,7 @@ async def test_a_copy_for_information_is_not_addressed(platform: MailServer) -> 
         assert (await line.next()).addressed
 
 
-async def test_the_subject_begins_a_thread(platform: MailServer) -> None:
+async def test_subject_is_included_only_at_start_of_thread(platform: MailServer) -> None:
     async with listening(platform) as line:
         await platform.post(platform.mail("How is the weather?", subject="Lisbon"))
         assert (await line.next()).text == "Lisbon\n\nHow is the weather?"
@@ -291,7 +289,7 @@ async def test_the_subject_begins_a_thread(platform: MailServer) -> None:
         assert (await line.next()).text == "call me"
 
 
-async def test_large_mails_are_bounded(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_mail_is_bounded(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(platform) as line:
         await platform.say("word " * 200_000)
         assert len((await line.next()).text) > 900_000
@@ -311,7 +309,7 @@ async def test_large_mails_are_bounded(platform: MailServer, monkeypatch: pytest
             await heard.attachments[0].fetch(10**9)
 
 
-async def test_a_mail_that_cannot_be_read_stops_nobody(platform: MailServer) -> None:
+async def test_unreadable_mail_does_not_block_next_mail(platform: MailServer) -> None:
     async with listening(platform) as line:
         await platform.post_raw(b"X: y\r\n" * 100_000 + b"\r\nbad")
         await platform.say("good")
@@ -322,7 +320,7 @@ async def test_a_mail_that_cannot_be_read_stops_nobody(platform: MailServer) -> 
 # What goes
 
 
-async def test_a_reply_is_a_reply_to_everyones_program(platform: MailServer) -> None:
+async def test_reply_has_standard_headers_text_and_html(platform: MailServer) -> None:
     first = platform.mail("hello", subject="=?utf-8?q?H=C3=A9llo=0D=0ABcc:_bob@people.test?=")
     first["Reply-To"] = "mallory@evil.test"
     async with listening(platform, settings(platform, name='The "Agent"\r\nBcc: x')) as line:
@@ -352,7 +350,7 @@ async def test_a_reply_is_a_reply_to_everyones_program(platform: MailServer) -> 
     assert "<strong>4</strong>" in rich.get_content()
 
 
-async def test_a_long_thread_is_named_as_it_is(platform: MailServer) -> None:
+async def test_references_of_long_thread_keep_first_and_latest(platform: MailServer) -> None:
     ids = [f"<{number}.{'x' * 200}@people.test>" for number in range(60)]
     mail = platform.mail("hello", thread=ids[0])
     mail.replace_header("References", " ".join(ids))
@@ -384,7 +382,7 @@ async def test_a_long_thread_is_named_as_it_is(platform: MailServer) -> None:
         ("data", None, OutcomeUnknown),
     ],
 )
-async def test_what_the_server_says_to_a_reply(
+async def test_smtp_answer_becomes_delivery_error(
     platform: MailServer, command: str, answer: str | None, error: type[Exception]
 ) -> None:
     async with listening(platform) as line:
@@ -398,21 +396,21 @@ async def test_what_the_server_says_to_a_reply(
         assert len(await platform.shown(1)) == 1
 
 
-async def test_without_a_server_it_is_tried_later(platform: MailServer) -> None:
+async def test_unreachable_smtp_server_raises_retry_later(platform: MailServer) -> None:
     async with listening(platform) as line:
         await platform.smtp.stop()
         with pytest.raises(RetryLater):
             await line.connector.send(part("hello", Place(chat=f"ana@{PEOPLE}")))
 
 
-async def test_a_place_that_is_no_address_is_refused(platform: MailServer) -> None:
+async def test_place_without_single_valid_address_is_refused(platform: MailServer) -> None:
     connector = Email(EmailSettings.model_validate(platform.settings()))
     for chat in ("ana", f"ana@{PEOPLE}\r\nBcc: bob@{PEOPLE}", f"ana@{PEOPLE}, bob@{PEOPLE}", ""):
         with pytest.raises(PermanentError):
             await connector.send(part("hello", Place(chat=chat)))
 
 
-async def test_many_are_answered_at_once(platform: MailServer) -> None:
+async def test_ten_replies_can_be_sent_concurrently(platform: MailServer) -> None:
     async with listening(platform) as line:
         places = [Place(chat=f"p{number}@{PEOPLE}") for number in range(10)]
         await asyncio.gather(*(line.connector.send(part("hello", place)) for place in places))
@@ -422,14 +420,14 @@ async def test_many_are_answered_at_once(platform: MailServer) -> None:
 # Connections
 
 
-async def test_a_lost_connection_ends_the_run(platform: MailServer) -> None:
+async def test_lost_connection_ends_run(platform: MailServer) -> None:
     async with running(platform, renew=500) as (_, run):
         await platform.cut()
         with pytest.raises(ConnectionError, match="lost"):
             await asyncio.wait_for(run, 20)
 
 
-async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_connection_times_out(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def freeze(data: bytes) -> bytes:
         if data.startswith(b"DONE"):
             platform.imap.open.clear()
@@ -443,8 +441,8 @@ async def test_a_dead_connection_is_noticed(platform: MailServer, monkeypatch: p
             run.result()
 
 
-async def test_a_cancellation_is_not_lost() -> None:
-    """As ``asyncio.wait_for`` does now and then before Python 3.12; mail libraries are full of it."""
+async def test_swallowed_cancellation_is_raised_again() -> None:
+    """``asyncio.wait_for``, which mail libraries use, can swallow a cancellation before Python 3.12."""
     begun = asyncio.Event()
 
     async def lose() -> str:
@@ -462,7 +460,7 @@ async def test_a_cancellation_is_not_lost() -> None:
         await task
 
 
-async def test_a_connection_that_is_only_begun_is_given_up(platform: MailServer) -> None:
+async def test_cancelled_login_leaves_no_task(platform: MailServer) -> None:
     connector = Email(EmailSettings.model_validate(platform.settings()))
     before = asyncio.all_tasks()
     task = asyncio.create_task(open_mailbox(await connector.access()).__aenter__())
@@ -475,7 +473,7 @@ async def test_a_connection_that_is_only_begun_is_given_up(platform: MailServer)
     assert [one for one in ours if not one.done()] == []
 
 
-async def test_it_can_be_ended_at_any_moment(platform: MailServer) -> None:
+async def test_run_can_be_cancelled_at_any_moment(platform: MailServer) -> None:
     for step in range(30):
         before = asyncio.all_tasks()
         connector = Email(EmailSettings.model_validate(settings(platform, renew=0.02)))
@@ -490,7 +488,7 @@ async def test_it_can_be_ended_at_any_moment(platform: MailServer) -> None:
         assert left == []
 
 
-async def test_a_connection_that_waits_shows_signs_of_life(platform: MailServer) -> None:
+async def test_idle_connection_gives_signs_of_life(platform: MailServer) -> None:
     signs: asyncio.Queue[None] = asyncio.Queue()
     async with listening(platform) as line:
         line.alive = lambda: signs.put_nowait(None)
@@ -507,7 +505,7 @@ async def test_a_connection_that_waits_shows_signs_of_life(platform: MailServer)
         ("[ALERT] Too many logins:", RetryLater),
     ],
 )
-async def test_a_login_is_refused_for_good_or_for_now(
+async def test_imap_login_error_is_permanent_or_retried(
     platform: MailServer, code: str, error: type[Exception]
 ) -> None:
     await platform.refuse_login()
@@ -519,7 +517,7 @@ async def test_a_login_is_refused_for_good_or_for_now(
     assert "wrong" not in str(raised.value)
 
 
-async def test_a_login_refused_by_the_other_half_is_told(platform: MailServer) -> None:
+async def test_smtp_login_error_is_reported_before_imap_connects(platform: MailServer) -> None:
     platform.smtp.password = "another"
     with pytest.raises(PermanentError, match="SMTP"):
         async with listening(platform):
@@ -527,7 +525,7 @@ async def test_a_login_refused_by_the_other_half_is_told(platform: MailServer) -
     assert platform.imap.connections == 0
 
 
-async def test_folders(platform: MailServer) -> None:
+async def test_configured_folder_is_read_and_missing_one_is_refused(platform: MailServer) -> None:
     with pytest.raises(PermanentError, match="No such"):
         async with listening(platform, settings(platform, folder="No such")):
             pass
@@ -538,7 +536,7 @@ async def test_folders(platform: MailServer) -> None:
         assert (await line.next()).text == "filed"
 
 
-async def test_a_server_that_refuses_and_hangs_up_has_refused(platform: MailServer) -> None:
+async def test_refused_login_is_permanent_although_connection_closes(platform: MailServer) -> None:
     await platform.refuse_login()
     platform.smtp.password = platform.password
 
@@ -554,14 +552,14 @@ async def test_a_server_that_refuses_and_hangs_up_has_refused(platform: MailServ
 
 
 @pytest.mark.parametrize("end", [b"* BYE too many of you\r\n", b"* OK but not IMAP\r\n* \xff\r\n"])
-async def test_a_server_that_greets_with_a_farewell(platform: MailServer, end: bytes) -> None:
+async def test_invalid_greeting_raises_connection_error(platform: MailServer, end: bytes) -> None:
     platform.imap.on_answer = lambda data: end if data.startswith(b"* OK") else b"* CAPABILITY POP3\r\n" + data
     with pytest.raises(ConnectionError):
         async with listening(platform):
             pass
 
 
-async def test_what_cannot_be_read_ends_the_connection_and_is_not_logged(
+async def test_unparsable_answer_ends_connection_without_logging_password(
     platform: MailServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     platform.imap.on_answer = lambda data: b"ZZZZ9 OK Logged in\r\n" if b"Logged in" in data else data
@@ -572,7 +570,7 @@ async def test_what_cannot_be_read_ends_the_connection_and_is_not_logged(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-async def test_the_password_is_in_no_log(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_does_not_contain_password(platform: MailServer, caplog: pytest.LogCaptureFixture) -> None:
     said: list[bytes] = []
 
     async def note(data: bytes) -> bytes:
@@ -591,9 +589,7 @@ async def test_the_password_is_in_no_log(platform: MailServer, caplog: pytest.Lo
     assert PASSWORD not in logged.replace("\\", "")
 
 
-async def test_an_endless_line_ends_the_connection(
-    platform: MailServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_endless_line_ends_connection(platform: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imap, "LINE_LIMIT", 1_000)
     async with running(platform) as (_, run):
         platform.imap.on_answer = lambda data: b"* " + b"x" * 2_000
@@ -601,7 +597,7 @@ async def test_an_endless_line_ends_the_connection(
             await asyncio.wait_for(run, 20)
 
 
-async def test_a_mail_larger_than_requested_ends_the_connection(platform: MailServer) -> None:
+async def test_mail_larger_than_requested_ends_connection(platform: MailServer) -> None:
     async with running(platform) as (line, run):
         platform.imap.on_answer = lambda data: re.sub(rb"\{\d+\}", b"{99999999999}", data)
         await platform.say("hello")
@@ -637,7 +633,7 @@ async def secure(
         yield platform, encrypted(platform, request.param)
 
 
-async def test_connections_are_encrypted(secure: tuple[MailServer, dict[str, Any]]) -> None:
+async def test_encrypted_connections_receive_and_send(secure: tuple[MailServer, dict[str, Any]]) -> None:
     platform, values = secure
     async with listening(platform, values) as line:
         platform.dovecot.deliver(
@@ -664,8 +660,8 @@ async def test_certificates_are_verified(
 
 
 @pytest.mark.parametrize("answer", [b"OK Begin\r\n* OK and what else", b"NO not today\r\n"])
-async def test_without_encryption_nobody_logs_in(platform: MailServer, answer: bytes) -> None:
-    """Whether a server does not encrypt, or somebody in between would have it so."""
+async def test_missing_encryption_prevents_login(platform: MailServer, answer: bytes) -> None:
+    """The server refuses encryption, or an attacker on the network suppresses it."""
     said: list[bytes] = []
 
     async def note(data: bytes) -> bytes:
@@ -688,7 +684,7 @@ async def test_without_encryption_nobody_logs_in(platform: MailServer, answer: b
 # Settings
 
 
-def test_whom_to_believe_has_to_be_said(platform_settings: dict[str, Any]) -> None:
+def test_sender_verification_must_be_configured(platform_settings: dict[str, Any]) -> None:
     for changed in ({"authserv": ""}, {"trust_from": True}):
         with pytest.raises(ValidationError, match=r"authserv.*trust_from") as raised:
             EmailSettings.model_validate(platform_settings | changed)
@@ -697,7 +693,9 @@ def test_whom_to_believe_has_to_be_said(platform_settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("half", ["imap", "smtp"])
-def test_only_this_machine_is_spoken_to_in_the_clear(platform_settings: dict[str, Any], half: str) -> None:
+def test_unencrypted_connection_is_allowed_only_to_this_machine(
+    platform_settings: dict[str, Any], half: str
+) -> None:
     for host in ("mail.example.org", "192.0.2.1", "127.0.0.1.example.org"):
         with pytest.raises(ValidationError, match="unencrypted"):
             EmailSettings.model_validate(platform_settings | {f"{half}_host": host})
@@ -705,7 +703,7 @@ def test_only_this_machine_is_spoken_to_in_the_clear(platform_settings: dict[str
         EmailSettings.model_validate(platform_settings | {f"{half}_host": host})
 
 
-def test_settings_that_fit_and_that_do_not(platform_settings: dict[str, Any]) -> None:
+def test_settings_have_defaults_and_are_validated(platform_settings: dict[str, Any]) -> None:
     whole = EmailSettings.model_validate(platform_settings)
     assert (whole.pairing, whole.since_days, whole.imap_port, whole.folder) == (False, 1, 993, "INBOX")
     assert PASSWORD not in repr(whole)
@@ -714,7 +712,7 @@ def test_settings_that_fit_and_that_do_not(platform_settings: dict[str, Any]) ->
             EmailSettings.model_validate(platform_settings | wrong)
 
 
-def test_a_mailbox_is_one_account(platform_settings: dict[str, Any]) -> None:
+def test_same_mailbox_has_same_credentials(platform_settings: dict[str, Any]) -> None:
     one, other = (
         Email(EmailSettings.model_validate(platform_settings | changed)).credentials
         for changed in ({}, {"address": "alias@mail.test", "user": "Agent@mail.test"})
@@ -735,7 +733,7 @@ def platform_settings() -> dict[str, Any]:
     }
 
 
-def test_a_reply_to_nothing_in_particular_is_a_mail() -> None:
+def test_reply_without_known_message_has_subject_and_references() -> None:
     connector = Email(
         EmailSettings(
             address="agent@mail.test",

@@ -1,4 +1,4 @@
-"""The proxy fails as it says, so that a test which uses it tests something."""
+"""The faulty proxy injects the faults that other tests rely on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.standins.proxy import FaultyProxy
 
 @pytest.fixture
 async def proxy() -> AsyncGenerator[FaultyProxy]:
-    """A proxy before a server that says everything again."""
+    """A proxy in front of an echo server."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(100):
@@ -40,11 +40,11 @@ async def client(proxy: FaultyProxy) -> AsyncGenerator[Client]:
     writer.transport.abort()
 
 
-async def test_it_passes_on(client: Client) -> None:
+async def test_proxy_forwards_data(client: Client) -> None:
     assert await client.asks(b"hello" * 100) == b"hello" * 100
 
 
-async def test_a_cut_resets_and_new_connections_work(proxy: FaultyProxy, client: Client) -> None:
+async def test_cut_resets_connection_and_accepts_new_one(proxy: FaultyProxy, client: Client) -> None:
     assert await client.asks(b"hello") == b"hello"
     proxy.cut()
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
@@ -55,7 +55,7 @@ async def test_a_cut_resets_and_new_connections_work(proxy: FaultyProxy, client:
     again.writer.transport.abort()
 
 
-async def test_refusing_it_takes_nobody_until_it_is_healed(proxy: FaultyProxy, client: Client) -> None:
+async def test_refusing_proxy_resets_connections_until_healed(proxy: FaultyProxy, client: Client) -> None:
     assert await client.asks(b"hello") == b"hello"
     proxy.cut(refuse=True)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -68,14 +68,14 @@ async def test_refusing_it_takes_nobody_until_it_is_healed(proxy: FaultyProxy, c
     again.writer.transport.abort()
 
 
-async def test_cut_at_the_next_word_the_server_does_not_hear_it(proxy: FaultyProxy, client: Client) -> None:
+async def test_cut_at_next_data_resets_connection(proxy: FaultyProxy, client: Client) -> None:
     assert await client.asks(b"hello") == b"hello"
     proxy.cut_at_next()
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
         await client.asks(b"again")
 
 
-async def test_stalled_nothing_comes_until_it_is_healed(proxy: FaultyProxy, client: Client) -> None:
+async def test_stalled_proxy_holds_data_until_healed(proxy: FaultyProxy, client: Client) -> None:
     assert await client.asks(b"hello") == b"hello"
     proxy.stall()
     client.writer.write(b"late")
@@ -86,7 +86,7 @@ async def test_stalled_nothing_comes_until_it_is_healed(proxy: FaultyProxy, clie
     assert await client.reader.readexactly(4) == b"late"
 
 
-async def test_spoilt_at_a_byte_it_passes_on_those_before(proxy: FaultyProxy, client: Client) -> None:
+async def test_fault_at_byte_leaves_earlier_bytes_intact(proxy: FaultyProxy, client: Client) -> None:
     proxy.spoil("flip", after=7, to_server=True)
     assert await client.asks(b"hello") == b"hello"
     assert proxy.is_waiting
@@ -105,7 +105,7 @@ async def test_spoilt_at_a_byte_it_passes_on_those_before(proxy: FaultyProxy, cl
         await client.asks(b"hello")
 
 
-async def test_trickling_and_corrupt(proxy: FaultyProxy, client: Client) -> None:
+async def test_trickle_keeps_data_and_corrupt_inverts_bits(proxy: FaultyProxy, client: Client) -> None:
     proxy.trickle()
     assert await client.asks(b"hello") == b"hello"
     proxy.corrupt()
@@ -113,7 +113,7 @@ async def test_trickling_and_corrupt(proxy: FaultyProxy, client: Client) -> None
     assert bytes(byte ^ 0x55 for byte in said) == b"hello"
 
 
-async def test_closed_it_leaves_nothing_behind() -> None:
+async def test_closed_proxy_leaves_no_tasks() -> None:
     before = asyncio.all_tasks()
     async with FaultyProxy("127.0.0.1", 1) as proxy:
         _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)

@@ -1,4 +1,4 @@
-"""Feishu, against a stand-in that speaks its wire; the platform's own client bears witness to the stand-in."""
+"""The Feishu connector against a stand-in of the platform, which the platform's own client verifies."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def platform() -> AsyncGenerator[FeishuStandIn]:
 
 
 class TestContract(ConnectorContract):
-    """What every connector promises."""
+    """The contract of all connectors."""
 
 
 def shown_as(text: str) -> str:
@@ -32,16 +32,14 @@ def shown_as(text: str) -> str:
 
 
 class TestHearing:
-    async def test_an_event_in_pieces_is_put_together_whatever_their_order(
-        self, platform: FeishuStandIn
-    ) -> None:
+    async def test_event_in_several_frames_is_assembled(self, platform: FeishuStandIn) -> None:
         platform.frame_bytes = 97
         async with listening(platform) as line:
             said = await platform.say("ü" * 3_000)
             assert (await line.next()).text == "ü" * 3_000
             assert await platform.acknowledgements(1) == [said]
 
-    async def test_what_is_no_message_is_acknowledged_and_not_heard(self, platform: FeishuStandIn) -> None:
+    async def test_other_events_are_acknowledged_and_ignored(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             await platform.event("im.message.reaction.created_v1", {"message_id": "om_1"})
             await platform.event("im.message.receive_v1", {"sender": 3, "message": None})
@@ -53,14 +51,14 @@ class TestHearing:
             assert (await line.next()).text == "a message"
             await platform.acknowledgements(7)
 
-    async def test_it_is_not_acknowledged_before_it_is_taken(self, platform: FeishuStandIn) -> None:
+    async def test_message_is_not_acknowledged_before_acceptance(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             line.broken = True
             await platform.say("hello")
             await line.next()
         assert platform.acknowledged == []
 
-    async def test_names_stand_for_placeholders(self, platform: FeishuStandIn) -> None:
+    async def test_placeholders_are_replaced_by_names(self, platform: FeishuStandIn) -> None:
         mentions = [
             {"key": "@_user_1", "id": {"open_id": BOT}, "name": "Torana"},
             {"key": "@_user_10", "id": {"open_id": "ou_eve"}, "name": "Eve\n\u202ethe 10th"},
@@ -75,7 +73,7 @@ class TestHearing:
             await platform.tell("text", {"text": "@_all hear"}, room=platform.room)
             assert not (await line.next()).addressed
 
-    async def test_who_replies_to_the_bot_addresses_it(self, platform: FeishuStandIn) -> None:
+    async def test_reply_to_bot_addresses_it(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             first = await platform.say("hello", room=platform.room, mention=True)
             ours = await line.connector.send(part("hi", (await line.next()).place))
@@ -89,7 +87,7 @@ class TestHearing:
                 await platform.tell("text", {"text": "I mean her"}, room=platform.room, parent=other)
                 assert not (await line.next()).addressed
 
-    async def test_a_post_is_read_in_any_language(self, platform: FeishuStandIn) -> None:
+    async def test_post_is_read_with_and_without_language_key(self, platform: FeishuStandIn) -> None:
         paragraphs = [
             [
                 {"tag": "at", "user_id": "@_user_1"},
@@ -118,7 +116,7 @@ class TestHearing:
             ("media", {"file_name": "c.mp4", "image_key": "img_9"}, ("video", "c.mp4", "video/mp4")),
         ],
     )
-    async def test_files_of_every_kind(
+    async def test_file_has_kind_name_media_type_and_size_limit(
         self, platform: FeishuStandIn, kind: str, content: dict[str, object], told: tuple[str, str, str]
     ) -> None:
         async with listening(platform) as line:
@@ -132,7 +130,7 @@ class TestHearing:
         with pytest.raises(TooLarge):
             await file.fetch(4)
 
-    async def test_a_file_that_is_gone_is_refused(self, platform: FeishuStandIn) -> None:
+    async def test_deleted_file_is_refused(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             await platform.tell("file", {"file_key": "file_gone", "file_name": "x"})
             fetch = (await line.next()).attachments[0].fetch
@@ -142,21 +140,21 @@ class TestHearing:
 
 
 class TestSending:
-    async def test_a_token_that_ended_early_is_replaced(self, platform: FeishuStandIn) -> None:
+    async def test_expired_access_token_is_replaced_once(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             platform.end_token()
             await asyncio.gather(*(line.connector.send(part(f"{n}", CHAT)) for n in range(5)))
             assert len(await platform.shown(5)) == 5
             assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
 
-    async def test_a_token_that_is_never_good_enough_is_tried_later(self, platform: FeishuStandIn) -> None:
+    async def test_repeatedly_refused_access_token_raises_retry_later(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             for _ in range(2):
                 platform.refuse_with(99991663, "Invalid access token")
             with pytest.raises(RetryLater):
                 await line.connector.send(part("hello", CHAT))
 
-    async def test_a_message_taken_back_is_answered_in_its_chat_but_not_beside_its_thread(
+    async def test_reply_to_recalled_message_goes_to_chat_but_not_outside_thread(
         self, platform: FeishuStandIn
     ) -> None:
         async with listening(platform) as line:
@@ -169,7 +167,7 @@ class TestSending:
             with pytest.raises(PermanentError, match="recalled"):
                 await line.connector.send(part("here", thread))
 
-    async def test_only_the_first_part_quotes_what_it_answers(self, platform: FeishuStandIn) -> None:
+    async def test_only_first_part_quotes_message(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             said = await platform.say("hello", room=platform.room, mention=True)
             place = (await line.next()).place
@@ -178,19 +176,19 @@ class TestSending:
             shown = await platform.shown(2, room=platform.room)
             assert [platform.posted[one.id].parent for one in shown] == [said, None]
 
-    async def test_what_makes_no_card_is_shown_plainly(self, platform: FeishuStandIn) -> None:
+    async def test_reply_that_fits_no_card_is_sent_as_text(self, platform: FeishuStandIn) -> None:
         platform.unfit = "**"
         async with listening(platform) as line:
             sent = await line.connector.send(part(shown_as("**2 < 3**"), CHAT))
             await line.connector.send(part(shown_as("**4 < 5**"), CHAT, edits=sent))
             assert [one.text for one in await platform.shown(1)] == ["**4 < 5**"]
 
-    def test_what_is_written_is_what_is_meant(self) -> None:
+    def test_rendering_keeps_literal_characters_and_code(self) -> None:
         assert shown_as("2\\*3\\*4 _it_ **is** &lt;") == "2&#42;3&#42;4 *it* **is** &#60;"
         assert shown_as("`` a`b ``\n\n~~~\na ``` b\n~~~").count("`") == 2 + 3 + 3 + 3
         assert shown_as("[x_y](https://a.b/c_(d))") == "[x&#95;y](https://a.b/c_%28d%29)"
 
-    async def test_nobody_is_called(self, platform: FeishuStandIn) -> None:
+    async def test_reply_mentions_no_user(self, platform: FeishuStandIn) -> None:
         text = (
             "<at id=all></at> `<at id=all></at>`\n```\n<at id=all></at>\n```\n[x](<https://a/<at id=all></at>>)"
         )
@@ -200,7 +198,7 @@ class TestSending:
             assert platform.called == []
 
     @pytest.mark.parametrize("text", ['"\\\n' * 9_000, "☃" * 30_000, "a" * 40_000])
-    async def test_the_longest_part_is_taken(self, platform: FeishuStandIn, text: str) -> None:
+    async def test_longest_part_is_accepted(self, platform: FeishuStandIn, text: str) -> None:
         low, high = 0, len(text)
         while high - low > 1:
             middle = (low + high) // 2
@@ -211,20 +209,22 @@ class TestSending:
             await line.connector.send(part(text[:low], place))
 
     @pytest.mark.parametrize("code", [99991400, 230020, 230049, 11232])
-    async def test_every_kind_of_too_many(self, platform: FeishuStandIn, code: int) -> None:
+    async def test_rate_limit_codes_raise_retry_later(self, platform: FeishuStandIn, code: int) -> None:
         async with listening(platform) as line:
             platform.refuse_with(code, "has more than 1000 digits")
             with pytest.raises(RetryLater) as raised:
                 await line.connector.send(part("hello", CHAT))
             assert raised.value.seconds is None
 
-    async def test_no_answer_in_words_is_no_answer(self, platform: FeishuStandIn) -> None:
+    async def test_unsuccessful_status_with_success_code_has_unknown_outcome(
+        self, platform: FeishuStandIn
+    ) -> None:
         async with listening(platform) as line:
             platform.refuse_with(0, "a success that is none", status=502)
             with pytest.raises(OutcomeUnknown):
                 await line.connector.send(part("hello", CHAT))
 
-    async def test_out_of_reach_nothing_was_sent(self, platform: FeishuStandIn) -> None:
+    async def test_failed_connection_raises_retry_later(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             settings = platform.settings()
         connector = Feishu(FeishuSettings.model_validate({**settings, "domain": "http://127.0.0.1:9"}))
@@ -235,7 +235,7 @@ class TestSending:
 
 
 class Signs(Line):
-    """Waits for some signs of life."""
+    """A line that sets an event after three signs of life."""
 
     def __init__(self, connector: Feishu) -> None:
         super().__init__(connector)
@@ -248,13 +248,13 @@ class Signs(Line):
 
 
 class TestConnection:
-    async def test_the_app_calls_the_platform_as_it_asks(self, platform: FeishuStandIn) -> None:
+    async def test_connector_sends_pings_at_requested_interval(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             await platform.say("hello")
             await line.next()
             await platform.until(lambda: platform.pings)
 
-    async def test_a_silent_connection_is_probed_and_a_dead_one_left(
+    async def test_silent_connection_is_probed_and_dead_one_ends(
         self, platform: FeishuStandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
@@ -269,13 +269,13 @@ class TestConnection:
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(Feishu(connector.settings).run(line), PATIENCE)
 
-    async def test_an_app_without_a_bot_is_refused(self, platform: FeishuStandIn) -> None:
+    async def test_app_without_bot_is_refused(self, platform: FeishuStandIn) -> None:
         platform.has_bot = False
         with pytest.raises(PermanentError, match="Bot"):
             async with listening(platform):
                 pass
 
-    async def test_no_secret_is_told(self, platform: FeishuStandIn) -> None:
+    async def test_error_and_settings_hide_secret(self, platform: FeishuStandIn) -> None:
         connector = Feishu(FeishuSettings.model_validate(platform.settings()))
         assert SECRET not in connector.credentials + repr(connector.settings)
         await platform.refuse_login()
@@ -302,7 +302,7 @@ lark_oapi.ws.Client(app, secret, event_handler=handler, domain=domain, log_level
 
 
 @pytest.mark.long
-async def test_the_platforms_own_client_understands_the_stand_in(platform: FeishuStandIn) -> None:
+async def test_platform_client_receives_message_from_stand_in(platform: FeishuStandIn) -> None:
     platform.frame_bytes = 200
     said = await platform.say("hello")
     settings = platform.settings()
@@ -322,7 +322,7 @@ async def test_the_platforms_own_client_understands_the_stand_in(platform: Feish
         await client.wait()
 
 
-async def test_a_key_may_be_any_uuid(platform: FeishuStandIn) -> None:
+async def test_idempotency_key_may_be_any_uuid(platform: FeishuStandIn) -> None:
     async with listening(platform) as line:
         key = str(uuid4())
         first, second = [await line.connector.send(part("hello", CHAT, key=key)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A file's whole way: from a platform through the gateway to a provider, and the answer back."""
+"""Files pass from a platform through the gateway to a model provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PDF = b"%PDF-1.7\n%\xe2\xe3"
 
 
 def describe(request: ChatRequest) -> str:
-    """What a model that sees would say: which parts the newest message has."""
+    """Reply with the text of the newest message, or with the types of its parts."""
     content = request.messages[-1]["content"]
     return content if isinstance(content, str) else " ".join(part["type"] for part in content)
 
@@ -37,7 +37,7 @@ def server() -> Iterator[OpenAIStandIn]:
 
 @pytest.fixture
 async def start(tmp_path: Path, server: OpenAIStandIn, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """``await start(chat, model_files="image")``: a gateway with the chat as its platform."""
+    """``await start(chat, model_files="image")`` starts a gateway with the chat as its platform."""
     async with AsyncExitStack() as stack:
 
         async def begin(chat: Chat, **settings: str) -> None:
@@ -56,9 +56,7 @@ async def start(tmp_path: Path, server: OpenAIStandIn, monkeypatch: pytest.Monke
         yield begin
 
 
-async def test_a_picture_a_document_and_a_text_arrive_at_the_provider(
-    start: Any, server: OpenAIStandIn
-) -> None:
+async def test_image_pdf_and_text_reach_provider(start: Any, server: OpenAIStandIn) -> None:
     chat = Chat(allow=["*"])
     await start(chat, model_files="text,image,pdf")
     for number, file in enumerate(
@@ -82,7 +80,7 @@ async def test_a_picture_a_document_and_a_text_arrive_at_the_provider(
     assert "names something that came with it" in server.requests[0].messages[0]["content"]
 
 
-async def test_without_being_told_so_the_model_is_handed_texts_alone(start: Any) -> None:
+async def test_model_receives_only_text_files_by_default(start: Any) -> None:
     chat = Chat(allow=["*"])
     await start(chat)
     await chat.say("look", file=("cat.png", "image/png", PNG))
@@ -93,7 +91,7 @@ async def test_without_being_told_so_the_model_is_handed_texts_alone(start: Any)
     assert told == ["look\n[image: cat.png, image/png, 2.0 kB]", "text text text"]
 
 
-async def test_a_file_of_many_megabytes_is_only_named(start: Any) -> None:
+async def test_too_large_file_is_only_named(start: Any) -> None:
     chat = Chat(allow=["*"], file_bytes=1_000)
     await start(chat, model_files="image")
     await chat.say("look", file=("cat.png", "image/png", PNG))

@@ -1,4 +1,4 @@
-"""The guide to connectors: its connector is short, is found, and passes the contract as the guide says."""
+"""The connector in the guide to connectors works as the guide describes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = dict(re.findall(r"^```\w+\n# ([\w./]+)\n(.*?)^```$", PAGE, re.MULTILINE 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory in which the guide was followed to the letter."""
+    """A directory with the files of the guide."""
     for name, text in FILES.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The guide's package, as an installer leaves it."""
+    """The directory of the guide's package, installed with its metadata."""
     project = tomllib.loads(FILES["pyproject.toml"])["project"]
     metadata = place / "myboard-0.1.dist-info"
     metadata.mkdir()
@@ -54,12 +54,12 @@ def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_a_whole_connector_is_short() -> None:
+def test_connector_of_guide_has_under_60_lines() -> None:
     assert len(FILES["myboard/board.py"].splitlines()) < 60
 
 
 @pytest.mark.long
-def test_the_guides_connector_passes_the_contract(place: Path) -> None:
+def test_connector_of_guide_passes_contract(place: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     environ = {**os.environ, "PYTHONPATH": str(Path(torana.__file__).parents[1])}
     done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False)
@@ -70,7 +70,7 @@ def test_the_guides_connector_passes_the_contract(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_guides_connector_is_found_by_its_name() -> None:
+def test_connector_of_guide_is_found_by_name() -> None:
     (values,) = tomllib.loads(FILES["torana.toml"])["connectors"].values()
     kind = load("board")
     opened = open_connector(Account(name="board", kind="board", values=values))
@@ -78,7 +78,7 @@ def test_the_guides_connector_is_found_by_its_name() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
+async def test_approved_user_of_one_board_is_unknown_on_another(
     place: Path, database: Database, open_turns: Callable[..., Turns]
 ) -> None:
     pairing = Pairing(database=database, clock=utc_now)
@@ -122,5 +122,5 @@ async def test_whoever_was_let_in_on_one_board_is_a_stranger_on_another(
             await hub.stop()
 
 
-def test_the_guide_says_whose_the_ids_are() -> None:
+def test_guide_explains_global_ids() -> None:
     assert "**`global_ids`**" in PAGE

@@ -1,4 +1,4 @@
-"""One request to an ASGI application, told in raw messages."""
+"""Send single requests to an ASGI application and record its raw messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 @dataclass(slots=True)
 class Exchange:
-    """What was sent back, and what the application left unread."""
+    """The messages that an application sent, and the chunks of the body that it did not read."""
 
     sent: list[Message] = field(default_factory=list[Message])
     unread: list[bytes] = field(default_factory=list[bytes])

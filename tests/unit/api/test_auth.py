@@ -18,7 +18,7 @@ INVALID = 'Bearer realm="torana", error="invalid_token"'
 
 
 async def principal(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with who asks."""
+    """Return the name of the principal."""
     await PlainTextResponse(scope["state"]["principal"].name)(scope, receive, send)
 
 
@@ -27,7 +27,7 @@ def page(headers: Mapping[str, str]) -> PlainTextResponse:
 
 
 class Pauses:
-    """Notes how long it was asked to sleep, and does not."""
+    """Record delays instead of sleeping."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
@@ -37,7 +37,7 @@ class Pauses:
 
 
 async def holder(secret: str) -> Principal | None:
-    """Knows one secret that was made."""
+    """Return the principal of the only created token."""
     return Principal(name="token:tok_1") if secret == SECRET else None
 
 
@@ -47,20 +47,18 @@ def guarded(token: str | None = TOKEN, sleep: Pauses | None = None) -> Authentic
     )
 
 
-async def test_the_token_makes_an_operator(ask: Ask):
+async def test_gateway_token_gives_operator_principal(ask: Ask):
     answer = await ask(guarded(), "GET", "/skills", [("Authorization", f"Bearer {TOKEN}")])
     assert answer.body == b"operator"
 
 
-async def test_without_a_token_everyone_is_local(ask: Ask):
+async def test_open_gateway_gives_local_principal(ask: Ask):
     answer = await ask(guarded(token=None), "GET", "/skills", [("Authorization", "Bearer whatever")])
     assert answer.body == b"local"
 
 
 @pytest.mark.parametrize("token", [TOKEN, None])
-async def test_a_token_that_was_made_is_its_holder_on_a_guarded_and_an_open_gateway(
-    ask: Ask, token: str | None
-):
+async def test_created_token_gives_its_principal_on_guarded_and_open_gateway(ask: Ask, token: str | None):
     answer = await ask(guarded(token), "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
     assert answer.body == b"token:tok_1"
 
@@ -76,12 +74,12 @@ async def test_a_token_that_was_made_is_its_holder_on_a_guarded_and_an_open_gate
         ["Bearer whatever", f"Bearer {SECRET}"],
     ],
 )
-async def test_an_open_gateway_refuses_what_means_to_be_a_token_and_is_none(ask: Ask, sent: list[str]):
+async def test_open_gateway_refuses_invalid_created_token(ask: Ask, sent: list[str]):
     with pytest.raises(Unauthorized):
         await ask(guarded(token=None), "GET", "/skills", [("Authorization", value) for value in sent])
 
 
-async def test_with_a_broken_store_the_gateways_own_token_is_taken_and_no_other(ask: Ask):
+async def test_broken_store_leaves_only_gateway_token_usable(ask: Ask):
     async def broken(_secret: str) -> Principal | None:
         raise StoreUnavailable
 
@@ -106,7 +104,7 @@ async def test_health_needs_no_token(ask: Ask, method: str):
         ("GET", "/healthz"),
     ],
 )
-async def test_nothing_else_is_health(ask: Ask, method: str, path: str):
+async def test_other_methods_and_paths_like_health_need_token(ask: Ask, method: str, path: str):
     with pytest.raises(Unauthorized):
         await ask(guarded(), method, path)
 
@@ -129,21 +127,21 @@ async def test_nothing_else_is_health(ask: Ask, method: str, path: str):
         (["Bearer \xff\xfe"], INVALID),
     ],
 )
-async def test_everything_but_the_token_is_refused(ask: Ask, sent: list[str], challenge: str):
+async def test_missing_or_wrong_token_is_refused_with_challenge(ask: Ask, sent: list[str], challenge: str):
     with pytest.raises(Unauthorized) as caught:
         await ask(guarded(), "GET", "/skills", [("Authorization", value) for value in sent])
     assert caught.value.headers == {"WWW-Authenticate": challenge}
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_scheme_is_known_in_any_case_and_spaces_do_not_count(ask: Ask, scheme: str):
+async def test_bearer_scheme_ignores_case_and_extra_spaces(ask: Ask, scheme: str):
     answer = await ask(guarded(), "GET", "/skills", [("Authorization", f"{scheme}   {TOKEN} ")])
     assert answer.body == b"operator"
 
 
 # The last byte of these is a blank in Latin-1, as header values are read: U+00A0 and U+0085.
 @pytest.mark.parametrize("token", ["clé à", "Zürich Å", "пароль 密码 🔑"])
-async def test_a_token_may_hold_any_character(ask: Ask, token: str):
+async def test_gateway_token_may_contain_any_character(ask: Ask, token: str):
     sent = f"Bearer {token}".encode().decode("latin-1")
     assert (await ask(guarded(token), "GET", "/skills", [("Authorization", sent)])).body == b"operator"
 
@@ -152,7 +150,7 @@ async def test_a_token_may_hold_any_character(ask: Ask, token: str):
     ("path", "accept", "shown"),
     [("/", "text/html,*/*;q=0.8", True), ("/", "*/*", False), ("/skills", "text/html", False)],
 )
-async def test_a_person_who_visits_the_root_is_shown_a_page(ask: Ask, path: str, accept: str, shown: bool):
+async def test_browser_without_token_gets_page_at_root(ask: Ask, path: str, accept: str, shown: bool):
     try:
         answer = await ask(guarded(), "GET", path, [("Accept", accept)])
     except Unauthorized:
@@ -168,7 +166,7 @@ async def fail(ask: Ask, app: Authentication, times: int, client: str = "192.0.2
             await ask(app, "GET", "/skills", client=client)
 
 
-async def test_repeated_failures_are_slowed_up_to_a_second(ask: Ask):
+async def test_delay_of_repeated_failures_grows_to_one_second(ask: Ask):
     pauses = Pauses()
     await fail(ask, guarded(sleep=pauses), 40)
     assert pauses.taken[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
@@ -177,7 +175,7 @@ async def test_repeated_failures_are_slowed_up_to_a_second(ask: Ask):
 
 
 @pytest.mark.parametrize("token", [TOKEN, None], ids=["guarded", "open"])
-async def test_guesses_at_tokens_are_slowed_like_any_other_and_a_good_one_is_not(ask: Ask, token: str | None):
+async def test_guesses_of_created_tokens_are_delayed_and_valid_token_is_not(ask: Ask, token: str | None):
     pauses = Pauses()
     app = guarded(token, pauses)
     for number in range(5):
@@ -189,7 +187,7 @@ async def test_guesses_at_tokens_are_slowed_like_any_other_and_a_good_one_is_not
     assert pauses.taken == [0.05, 0.1]
 
 
-async def test_only_the_failing_address_is_slowed(ask: Ask):
+async def test_failures_of_one_address_do_not_delay_another(ask: Ask):
     pauses = Pauses()
     app = guarded(sleep=pauses)
     await fail(ask, app, 3, client="192.0.2.1")
@@ -197,7 +195,7 @@ async def test_only_the_failing_address_is_slowed(ask: Ask):
     assert pauses.taken == []
 
 
-async def test_a_valid_token_is_never_slowed_whatever_failed_at_its_address(ask: Ask):
+async def test_valid_token_is_not_delayed_after_failures(ask: Ask):
     pauses = Pauses()
     app = guarded(sleep=pauses)
     await fail(ask, app, 9)
@@ -207,7 +205,7 @@ async def test_a_valid_token_is_never_slowed_whatever_failed_at_its_address(ask:
     assert pauses.taken == []
 
 
-async def test_so_many_addresses_are_remembered_and_no_more(ask: Ask):
+async def test_oldest_address_is_forgotten_after_4096_others(ask: Ask):
     pauses = Pauses()
     app = guarded(sleep=pauses)
     await fail(ask, app, 3, client="first")

@@ -21,7 +21,7 @@ async def echo_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers without having read the body."""
+    """Refuse the request without reading its body."""
     await PlainTextResponse("no", status_code=413)(scope, receive, send)
 
 
@@ -57,37 +57,37 @@ async def breaks_off(scope: Scope, receive: Receive, send: Send) -> None:
         ("/API/message", "/API/message"),
     ],
 )
-async def test_one_api_prefix_is_taken_off(ask: Ask, path: str, meant: str):
+async def test_single_api_prefix_is_removed(ask: Ask, path: str, meant: str):
     assert (await ask(ApiPrefix(echo_path), "GET", path)).body.decode() == meant
 
 
-async def test_every_answer_has_the_requests_id(ask: Ask):
+async def test_responses_have_different_request_ids(ask: Ask):
     answer = await ask(RequestScope(echo_path), "GET", "/")
     other = await ask(RequestScope(echo_path), "GET", "/")
     assert answer.headers["x-request-id"] != other.headers["x-request-id"]
 
 
-async def test_an_error_on_the_way_in_is_a_problem_with_that_id(ask: Ask):
+async def test_middleware_error_is_problem_with_request_id(ask: Ask):
     answer = await ask(RequestScope(raises_unauthorized), "GET", "/")
     assert answer.status == 401
     assert answer.headers["x-request-id"].encode() in answer.body
 
 
-async def test_a_bug_is_a_problem_that_tells_nothing(ask: Ask, caplog: pytest.LogCaptureFixture):
+async def test_bug_is_logged_and_its_problem_hides_details(ask: Ask, caplog: pytest.LogCaptureFixture):
     answer = await ask(RequestScope(has_a_bug), "GET", "/")
     assert answer.status == 500
     assert b"secret" not in answer.body
     assert "KeyError" in caplog.text
 
 
-async def test_a_bug_after_the_first_byte_only_ends_the_answer(ask: Ask, caplog: pytest.LogCaptureFixture):
+async def test_bug_after_response_start_ends_response(ask: Ask, caplog: pytest.LogCaptureFixture):
     answer = await ask(RequestScope(breaks_off), "GET", "/")
     assert [message["type"] for message in answer.sent] == ["http.response.start"]
     assert "KeyError" in caplog.text
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_a_request_that_the_stopping_server_cancels_is_answered_once(started: bool):
+async def test_cancelled_request_is_answered_once(started: bool):
     entered = asyncio.Event()
 
     async def hangs(scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,9 +118,7 @@ async def test_a_request_that_the_stopping_server_cancels_is_answered_once(start
 
 
 @pytest.mark.parametrize(("path", "level"), [("/health", logging.DEBUG), ("/skills", logging.INFO)])
-async def test_a_request_is_one_line_in_the_log(
-    ask: Ask, caplog: pytest.LogCaptureFixture, path: str, level: int
-):
+async def test_request_is_logged_once(ask: Ask, caplog: pytest.LogCaptureFixture, path: str, level: int):
     caplog.set_level(logging.DEBUG)
     await ask(RequestScope(echo_path), "GET", path)
     [line] = [record for record in caplog.records if record.name == "torana.api.middleware.request_scope"]
@@ -128,7 +126,7 @@ async def test_a_request_is_one_line_in_the_log(
     assert (line.levelno, fields["method"], fields["path"], fields["status"]) == (level, "GET", path, 200)
 
 
-async def test_the_sender_of_a_large_body_can_read_the_refusal_before_the_end(ask: Ask):
+async def test_large_refused_body_is_partly_read_and_connection_closes(ask: Ask):
     headers = [("Content-Length", str(20 * MIB))]
     answer = await ask(UnreadBody(refuses), "POST", "/", headers, body=[b" " * 65_536] * 320)
     assert answer.headers["connection"] == "close"
@@ -137,13 +135,13 @@ async def test_the_sender_of_a_large_body_can_read_the_refusal_before_the_end(as
     assert len(answer.unread) == 320 - 16
 
 
-async def test_a_chunked_body_that_is_refused_is_drained_when_it_is_short(ask: Ask):
+async def test_short_refused_chunked_body_is_read_to_its_end(ask: Ask):
     headers = [("Transfer-Encoding", "chunked")]
     answer = await ask(UnreadBody(refuses), "POST", "/", headers, body=[b" " * 65_536] * 4)
     assert (answer.headers["connection"], answer.body, answer.unread) == ("close", b"no", [])
 
 
-async def test_an_answer_in_pieces_to_an_unread_body_is_whole(ask: Ask):
+async def test_streamed_refusal_of_unread_body_is_complete(ask: Ask):
     async def in_pieces(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 413, "headers": []})
         await send({"type": "http.response.body", "body": b"n", "more_body": True})
@@ -161,18 +159,18 @@ async def test_an_answer_in_pieces_to_an_unread_body_is_whole(ask: Ask):
         [],
     ],
 )
-async def test_a_small_refused_body_keeps_the_connection(ask: Ask, headers: list[tuple[str, str]]):
+async def test_small_refused_body_keeps_connection(ask: Ask, headers: list[tuple[str, str]]):
     answer = await ask(UnreadBody(refuses), "POST", "/", headers, body=[b"{}"])
     assert "connection" not in answer.headers
 
 
-async def test_a_chunked_body_that_was_read_keeps_the_connection(ask: Ask):
+async def test_fully_read_chunked_body_keeps_connection(ask: Ask):
     headers = [("Transfer-Encoding", "chunked")]
     answer = await ask(UnreadBody(reads), "POST", "/", headers, body=[b"{", b"}"])
     assert (answer.body, "connection" in answer.headers) == (b"yes", False)
 
 
-async def test_a_sender_that_stalls_or_leaves_is_not_waited_for():
+async def test_disconnect_ends_reading_of_refused_body():
     answers = iter([{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}])
 
     async def receive() -> Message:
@@ -189,7 +187,7 @@ async def test_a_sender_that_stalls_or_leaves_is_not_waited_for():
     assert next(answers, None) is None
 
 
-async def test_a_stalled_sender_is_waited_for_briefly():
+async def test_response_ends_although_client_stalls():
     async def receive() -> Message:
         await asyncio.Event().wait()
         raise AssertionError
@@ -213,12 +211,12 @@ async def method_and_path(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(f"{scope['method']} {scope['path']}")(scope, receive, send)
 
 
-async def test_options_tells_the_methods_of_a_path(ask: Ask):
+async def test_options_lists_methods_of_path(ask: Ask):
     answer = await ask(Methods(method_and_path, allowed=by_path), "OPTIONS", "/skills")
     assert (answer.status, answer.headers["allow"], answer.body) == (204, "GET, HEAD, OPTIONS", b"")
 
 
-async def test_head_is_get_without_the_body(ask: Ask):
+async def test_head_has_headers_of_get_and_no_body(ask: Ask):
     got = await ask(Methods(method_and_path, allowed=by_path), "GET", "/skills")
     headed = await ask(Methods(method_and_path, allowed=by_path), "HEAD", "/skills")
     assert headed.body == b""
@@ -228,6 +226,6 @@ async def test_head_is_get_without_the_body(ask: Ask):
 @pytest.mark.parametrize(
     "request_line", ["OPTIONS /nope", "HEAD /nope", "HEAD /message", "POST /message", "GET /x"]
 )
-async def test_everything_else_is_the_routers(ask: Ask, request_line: str):
+async def test_other_requests_reach_router_unchanged(ask: Ask, request_line: str):
     answer = await ask(Methods(method_and_path, allowed=by_path), *request_line.split())
     assert answer.body.decode() == request_line

@@ -34,11 +34,11 @@ def test_example_is_valid(name: str):
     assert document == EXAMPLES[name]
 
 
-def test_every_request_body_has_an_example():
+def test_request_bodies_have_examples():
     assert REQUESTS - EXAMPLES.keys() == set()
 
 
-def test_every_resource_has_an_example_response():
+def test_resources_have_example_responses():
     resources: dict[str, set[str]] = {}
     for methods in DOCUMENT["paths"].values():
         for operation in methods.values():

@@ -70,22 +70,22 @@ async def test_invalid_item_is_named_by_its_position():
     assert [fault.pointer for fault in caught.value.faults] == ["/scopes"]
 
 
-async def test_a_long_memory_is_too_large_whatever_else_is_invalid():
+async def test_long_memory_is_too_large_even_with_other_faults():
     with pytest.raises(MemoryTooLong) as caught:
         await read(MemoryRequest, text="x" * 2_001, subject=7)
     assert [fault.pointer for fault in caught.value.faults] == ["/text"]
 
 
-async def test_an_empty_change_of_a_memory_is_refused():
+async def test_empty_memory_change_is_refused():
     with pytest.raises(InvalidField, match="send `text`, `subject` or both"):
         await read(MemoryChange, textual="x")
 
 
-async def test_names_in_snake_case_are_unknown_fields():
+async def test_snake_case_fields_are_ignored():
     assert await read(TokenRequest, expires_in=5) == TokenRequest()
 
 
 @pytest.mark.parametrize("given", [12345, 12345.0])
-async def test_a_whole_number_may_have_a_fraction_of_zero(given: float):
+async def test_integer_field_accepts_fraction_of_zero(given: float):
     token = await read(TokenRequest, expiresIn=given)
     assert token == TokenRequest.model_validate({"expiresIn": 12345})

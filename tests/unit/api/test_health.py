@@ -29,14 +29,14 @@ def health(*, draining: bool = False, writable: bool = True) -> Health:
         (True, False, "draining", False),
     ],
 )
-async def test_the_status_says_whether_messages_are_taken(
+async def test_status_matches_acceptance_of_messages(
     draining: bool, writable: bool, status: str, takes_messages: bool
 ):
     takes, body = await health(draining=draining, writable=writable).report()
     assert (body.status, takes) == (status, takes_messages)
 
 
-async def test_there_are_six_fields_of_their_types():
+async def test_report_has_six_fields_with_their_types():
     _, reported = await health().report()
     body = reported.model_dump(mode="json")
     assert list(body) == FIELDS

@@ -25,13 +25,13 @@ from torana.errors import NotAcceptable
         ("text/event-stream;level=1;q=0.1, */*;q=0.2", False),
     ],
 )
-def test_events_are_sent_to_those_who_ask_for_them(accept: str, events: bool):
+def test_accept_header_selects_events_or_json(accept: str, events: bool):
     assert wants_events(accept) is events
 
 
 @pytest.mark.parametrize(
     "accept", ["text/html", "json", ";;,,", "application/json;q=0", "application/xml, image/*", "*/*;q=0"]
 )
-def test_what_cannot_be_sent_is_not_acceptable(accept: str):
+def test_unsupported_accept_header_is_refused(accept: str):
     with pytest.raises(NotAcceptable):
         wants_events(accept)

@@ -23,21 +23,21 @@ from torana.errors import InvalidField
         (['note="a\\", respond-async, b", wait=3'], Preferences(wait=3)),
     ],
 )
-def test_what_is_known_of_prefer_is_read_and_the_rest_ignored(values: list[str], expected: Preferences):
+def test_known_preferences_are_read_and_others_ignored(values: list[str], expected: Preferences):
     assert read_preferences(values) == expected
 
 
 @pytest.mark.parametrize("wait", ["", "-1", "1.5", "soon", "5s", "٣", "9" * 5_000, "5 5"])
-def test_a_wait_that_is_no_number_is_ignored(wait: str):
+def test_invalid_wait_is_ignored(wait: str):
     assert read_preferences([f"wait={wait}", "respond-async"]) == Preferences(respond_async=True)
 
 
 @given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=255)), max_size=3))
-def test_no_prefer_header_is_refused(values: list[str]):
+def test_any_prefer_header_is_accepted(values: list[str]):
     read_preferences(values)
 
 
-def test_what_was_applied_is_told():
+def test_response_header_lists_applied_preferences():
     assert Preferences(respond_async=True).applied_header == {"Preference-Applied": "respond-async"}
     both = Preferences(respond_async=True, wait=5)
     assert both.applied_header == {"Preference-Applied": "respond-async, wait=5"}
@@ -57,7 +57,7 @@ def test_what_was_applied_is_told():
         ("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
     ],
 )
-def test_a_key_is_quoted_or_bare(value: str, key: str):
+def test_idempotency_key_may_be_quoted_or_bare(value: str, key: str):
     assert read_key([value]) == key
 
 
@@ -77,16 +77,16 @@ def test_a_key_is_quoted_or_bare(value: str, key: str):
         ["a", "b"],
     ],
 )
-def test_what_is_no_key_is_refused(values: list[str]):
+def test_invalid_idempotency_key_is_refused(values: list[str]):
     with pytest.raises(InvalidField, match="Idempotency-Key"):
         read_key(values)
 
 
-def test_no_key_is_no_key():
+def test_missing_idempotency_key_is_none():
     assert read_key([]) is None
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=255))
-def test_every_quoted_text_of_visible_characters_is_a_key(key: str):
+def test_quoted_printable_text_is_idempotency_key(key: str):
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     assert read_key([f'"{escaped}"']) == key

@@ -87,19 +87,19 @@ PROMISED = {
 
 
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.code)
-def test_every_error_has_its_status_and_wording(kind: type[GatewayError]):
+def test_error_has_its_status_and_wording(kind: type[GatewayError]):
     body = body_of(kind(), request_id="r")
     # What the operator has to mend never comes to a caller; if it does, it is an internal error.
     assert (body["status"], body["error"]) == PROMISED.get(kind.code, (500, "Internal error"))
     assert body["status"] == status_of(kind())
 
 
-def test_no_two_errors_share_a_code():
+def test_error_codes_are_unique():
     codes = [kind.code for kind in tree()]
     assert len(codes) == len(set(codes))
 
 
-def test_a_problem_has_every_promised_member():
+def test_problem_has_all_members():
     assert body_of(InvalidContent(), request_id="8a5f") == {
         "type": "about:blank",
         "title": "Bad Request",
@@ -117,7 +117,7 @@ def test_faults_point_at_their_fields():
     assert body["errors"] == [{"pointer": "/userId", "detail": "is wrong"}]
 
 
-def test_an_error_may_say_more_and_name_another_instance():
+def test_extra_members_are_added_and_can_replace_instance():
     body = body_of(WaitExpired(extra={"instance": "v1/turns/t", "retryAfterMs": 5}), request_id="r")
     assert (body["instance"], body["retryAfterMs"], body["requestId"]) == ("v1/turns/t", 5, "r")
 
@@ -126,7 +126,7 @@ def request() -> Request:
     return Request({"type": "http", "state": {"request_id": "r"}})
 
 
-def test_a_problem_is_of_its_own_media_type_and_never_stored():
+def test_problem_has_its_media_type_and_is_not_stored():
     answer = problem(Unauthorized(headers={"WWW-Authenticate": "Bearer"}), request())
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["cache-control"] == "no-store"
@@ -137,24 +137,24 @@ def test_a_problem_is_of_its_own_media_type_and_never_stored():
     ("error", "seconds"),
     [(StoreUnavailable(), "5"), (StoreUnavailable(headers={"Retry-After": "9"}), "9"), (ModelFailed(), None)],
 )
-def test_unavailable_always_says_when_to_try_again(error: GatewayError, seconds: str | None):
+def test_unavailable_has_retry_after(error: GatewayError, seconds: str | None):
     assert problem(error, request()).headers.get("retry-after") == seconds
 
 
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.code)
-def test_a_recorded_failure_becomes_the_same_error_again(kind: type[GatewayError]):
+def test_recorded_failure_becomes_same_error(kind: type[GatewayError]):
     error = error_from(Failure(code=kind.code, detail="what happened"))
     assert (type(error), error.detail) == (kind, "what happened")
 
 
-def test_a_recorded_failure_may_be_told_with_headers():
+def test_recorded_failure_accepts_headers():
     error = error_from(Failure(code="model_failed", detail="no"), headers={"X": "y"})
     assert problem(error, request()).headers["x"] == "y"
 
 
-def test_a_failure_of_an_unknown_code_is_an_internal_error():
+def test_failure_with_unknown_code_becomes_internal_error():
     assert type(error_from(Failure(code="of another version", detail="d"))) is GatewayError
 
 
-def test_the_table_has_no_entry_without_a_class():
+def test_table_entries_have_error_classes():
     assert set(TABLE) <= set(tree())

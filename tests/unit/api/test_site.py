@@ -36,7 +36,7 @@ async def passes(ask: Ask, *headers: tuple[str, str], method: str = "POST", path
         socket.gethostname(),
     ],
 )
-async def test_names_of_this_machine_and_listed_ones_are_answered(ask: Ask, host: str):
+async def test_local_and_allowed_hosts_are_accepted(ask: Ask, host: str):
     assert await passes(ask, ("Host", host))
 
 
@@ -59,13 +59,13 @@ async def test_names_of_this_machine_and_listed_ones_are_answered(ask: Ask, host
         "a" * 5000,
     ],
 )
-async def test_other_names_are_refused(ask: Ask, host: str):
+async def test_other_hosts_are_refused(ask: Ask, host: str):
     with pytest.raises(HostNotAllowed):
         await ask(APP, "GET", "/skills", [("Host", host)])
 
 
 @pytest.mark.parametrize("headers", [[], [HERE, HERE], [HERE, ("Host", "evil.example")]])
-async def test_a_request_has_exactly_one_host(ask: Ask, headers: list[tuple[str, str]]):
+async def test_missing_or_second_host_is_refused(ask: Ask, headers: list[tuple[str, str]]):
     with pytest.raises(HostNotAllowed):
         await ask(APP, "GET", "/skills", headers)
 
@@ -81,7 +81,7 @@ async def test_a_request_has_exactly_one_host(ask: Ask, headers: list[tuple[str,
         [("Sec-Fetch-Site", "none")],
     ],
 )
-async def test_requests_of_no_foreign_page_are_answered(ask: Ask, headers: list[tuple[str, str]]):
+async def test_requests_from_own_or_allowed_page_are_accepted(ask: Ask, headers: list[tuple[str, str]]):
     assert await passes(ask, HERE, *headers)
 
 
@@ -99,17 +99,17 @@ async def test_requests_of_no_foreign_page_are_answered(ask: Ask, headers: list[
         [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")],
     ],
 )
-async def test_a_foreign_page_cannot_post(ask: Ask, headers: list[tuple[str, str]]):
+async def test_foreign_page_cannot_post(ask: Ask, headers: list[tuple[str, str]]):
     with pytest.raises(CrossSite):
         await ask(APP, "POST", "/message", [HERE, *headers])
 
 
-async def test_a_link_from_elsewhere_may_be_followed_but_not_framed(ask: Ask):
+async def test_foreign_link_may_be_followed_but_not_framed(ask: Ask):
     visit = [HERE, ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")]
     assert await passes(ask, *visit, ("Sec-Fetch-Dest", "document"), method="GET", path="/")
     assert not await passes(ask, *visit, ("Sec-Fetch-Dest", "iframe"), method="GET", path="/")
 
 
-async def test_health_is_exempt_from_both(ask: Ask):
+async def test_health_accepts_foreign_host_and_page(ask: Ask):
     foreign = [("Host", "evil.example"), ("Sec-Fetch-Site", "cross-site")]
     assert await passes(ask, *foreign, method="GET", path="/health")

@@ -34,7 +34,7 @@ def turn(**changes: Any) -> Turn:
 
 
 class FakeTurns:
-    """Plays events; waits where there is an ``asyncio.Event`` among them and raises what is an error."""
+    """Yield the events of a script, wait for each ``asyncio.Event`` in it, and raise each error."""
 
     def __init__(self, *script: TurnEvent | asyncio.Event | GatewayError, end: Turn | GatewayError) -> None:
         self._script: Sequence[TurnEvent | asyncio.Event | GatewayError] = script
@@ -86,31 +86,31 @@ async def all_of(stream: AsyncIterator[str]) -> list[str]:
     return [frame async for frame in stream]
 
 
-async def test_a_frame_has_the_events_name_its_id_and_one_line_of_data():
+async def test_frame_has_event_name_id_and_one_data_line():
     [delta, _] = await all_of(frames(FakeTurns(DELTA, DONE, end=turn())))
     assert delta == 'event: message.delta\nid: 1-2\ndata: {"text":"a\\nb é\u2028"}\n\n'
 
 
-async def test_half_of_a_surrogate_pair_is_escaped():
+async def test_lone_surrogate_is_escaped():
     [delta] = await all_of(frames(FakeTurns(event(2, "message.delta", text="a\ud83d"), end=turn())))
     delta.encode()
     assert json.loads(delta.split("data: ")[1]) == {"text": "a\ud83d"}
 
 
-async def test_the_last_event_holds_the_answer():
+async def test_last_event_contains_response():
     [last] = await all_of(frames(FakeTurns(DONE, end=turn())))
     data = json.loads(last.split("data: ")[1])
     assert (data["reply"], data["status"]) == ("hello", "completed")
 
 
-async def test_the_last_event_of_a_failed_turn_holds_a_problem():
+async def test_last_event_of_failed_turn_contains_problem():
     failed = turn(state="failed", reply=None, failure=Failure(code="model_failed", detail="no"))
     [last] = await all_of(frames(FakeTurns(event(2, "turn.failed"), end=failed)))
     data = json.loads(last.split("data: ")[1])
     assert (data["status"], data["code"], data["detail"], data["requestId"]) == (502, "model_failed", "no", "r")
 
 
-async def test_silence_is_filled_with_comments_and_loses_nothing():
+async def test_silence_is_filled_with_comments_without_losing_events():
     gate = asyncio.Event()
     stream = frames(FakeTurns(gate, DONE, end=turn()), keep_alive=0)
     assert [await anext(stream) for _ in range(3)] == [": keep-alive\n\n"] * 3
@@ -120,24 +120,24 @@ async def test_silence_is_filled_with_comments_and_loses_nothing():
 
 
 @pytest.mark.parametrize("turns", [FakeTurns(end=turn()), FakeTurns(StoreUnavailable(), end=turn())])
-async def test_a_stream_without_an_end_just_ends(turns: FakeTurns):
+async def test_stream_without_final_event_ends(turns: FakeTurns):
     assert await all_of(frames(turns)) == []
 
 
-async def test_an_end_that_cannot_be_read_ends_the_stream_without_it():
+async def test_stream_ends_without_final_event_when_turn_cannot_be_read():
     turns = FakeTurns(DELTA, DONE, end=StoreUnavailable())
     assert len(await all_of(frames(turns))) == 1
     assert turns.closed.is_set()
 
 
-async def test_leaving_between_two_events_closes_the_events():
+async def test_closing_stream_between_events_closes_events():
     turns = FakeTurns(DELTA, DELTA, end=turn())
     async with aclosing(frames(turns)) as stream:
         await anext(stream)
     assert turns.closed.is_set()
 
 
-async def test_leaving_while_nothing_comes_closes_the_events():
+async def test_cancelling_wait_for_event_closes_events():
     turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
     stream = frames(turns)
     await anext(stream)
@@ -150,7 +150,7 @@ async def test_leaving_while_nothing_comes_closes_the_events():
 
 
 async def send_until(stream: EventStream, number: int) -> None:
-    """Play a server whose client leaves with the n-th frame on its way, and never for 0."""
+    """Send a stream to a client that disconnects during the n-th frame; 0 means that it stays connected."""
     left = asyncio.Event()
     sent: list[bytes] = []
 
@@ -170,27 +170,27 @@ async def send_until(stream: EventStream, number: int) -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize("number", [1, 2])
-async def test_who_leaves_before_the_end_cancels_the_turn_only_if_that_was_asked_for(number: int, asked: bool):
+async def test_disconnect_cancels_turn_only_if_requested(number: int, asked: bool):
     turns = FakeTurns(DELTA, DELTA, asyncio.Event(), end=turn())
     await send_until(stream_of(turns, cancel_when_left=asked), number)
     assert turns.cancelled == ([("gateway", "turn_1")] if asked else [])
     assert turns.closed.is_set()
 
 
-async def test_who_leaves_while_nothing_comes_cancels_the_turn():
+async def test_disconnect_while_no_event_comes_cancels_turn():
     turns = FakeTurns(asyncio.Event(), end=turn())
     await send_until(stream_of(turns, cancel_when_left=True, keep_alive=0), 3)
     assert turns.cancelled == [("gateway", "turn_1")]
 
 
 @pytest.mark.parametrize("script", [(DELTA, DONE), (DELTA,)], ids=["the turn's", "the gateway's"])
-async def test_an_end_is_no_leaving(script: Sequence[TurnEvent]):
+async def test_end_of_stream_does_not_cancel_turn(script: Sequence[TurnEvent]):
     turns = FakeTurns(*script, end=turn())
     await send_until(stream_of(turns, cancel_when_left=True), 0)
     assert turns.cancelled == []
 
 
-async def test_a_server_that_gives_up_sending_cancels_no_turn():
+async def test_cancelled_server_does_not_cancel_turn():
     turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
     sending = asyncio.create_task(send_until(stream_of(turns, cancel_when_left=True), 0))
     await asyncio.sleep(0)
@@ -200,13 +200,13 @@ async def test_a_server_that_gives_up_sending_cancels_no_turn():
     assert turns.cancelled == []
 
 
-async def test_the_events_begin_behind_one_that_was_seen():
+async def test_events_resume_after_given_id():
     turns = FakeTurns(DONE, end=turn())
     await send_until(stream_of(turns, after="1-2"), 0)
     assert turns.after == "1-2"
 
 
-def test_a_stream_is_never_stored_nor_held_up_by_a_proxy():
+def test_stream_is_neither_stored_nor_buffered_by_proxy():
     stream = stream_of(FakeTurns(end=turn()), headers={"RateLimit": "x"})
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert stream.headers["cache-control"] == "no-store"

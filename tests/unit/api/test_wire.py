@@ -34,7 +34,7 @@ GONE: Message = {"type": "http.disconnect"}
 def request(
     chunks: Iterable[bytes], *, then: Message | None = END, content_type: str = "application/json"
 ) -> Request:
-    """A request whose body comes in these chunks, and ``then`` that, or nothing ever."""
+    """Return a request that receives these chunks and ``then`` a last message; ``None`` waits forever."""
     coming = iter(chunks)
 
     async def receive() -> Message:
@@ -57,14 +57,14 @@ def fields_of(**document: Any) -> tuple[str | None, str | None]:
     return inbound.channel, inbound.user
 
 
-async def test_a_body_may_come_in_pieces():
+async def test_body_may_arrive_in_pieces():
     assert await read(b'{"content": "', b"\xc3", b"\xa4", b'"}') == {"content": "ä"}
 
 
 @pytest.mark.parametrize(
     "media_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
 )
-async def test_every_json_type_is_read(media_type: str):
+async def test_json_media_types_are_accepted(media_type: str):
     assert await read_object(request([b"{}"], content_type=media_type), within=5) == {}
 
 
@@ -77,38 +77,36 @@ async def test_every_json_type_is_read(media_type: str):
         ({"transfer-encoding": "chunked"}, {"a": 1}),
     ],
 )
-async def test_a_body_that_may_be_missing_is_read_where_one_is_announced(
-    headers: dict[str, str], sent: dict[str, Any]
-):
+async def test_optional_body_is_read_if_announced(headers: dict[str, str], sent: dict[str, Any]):
     there = request([b'{"a":1}'] if sent else [], content_type="application/json" if sent else "text/plain")
     there.scope["headers"] += [(name.encode(), value.encode()) for name, value in headers.items()]
     assert await optional_object(there, within=5) == sent
 
 
 @pytest.mark.parametrize("given", [None, "queue", "steer", "interrupt", "reject"])
-def test_what_is_to_be_done_where_it_is_busy_may_be_left_open(given: str | None):
+def test_on_busy_defaults_to_queue(given: str | None):
     assert parse_message({"content": "hi", "onBusy": given}, LOCAL).on_busy == (given or "queue")
 
 
 @pytest.mark.parametrize("given", ["", "Queue", 1, [], False])
-def test_what_else_is_asked_for_where_it_is_busy_is_refused(given: object):
+def test_unknown_on_busy_is_refused(given: object):
     with pytest.raises(InvalidField, match="must be one of queue, steer, interrupt, reject"):
         parse_message({"content": "hi", "onBusy": given}, LOCAL)
 
 
-async def test_a_body_without_a_declared_length_is_read_no_further_than_the_limit():
+async def test_chunked_body_is_read_only_to_limit():
     chunks = iter([b" " * 1024] * 1000)
     with pytest.raises(BodyTooLarge):
         await read_object(request(chunks), within=5)
     assert len(list(chunks)) == 1000 - 257
 
 
-async def test_a_body_that_is_never_finished_is_told_from_a_bug():
+async def test_incomplete_body_is_bad_request():
     with pytest.raises(BadRequest, match="closed before the whole body"):
         await read_object(request([b'{"content"'], then=GONE), within=5)
 
 
-async def test_a_slow_body_ends_the_connection():
+async def test_slow_body_closes_connection():
     with pytest.raises(RequestTimeout) as caught:
         await read_object(request([b"{"], then=None), within=0)
     assert caught.value.headers == {"Connection": "close"}
@@ -126,7 +124,7 @@ async def test_a_slow_body_ends_the_connection():
         ("", False),
     ],
 )
-def test_a_declared_length_over_the_limit_is_seen(length: str, too_large: bool):
+def test_declared_length_over_limit_is_too_large(length: str, too_large: bool):
     assert is_too_large(Headers({"content-length": length})) is too_large
 
 
@@ -144,7 +142,7 @@ def test_a_declared_length_over_the_limit_is_seen(length: str, too_large: bool):
         ("é", "é"),  # compared as it is: "e" and an accent would be another one
     ],
 )
-def test_an_id_is_a_string_or_an_integer_or_absent(given: object, meant: str | None):
+def test_id_is_string_integer_or_absent(given: object, meant: str | None):
     assert fields_of(channelId=given, userId=given) == (meant, meant)
 
 
@@ -154,14 +152,14 @@ def test_absent_ids_are_none():
 
 @pytest.mark.parametrize("given", [True, False, 1.0, 1e300, [], {}, ["a"], "x" * 257, 10**256, -(10**255)])
 @pytest.mark.parametrize("name", ["channelId", "userId"])
-def test_other_ids_are_refused_by_name(name: str, given: object):
+def test_id_of_wrong_type_or_size_is_refused_with_its_field(name: str, given: object):
     with pytest.raises(InvalidField) as caught:
         fields_of(**{name: given})
     assert [fault.pointer for fault in caught.value.faults] == [f"/{name}"]
 
 
 @pytest.mark.parametrize("digits", [256, 257, 999, 4300, 50_000])
-async def test_an_integer_of_any_size_is_an_id_or_refused_as_one(digits: int):
+async def test_integer_id_has_at_most_256_digits(digits: int):
     document = await read(b'{"content": "hi", "userId": ' + b"1" * digits + b"}")
     if digits <= 256:
         assert parse_message(document, LOCAL).user == "1" * digits
@@ -170,11 +168,11 @@ async def test_an_integer_of_any_size_is_an_id_or_refused_as_one(digits: int):
             parse_message(document, LOCAL)
 
 
-async def test_a_huge_integer_in_an_unknown_field_is_ignored():
+async def test_huge_integer_in_unknown_field_is_ignored():
     assert parse_message(await read(b'{"content": "hi", "x": ' + b"1" * 9000 + b"}"), LOCAL).content == "hi"
 
 
-def test_length_is_counted_in_code_points_and_before_blankness():
+def test_length_in_code_points_is_checked_before_blankness():
     assert parse_message({"content": "😀" * 10_000}, LOCAL).content == "😀" * 10_000
     with pytest.raises(ContentTooLong, match="10,001 characters"):
         parse_message({"content": " " * 10_001}, LOCAL)
@@ -185,7 +183,7 @@ def test_length_is_counted_in_code_points_and_before_blankness():
         st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists)
     )
 )
-async def test_any_document_becomes_a_message_or_one_of_our_errors(document: dict[str, Any]):
+async def test_any_document_becomes_message_or_gateway_error(document: dict[str, Any]):
     raw = json.dumps(document).encode()
     try:
         inbound = parse_message(await read(raw), LOCAL)
@@ -196,7 +194,7 @@ async def test_any_document_becomes_a_message_or_one_of_our_errors(document: dic
 
 
 @given(st.binary(max_size=200))
-async def test_any_bytes_are_an_object_or_a_bad_request(raw: bytes):
+async def test_any_bytes_are_object_or_bad_request(raw: bytes):
     try:
         document = await read(raw)
     except BadRequest:
@@ -205,13 +203,13 @@ async def test_any_bytes_are_an_object_or_a_bad_request(raw: bytes):
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
-async def test_a_field_name_that_no_utf_8_can_hold_is_named_in_ascii(name: str):
+async def test_invalid_field_name_is_reported_in_utf_8(name: str):
     with pytest.raises(BadRequest) as caught:
         await read(json.dumps({name: "\0"}).encode())
     assert caught.value.faults[0].pointer.encode()
 
 
-async def test_a_pointer_escapes_what_would_mislead_it():
+async def test_pointer_escapes_slash_and_tilde():
     with pytest.raises(BadRequest) as caught:
         await read(b'{"a/b~c": "\\u0000"}')
     assert caught.value.faults[0].pointer == "/a~1b~0c"
@@ -246,7 +244,7 @@ def turn_body(turn: Turn) -> dict[str, Any]:
     return TurnBody.from_turn(turn).model_dump(mode="json")
 
 
-def test_the_answer_has_the_contracts_members():
+def test_response_has_all_members():
     assert answer(turn()) == {
         "reply": "hello",
         "id": "turn_1",
@@ -260,11 +258,11 @@ def test_the_answer_has_the_contracts_members():
     }
 
 
-def test_an_empty_reply_is_a_string():
+def test_empty_reply_is_string():
     assert answer(turn(reply=None))["reply"] == ""
 
 
-def test_a_turn_that_failed_says_why():
+def test_failed_turn_has_error():
     failed = turn_body(
         turn(state="failed", reply=None, model=None, failure=Failure(code="model_failed", detail="d"))
     )
@@ -272,7 +270,7 @@ def test_a_turn_that_failed_says_why():
     assert failed["error"] == {"code": "model_failed", "detail": "d"}
 
 
-def test_a_turn_that_runs_has_neither_reply_nor_end():
+def test_running_turn_has_no_reply_and_no_end():
     running = turn_body(turn(state="running", reply=None, model=None, ended_at=None))
     assert (running["status"], running["reply"], running["error"], running["endedAt"]) == (
         "running",
