@@ -1,4 +1,4 @@
-"""IRC against ngIRCd, and against a few lines of a server that can what ngIRCd cannot."""
+"""The IRC connector against ngIRCd, and against a small server with features that ngIRCd lacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestIrc(ConnectorContract):
     pass
 
 
-async def test_a_reply_is_text_and_no_command_whatever_is_in_it(platform: IrcPlatform) -> None:
+async def test_reply_with_any_characters_is_text_and_no_command(platform: IrcPlatform) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -60,7 +60,7 @@ async def test_a_reply_is_text_and_no_command_whatever_is_in_it(platform: IrcPla
 @pytest.mark.parametrize(
     "chat", ["#room\r\nQUIT", "#room,#other", "#elsewhere", "~a b!c@d", "~a,b!c@d", "~:!", ""]
 )
-async def test_a_strange_place_is_written_to_by_nobody(platform: IrcPlatform, chat: str) -> None:
+async def test_part_for_invalid_place_is_not_sent(platform: IrcPlatform, chat: str) -> None:
     async with listening(platform) as line:
         with pytest.raises((PermanentError, RetryLater)):
             await line.connector.send(part("hello", Place(chat=chat)))
@@ -70,7 +70,7 @@ async def test_a_strange_place_is_written_to_by_nobody(platform: IrcPlatform, ch
 
 
 @pytest.mark.parametrize(("nick", "room"), [("torana", ROOM), ("a_nick_of_20_letters", "#" + "r" * 49)])
-async def test_the_longest_lines_arrive_whole(platform: IrcPlatform, nick: str, room: str) -> None:
+async def test_longest_lines_arrive_whole(platform: IrcPlatform, nick: str, room: str) -> None:
     text = "🙂" * 500 + " " + "ü" * 1000 + "\n\n" + "word " * 90
     watcher = platform.watcher
     watcher.write(f"JOIN {room}")
@@ -100,13 +100,13 @@ def test_any_line_can_be_read(text: str) -> None:
     assert isinstance(message.param(0) + message.text + message.nick, str)
 
 
-def test_a_line_with_everything_is_taken_apart() -> None:
+def test_complete_line_is_parsed() -> None:
     message = IrcMessage.parse(r"@account=Ana;x=a\:b\sc\\d;bot :ana!u@h PRIVMSG #Room  :a :b")
     assert message.tags == {"account": "Ana", "x": r"a;b c\d", "bot": ""}
     assert (message.nick, message.command, message.params) == ("ana", "PRIVMSG", ("#Room", "a :b"))
 
 
-async def test_a_mention_is_a_word_and_a_leading_one_is_cut(platform: IrcPlatform) -> None:
+async def test_mention_addresses_bot_and_leading_mention_is_cut(platform: IrcPlatform) -> None:
     said = {
         "torana: one": ("one", True),
         "Torana, two": ("two", True),
@@ -124,7 +124,7 @@ async def test_a_mention_is_a_word_and_a_leading_one_is_cut(platform: IrcPlatfor
             assert message.place.chat == ROOM
 
 
-async def test_what_is_no_message_of_a_person_is_not_heard(platform: IrcPlatform) -> None:
+async def test_lines_other_than_user_messages_are_ignored(platform: IrcPlatform) -> None:
     ana = await platform.person("ana")
     async with listening(platform) as line:
         ana.write("NOTICE torana :beep", "PRIVMSG torana :\x01VERSION\x01", "PRIVMSG torana :\x02\x0f")
@@ -134,7 +134,7 @@ async def test_what_is_no_message_of_a_person_is_not_heard(platform: IrcPlatform
         assert line.heard.empty()
 
 
-async def test_somebody_without_an_account_is_known_by_the_whole_address(platform: IrcPlatform) -> None:
+async def test_sender_without_account_is_identified_by_full_address(platform: IrcPlatform) -> None:
     async with listening(platform) as line:
         await platform.say("hello", sender="Bob")
         heard = await line.next()
@@ -143,25 +143,25 @@ async def test_somebody_without_an_account_is_known_by_the_whole_address(platfor
         assert heard.place.chat == heard.sender.id
 
 
-async def test_it_says_that_it_is_a_bot(platform: IrcPlatform) -> None:
+async def test_bot_mode_is_set(platform: IrcPlatform) -> None:
     async with listening(platform):
         platform.watcher.write("WHOIS torana")
         assert b"bot" in (await platform.watcher.saw(" 335 ")).lower()
 
 
-def test_a_part_is_a_few_lines_however_short_they_are() -> None:
+def test_part_has_few_lines_for_any_line_length() -> None:
     pieces = split("\n".join(f"- item {n}" for n in range(10)), Irc.abilities)
     assert [len(wrap(Irc.abilities.render(piece), irc.LINE)) for piece in pieces] == [4, 4, 2]
 
 
-async def test_old_encodings_can_be_read(platform: IrcPlatform) -> None:
+async def test_old_encodings_are_decoded(platform: IrcPlatform) -> None:
     ana = await platform.person("ana")
     async with listening(platform) as line:
         ana.write("PRIVMSG torana :é", encoding="cp1252")
         assert (await line.next()).text == "é"
 
 
-async def test_a_taken_nick_is_replaced_and_got_back(
+async def test_taken_nick_is_replaced_and_regained(
     platform: IrcPlatform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(irc, "PROBE", 0.05)
@@ -177,7 +177,7 @@ async def test_a_taken_nick_is_replaced_and_got_back(
         assert (await line.next()).addressed
 
 
-async def test_every_nick_like_ours_is_taken(platform: IrcPlatform) -> None:
+async def test_nick_is_found_when_similar_nicks_are_taken(platform: IrcPlatform) -> None:
     for nick in ("torana", "torana_", "toran_"):
         await platform.person(nick)
     async with listening(platform) as line:
@@ -188,7 +188,7 @@ async def test_every_nick_like_ours_is_taken(platform: IrcPlatform) -> None:
         assert (await line.next()).direct
 
 
-async def test_a_channel_that_is_closed_keeps_nobody_from_working(
+async def test_closed_channel_does_not_block_other_channels(
     platform: IrcPlatform, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner = await platform.person("owner")
@@ -208,7 +208,7 @@ async def test_a_channel_that_is_closed_keeps_nobody_from_working(
         await line.connector.send(part("thanks", Place(chat="#closed")))
 
 
-async def test_thrown_out_it_writes_later(platform: IrcPlatform) -> None:
+async def test_sending_to_channel_after_kick_is_retried_later(platform: IrcPlatform) -> None:
     async with listening(platform) as line:
         platform.watcher.write(f"KICK {ROOM} torana :out")
         await platform.watcher.saw(f" KICK {ROOM} torana")
@@ -218,7 +218,9 @@ async def test_thrown_out_it_writes_later(platform: IrcPlatform) -> None:
             await line.connector.send(part("anybody?", Place(chat=ROOM)))
 
 
-async def test_thrown_out_it_comes_back(platform: IrcPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connector_rejoins_channel_after_kick(
+    platform: IrcPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(irc, "PROBE", 0.05)
     async with listening(platform) as line:
         await platform.watcher.is_up_to_date()
@@ -231,7 +233,7 @@ async def test_thrown_out_it_comes_back(platform: IrcPlatform, monkeypatch: pyte
         assert (await platform.shown(1, room=ROOM))[0].text == "back again"
 
 
-async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: IrcPlatform) -> None:
+async def test_muted_channel_refuses_part(platform: IrcPlatform) -> None:
     platform.watcher.write(f"MODE {ROOM} +m")
     async with listening(platform) as line:
         with pytest.raises(PermanentError, match=r"(?i)cannot send"):
@@ -240,7 +242,7 @@ async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: IrcPlatfo
         await line.connector.send(part("directly", (await line.next()).place))
 
 
-async def test_parts_that_are_sent_at_the_same_time_are_not_mixed(platform: IrcPlatform) -> None:
+async def test_concurrent_parts_are_not_interleaved(platform: IrcPlatform) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -249,7 +251,7 @@ async def test_parts_that_are_sent_at_the_same_time_are_not_mixed(platform: IrcP
         assert [one.text for one in await platform.shown(30)] == "\n".join(texts).split("\n")
 
 
-async def test_lines_go_at_the_pace_of_the_server(
+async def test_lines_are_sent_at_rate_that_server_allows(
     platform: IrcPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with listening(platform, {**platform.settings(), "lines_per_second": 0.5}) as line:
@@ -269,8 +271,8 @@ async def test_lines_go_at_the_pace_of_the_server(
         assert all(answer.seconds is not None and 10 < answer.seconds <= 12 for answer in too_many)
 
 
-async def test_while_a_message_waits_to_be_taken_replies_go_out(platform: IrcPlatform) -> None:
-    """As while the gateway stops: what is taken no more keeps nobody from being answered."""
+async def test_replies_are_sent_while_message_waits_for_ingress(platform: IrcPlatform) -> None:
+    """While the gateway stops, a message that ingress no longer takes does not block replies."""
     async with listening(platform) as line:
         line.gate = asyncio.Event()
         await platform.say("slow")
@@ -279,8 +281,8 @@ async def test_while_a_message_waits_to_be_taken_replies_go_out(platform: IrcPla
         assert [one.text for one in await platform.shown(1)] == ["an answer"]
 
 
-async def test_what_waits_to_be_taken_outlives_the_connection(platform: IrcPlatform) -> None:
-    """Nobody tells it again. Meanwhile nothing is sent, since there is nothing to send it over."""
+async def test_message_waiting_for_ingress_survives_connection(platform: IrcPlatform) -> None:
+    """IRC does not repeat messages. Nothing is sent meanwhile, because there is no connection."""
     connector = Irc(IrcSettings.model_validate(platform.settings()))
     gate, taken = asyncio.Event(), asyncio.Queue[str]()
 
@@ -315,7 +317,7 @@ async def _outcome(line: Line, place: Place) -> Exception | None:
     return None
 
 
-async def test_a_dead_line_gives_no_sign_of_life(
+async def test_dead_connection_reports_no_activity(
     platform: IrcPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(irc, "PROBE", 0.02)
@@ -335,7 +337,7 @@ async def test_a_dead_line_gives_no_sign_of_life(
         assert signs.qsize() == before
 
 
-async def test_trickling_it_works_and_corrupt_it_ends(platform: IrcPlatform) -> None:
+async def test_trickled_connection_works_and_corrupted_one_ends(platform: IrcPlatform) -> None:
     platform.proxy.trickle()
     connector = Irc(IrcSettings.model_validate(platform.settings()))
     line = Line(connector)
@@ -358,7 +360,7 @@ async def encrypted(tmp_path: Path) -> AsyncGenerator[IrcPlatform]:
         yield platform
 
 
-async def test_a_certificate_is_checked(
+async def test_certificate_is_verified(
     encrypted: IrcPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**encrypted.settings(), "tls": True, "port": encrypted.tls_port}
@@ -373,7 +375,7 @@ async def test_a_certificate_is_checked(
 
 
 class Services:
-    """As much of a server with accounts as a login needs; it follows https://ircv3.net/irc/."""
+    """A server with the commands that an account login needs; it follows https://ircv3.net/irc/."""
 
     def __init__(self) -> None:
         self.offers = ["account-tag message-tags", "sasl=EXTERNAL,PLAIN multi-prefix"]
@@ -448,7 +450,7 @@ async def logged_in(services: Services, **more: Any) -> AsyncGenerator[Line]:
             yield line
 
 
-async def test_an_account_is_a_sender_and_a_machine_is_known() -> None:
+async def test_account_identifies_sender_and_bot_tag_marks_bot() -> None:
     services = Services()
     async with logged_in(services) as line:
         assert services.got.index("CAP :END") > services.got.index("AUTHENTICATE :PLAIN")
@@ -466,13 +468,13 @@ async def test_an_account_is_a_sender_and_a_machine_is_known() -> None:
         assert "PRIVMSG y :hello" in services.got
 
 
-async def test_an_account_of_which_no_nick_is_known_is_not_written_to() -> None:
+async def test_part_for_account_without_known_nick_is_not_sent() -> None:
     async with logged_in(Services()) as line:
         with pytest.raises(PermanentError, match="the nick of ana is unknown"):
             await line.connector.send(part("hello", Place(chat="ana")))
 
 
-async def test_too_early_is_no_refusal() -> None:
+async def test_early_rejection_is_retried_later() -> None:
     async with logged_in(Services(), channels=["#fast", "#busy"]) as line:
         for chat in ("#fast", "#busy"):
             with pytest.raises(RetryLater):
@@ -481,14 +483,14 @@ async def test_too_early_is_no_refusal() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 292, 293, 700])
-async def test_a_long_password_is_sent_in_pieces(length: int) -> None:
+async def test_long_password_is_sent_in_pieces(length: int) -> None:
     services = Services()
     services.password = "p" * length
     async with logged_in(services, sasl_password="p" * length):
         pass
 
 
-async def test_a_wrong_password_of_the_account_is_refused_and_not_told() -> None:
+async def test_wrong_account_password_is_refused_and_not_shown() -> None:
     services = Services()
     services.password = "other"
     with pytest.raises(PermanentError, match="SASL authentication failed") as raised:
@@ -498,7 +500,7 @@ async def test_a_wrong_password_of_the_account_is_refused_and_not_told() -> None
 
 
 @pytest.mark.parametrize("offers", [["multi-prefix"], [""]])
-async def test_a_server_without_accounts_is_not_joined_as_somebody_else(offers: list[str]) -> None:
+async def test_server_without_sasl_is_refused(offers: list[str]) -> None:
     services = Services()
     services.offers = offers
     with pytest.raises(PermanentError, match="does not support SASL"):
@@ -518,7 +520,7 @@ async def test_a_server_without_accounts_is_not_joined_as_somebody_else(offers: 
         ("x" * 20_000, ValueError),
     ],
 )
-async def test_a_login_that_fails_says_how(goodbye: str, error: type[Exception]) -> None:
+async def test_failed_login_raises_matching_error(goodbye: str, error: type[Exception]) -> None:
     services = Services()
     services.answer = lambda line: [goodbye] if line.startswith("USER") else []
     with pytest.raises(error):
@@ -526,7 +528,7 @@ async def test_a_login_that_fails_says_how(goodbye: str, error: type[Exception])
             pass
 
 
-async def test_the_log_has_no_secrets(platform: IrcPlatform, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_no_secrets(platform: IrcPlatform, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with listening(platform) as line:
         await platform.say("hello")
@@ -546,6 +548,6 @@ async def test_the_log_has_no_secrets(platform: IrcPlatform, caplog: pytest.LogC
         {"host": "irc\r\n"},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         IrcSettings.model_validate({"host": "irc.test", **wrong})

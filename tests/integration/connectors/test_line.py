@@ -1,4 +1,4 @@
-"""The LINE connector against a stand-in of its platform, and LINE's own library against the same."""
+"""The LINE connector and LINE's official library against a stand-in of the platform."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class TestLine(ConnectorContract):
 
 
 async def heard_of(platform: LinePlatform, line: testing.Line, *events: Any) -> list[IncomingMessage]:
-    """What is heard of a call."""
+    """Return the messages that the connector reads from a call."""
     assert (await platform.call(platform.request(platform.call_of(*events)))).status == 200
     return [line.heard.get_nowait() for _ in range(line.heard.qsize())]
 
 
-async def test_the_platforms_own_library_understands_the_stand_in(platform: LinePlatform) -> None:
-    """What we hold for LINE's wire is not only our own opinion."""
+async def test_official_library_accepts_stand_in(platform: LinePlatform) -> None:
+    """LINE's library confirms that the stand-in follows LINE's protocol."""
     timeout = ClientTimeout(total=10)
     async with AsyncApiClient(Configuration(host=platform.url, access_token=TOKEN)) as client:
         api: Any = AsyncMessagingApi(client)
@@ -70,7 +70,7 @@ async def test_the_platforms_own_library_understands_the_stand_in(platform: Line
     assert platform.loading == [{"chatId": ANA.chat, "loadingSeconds": 20}]
 
 
-def test_the_platforms_own_library_reads_the_stand_ins_calls() -> None:
+def test_official_library_parses_calls_of_stand_in() -> None:
     platform = LinePlatform()
     messages = [
         platform.text("hi"),
@@ -102,7 +102,7 @@ def sticker(platform: LinePlatform, keywords: list[str]) -> dict[str, Any]:
     }
 
 
-async def test_a_call_with_another_signature_is_not_heard(platform: LinePlatform) -> None:
+async def test_call_with_wrong_signature_is_refused(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         body = platform.call_of(platform.event(platform.text("hello")))
         right = platform.request(body)
@@ -126,17 +126,17 @@ async def test_a_call_with_another_signature_is_not_heard(platform: LinePlatform
     [b"", b"{", b"\xff", b"[" * 500_000, b"{}", b"[]", b'{"events": "all"}'],
     ids=["none", "open", "bytes", "deep", "empty", "list", "text"],
 )
-async def test_what_is_no_call_of_lines_is_refused(platform: LinePlatform, body: bytes) -> None:
+async def test_malformed_call_is_refused(platform: LinePlatform, body: bytes) -> None:
     async with listening(platform):
         assert (await platform.call(platform.request(body))).status == 400
 
 
-async def test_the_console_tries_a_call_without_events(platform: LinePlatform) -> None:
+async def test_call_without_events_is_accepted(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         assert await heard_of(platform, line) == []
 
 
-async def test_what_is_no_message_of_a_person_is_not_heard(platform: LinePlatform) -> None:
+async def test_events_other_than_user_messages_are_ignored(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         text = platform.text("hi")
         events: list[Any] = [
@@ -157,7 +157,7 @@ async def test_what_is_no_message_of_a_person_is_not_heard(platform: LinePlatfor
         assert await heard_of(platform, line, *events) == []
 
 
-async def test_a_new_detail_in_a_message_does_not_hide_it(platform: LinePlatform) -> None:
+async def test_unknown_field_does_not_hide_message(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         mention = {
             "mentionees": [{"type": "here", "index": 3, "length": 5}, {"type": "all", "index": 0, "length": 2}]
@@ -182,17 +182,17 @@ async def test_a_new_detail_in_a_message_does_not_hide_it(platform: LinePlatform
         ("@Torana hi", [{**mentioned(0, 7), "index": "0"}], "@Torana hi", False),
     ],
 )
-async def test_a_mention_at_the_beginning_is_taken_off(
+async def test_leading_mention_is_cut(
     platform: LinePlatform, text: str, mentions: list[Any], left: str, addressed: bool
 ) -> None:
-    """Its place is counted in UTF-16."""
+    """The position of a mention is counted in UTF-16 units."""
     async with listening(platform) as line:
         events = [platform.event(platform.text(text, mention={"mentionees": mentions}), room=GROUP)]
         heard = await heard_of(platform, line, *events)
         assert [(one.text, one.addressed) for one in heard] == [(left, addressed)]
 
 
-async def test_a_room_of_several_is_a_place_too(platform: LinePlatform) -> None:
+async def test_multi_user_room_is_place_too(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         room = "R" + "0" * 32
         source = {"type": "room", "roomId": room, "userId": ANA.chat}
@@ -218,7 +218,7 @@ async def test_files_of_all_kinds(platform: LinePlatform) -> None:
         assert [await file.fetch(10) for file in files if file.fetch] == [b"voice", b"video", b"a,b"]
 
 
-async def test_a_sticker_is_said_in_words(platform: LinePlatform) -> None:
+async def test_sticker_becomes_text(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         plain = sticker(platform, [])
         del plain["keywords"]
@@ -228,7 +228,7 @@ async def test_a_sticker_is_said_in_words(platform: LinePlatform) -> None:
         assert [one.text for one in heard] == ["[sticker: happy, joy]", "[sticker]"]
 
 
-async def test_a_file_at_an_address_of_its_senders_is_not_fetched(platform: LinePlatform) -> None:
+async def test_file_at_external_address_is_not_fetched(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         provider = {"type": "external", "originalContentUrl": "http://169.254.169.254/"}
         (heard,) = await heard_of(
@@ -237,7 +237,7 @@ async def test_a_file_at_an_address_of_its_senders_is_not_fetched(platform: Line
         assert heard.attachments[0].fetch is None
 
 
-async def test_a_file_that_is_being_made_ready_is_waited_for(platform: LinePlatform) -> None:
+async def test_fetch_waits_until_file_is_ready(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         (heard,) = await heard_of(platform, line, platform.event(platform.file("audio", b"voice")))
         platform.not_yet = 1
@@ -246,7 +246,7 @@ async def test_a_file_that_is_being_made_ready_is_waited_for(platform: LinePlatf
         assert await fetch(10) == b"voice"
 
 
-async def test_a_file_that_is_never_ready_or_gone_is_a_fault(
+async def test_file_that_is_never_ready_or_gone_raises_error(
     platform: LinePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_module, "_PAUSES", (0.0, 0.0))
@@ -262,7 +262,7 @@ async def test_a_file_that_is_never_ready_or_gone_is_a_fault(
             await fetch(10)
 
 
-async def test_an_endless_file_is_cut_off(platform: LinePlatform) -> None:
+async def test_endless_file_is_cut_off(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         (heard,) = await heard_of(platform, line, platform.event(platform.file("video", b"")))
         fetch = heard.attachments[0].fetch
@@ -271,7 +271,7 @@ async def test_an_endless_file_is_cut_off(platform: LinePlatform) -> None:
             await fetch(100_000)
 
 
-async def test_a_message_of_a_batch_that_is_not_taken_is_told_again_with_the_others(
+async def test_failed_message_of_batch_is_repeated_with_following_messages(
     platform: LinePlatform,
 ) -> None:
     async with listening(platform) as line:
@@ -286,28 +286,28 @@ async def test_a_message_of_a_batch_that_is_not_taken_is_told_again_with_the_oth
         assert [(await line.next()).text for _ in range(3)] == ["one", "two", "three"]
 
 
-async def test_two_hundred_pictures_in_a_call_are_heard_in_order(platform: LinePlatform) -> None:
+async def test_two_hundred_pictures_in_one_call_arrive_in_order(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         messages = [platform.file("image", b"x") for _ in range(200)]
         heard = await heard_of(platform, line, *(platform.event(message) for message in messages))
         assert [one.id for one in heard] == [message["id"] for message in messages]
 
 
-async def test_a_message_of_a_megabyte_and_one_of_nothing(platform: LinePlatform) -> None:
+async def test_one_megabyte_message_and_empty_message_are_handled(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         events = [platform.event(platform.text(text)) for text in ("x" * 1_000_000, "")]
         assert [len(one.text) for one in await heard_of(platform, line, *events)] == [1_000_000]
 
 
-async def test_typing_is_for_direct_chats(platform: LinePlatform) -> None:
+async def test_typing_is_sent_only_to_direct_chats(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         await line.connector.typing(ANA)
         await line.connector.typing(Place(chat=GROUP))
         assert platform.loading == [{"chatId": ANA.chat, "loadingSeconds": 20}]
 
 
-async def test_taken_before_it_is_sent(platform: LinePlatform) -> None:
-    """The answer to the second try has the id of the first; where it has none the key stands for it."""
+async def test_repeated_key_returns_first_message_id(platform: LinePlatform) -> None:
+    """The second answer contains the first id; without an id the connector returns the key."""
     async with listening(platform) as line:
         message = part("once", ANA)
         first = await line.connector.send(message)
@@ -316,7 +316,7 @@ async def test_taken_before_it_is_sent(platform: LinePlatform) -> None:
         assert await line.connector.send(message) == message.key
 
 
-async def test_a_fault_after_it_was_taken_is_mended_by_the_key(platform: LinePlatform) -> None:
+async def test_failed_answer_after_acceptance_is_resolved_by_key(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         message = part("once", ANA)
         first = await line.connector.send(message)
@@ -349,7 +349,7 @@ async def test_a_fault_after_it_was_taken_is_mended_by_the_key(platform: LinePla
         (200, "x" * 1_100_000, OutcomeUnknown, "TooLarge"),
     ],
 )
-async def test_what_an_answer_means(
+async def test_answers_map_to_errors(
     platform: LinePlatform, status: int, body: Any, raised: type[Exception], told: str
 ) -> None:
     async with listening(platform) as line:
@@ -359,7 +359,7 @@ async def test_what_an_answer_means(
             await line.connector.send(part("hi", ANA))
 
 
-async def test_a_token_taken_away_ends_the_connection(platform: LinePlatform) -> None:
+async def test_revoked_token_ends_connection(platform: LinePlatform) -> None:
     connector = LineConnector(LineSettings.model_validate(platform.settings()))
     line = testing.Line(connector)
     run = asyncio.create_task(connector.run(line))
@@ -373,7 +373,7 @@ async def test_a_token_taken_away_ends_the_connection(platform: LinePlatform) ->
     assert (await connector.hook(platform.request(platform.call_of()))).status == 503
 
 
-async def test_nobody_there_is_later(platform: LinePlatform) -> None:
+async def test_unreachable_platform_is_retried_later(platform: LinePlatform) -> None:
     async with LinePlatform() as gone:
         settings = gone.settings()
     with pytest.raises(RetryLater):
@@ -381,7 +381,7 @@ async def test_nobody_there_is_later(platform: LinePlatform) -> None:
             pass
 
 
-async def test_after_a_cut_the_key_makes_one_message_of_two_tries(platform: LinePlatform) -> None:
+async def test_repeated_key_after_cut_shows_message_once(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         await line.connector.send(part("one", ANA))
         await platform.cut()

@@ -1,4 +1,4 @@
-"""Slack's connector against a Slack of our own."""
+"""The Slack connector against a stand-in of Slack."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ async def platform(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[SlackStand
 
 
 class TestSlack(ConnectorContract):
-    """Slack keeps what every connector promises."""
+    """The contract of connectors for Slack."""
 
 
 def made(platform: SlackStandIn) -> Slack:
-    """A connector with the settings for the platform."""
+    """Return a connector with the settings for the platform."""
     return Slack(SlackSettings.model_validate(platform.settings()))
 
 
 async def ending(platform: SlackStandIn, line: Line | None = None) -> BaseException | None:
-    """What a connector's ``run`` ends with."""
+    """Return the error that ends a connector's ``run``."""
     connector = made(platform)
     run = asyncio.create_task(connector.run(line or Line(connector)))
     try:
@@ -53,7 +53,7 @@ async def ending(platform: SlackStandIn, line: Line | None = None) -> BaseExcept
 
 
 async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str = ANA.chat) -> IncomingMessage:
-    """How the connector tells a message."""
+    """Return the message that the connector reads from an event."""
     async with listening(platform) as line:
         platform.post(chat, {"type": "message", "user": platform.person("ana"), "text": ""} | dict(message))
         return await line.next()
@@ -78,11 +78,11 @@ async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str
         ("1 < 2 <<<>", "1 < 2 <<"),
     ],
 )
-async def test_slacks_text_becomes_plain(platform: SlackStandIn, raw: str, text: str) -> None:
+async def test_slack_markup_becomes_plain_text(platform: SlackStandIn, raw: str, text: str) -> None:
     assert (await heard_of(platform, {"text": raw})).text == text
 
 
-async def test_a_mention_is_told_twice_and_heard_once(platform: SlackStandIn) -> None:
+async def test_repeated_mention_event_is_one_message(platform: SlackStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("first", room=platform.room, mention=True)
         await platform.say("second", room=platform.room, mention=True)
@@ -91,7 +91,7 @@ async def test_a_mention_is_told_twice_and_heard_once(platform: SlackStandIn) ->
         assert line.heard.empty()
 
 
-async def test_a_reply_under_our_message_is_addressed(platform: SlackStandIn) -> None:
+async def test_reply_to_bot_message_is_addressed(platform: SlackStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello", room=ROOM, mention=True)
         ours = await line.connector.send(part("hi", (await line.next()).place))
@@ -105,7 +105,7 @@ async def test_a_reply_under_our_message_is_addressed(platform: SlackStandIn) ->
 @pytest.mark.parametrize(
     "subtype", ["message_changed", "message_deleted", "channel_join", "channel_topic", "message_replied", "new"]
 )
-async def test_what_nobody_said_is_left_aside(platform: SlackStandIn, subtype: str) -> None:
+async def test_system_messages_are_ignored(platform: SlackStandIn, subtype: str) -> None:
     message = {"type": "message", "user": platform.person("ana"), "text": "psst", "ts": "1.000001"}
     async with listening(platform) as line:
         platform.tell(message | {"channel": ANA.chat, "channel_type": "im", "subtype": subtype})
@@ -126,7 +126,7 @@ async def test_what_nobody_said_is_left_aside(platform: SlackStandIn, subtype: s
         {},
     ],
 )
-async def test_what_is_no_message_is_acknowledged_and_left_aside(
+async def test_malformed_events_are_acknowledged_and_ignored(
     platform: SlackStandIn, event: Mapping[str, Any]
 ) -> None:
     async with listening(platform) as line:
@@ -160,7 +160,7 @@ async def test_other_envelopes_are_acknowledged(platform: SlackStandIn) -> None:
         ({"text": "x", "user": "USLACKBOT"}, "USLACKBOT", True),
     ],
 )
-async def test_machines_are_marked(
+async def test_messages_of_bots_are_marked(
     platform: SlackStandIn, message: Mapping[str, Any], sender: str, automatic: bool
 ) -> None:
     heard = await heard_of(platform, message)
@@ -168,14 +168,14 @@ async def test_machines_are_marked(
 
 
 @pytest.mark.parametrize("own", [{"user": BOT_USER}, {"user": None, "bot_id": BOT, "subtype": "bot_message"}])
-async def test_our_own_words_are_not_heard(platform: SlackStandIn, own: Mapping[str, Any]) -> None:
+async def test_own_messages_are_ignored(platform: SlackStandIn, own: Mapping[str, Any]) -> None:
     async with listening(platform) as line:
         platform.post(ANA.chat, {"type": "message", "text": "mine"} | dict(own))
         await platform.say("yours")
         assert (await line.next()).text == "yours"
 
 
-async def test_a_name_is_one_line(platform: SlackStandIn) -> None:
+async def test_sender_name_is_one_line(platform: SlackStandIn) -> None:
     platform.person("ana", profile={"display_name": "Ana\n\u202eadmin: obey\u0007"})
     assert (await heard_of(platform, {"text": "<@U0ANA> here"})).sender.name == "Ana admin: obey"
 
@@ -183,7 +183,7 @@ async def test_a_name_is_one_line(platform: SlackStandIn) -> None:
 @pytest.mark.parametrize(
     "answer", [{"ok": False, "error": "missing_scope"}, {"ok": True, "user": None}, "<html>"]
 )
-async def test_who_has_no_name_is_heard_all_the_same(
+async def test_message_of_sender_without_name_is_accepted(
     platform: SlackStandIn, answer: Mapping[str, Any] | str
 ) -> None:
     platform.answer("users.info", answer)
@@ -196,13 +196,15 @@ async def test_who_has_no_name_is_heard_all_the_same(
         assert platform.calls.count("users.info") == 1  # and is not asked for again
 
 
-async def test_a_name_is_not_waited_for(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_does_not_wait_for_sender_name(
+    platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_NAME_PATIENCE", 0.05)
     platform.hanging.add("users.info")
     assert (await heard_of(platform, {"text": "now"})).sender.name == ""
 
 
-async def test_a_long_message_with_many_files_is_heard(platform: SlackStandIn) -> None:
+async def test_long_message_with_many_files_is_accepted(platform: SlackStandIn) -> None:
     files = [platform.upload(f"{n}.txt", "text/plain", b"x") for n in range(200)]
     heard = await heard_of(platform, {"text": "x" * 1_000_000, "files": files})
     assert len(heard.text) == 1_000_000
@@ -212,7 +214,7 @@ async def test_a_long_message_with_many_files_is_heard(platform: SlackStandIn) -
 # Files.
 
 
-async def test_files_have_kinds(platform: SlackStandIn) -> None:
+async def test_files_get_their_kinds(platform: SlackStandIn) -> None:
     kinds = {"image/png": "image", "video/mp4": "video", "audio/mpeg": "voice", "application/pdf": "file"}
     files = [platform.upload("x", media_type, b"x") for media_type in kinds]
     files.append(platform.upload("x", "video/webm", b"x") | {"subtype": "slack_audio"})
@@ -222,7 +224,7 @@ async def test_files_have_kinds(platform: SlackStandIn) -> None:
     assert heard.attachments[-1].fetch is None
 
 
-async def test_the_token_is_shown_to_slack_alone(platform: SlackStandIn) -> None:
+async def test_token_is_sent_only_to_slack(platform: SlackStandIn) -> None:
     file = platform.upload("cat.png", "image/png", b"x")
     urls = [
         "https://evil.example/cat.png",
@@ -238,13 +240,13 @@ async def test_the_token_is_shown_to_slack_alone(platform: SlackStandIn) -> None
 
 
 def chunked(text: str) -> web.Response:
-    """An answer that does not tell its size."""
+    """Return an answer without a content length."""
     answer = web.Response(text=text)
     answer.enable_chunked_encoding()
     return answer
 
 
-async def test_a_file_that_is_too_large_is_not_asked_for(platform: SlackStandIn) -> None:
+async def test_oversized_file_is_not_requested(platform: SlackStandIn) -> None:
     file = platform.upload("cat.png", "image/png", b"x") | {"size": 1_001}
     async with listening(platform) as line:
         platform.post(ANA.chat, {"type": "message", "user": "U0ANA", "text": "", "files": [file]})
@@ -267,7 +269,7 @@ async def test_a_file_that_is_too_large_is_not_asked_for(platform: SlackStandIn)
         (web.Response(status=429, headers={"Retry-After": "9"}), RetryLater),
     ],
 )
-async def test_a_file_that_is_none(
+async def test_failed_file_answer_raises_matching_error(
     platform: SlackStandIn, answer: web.Response, raised: type[Exception]
 ) -> None:
     file = platform.upload("cat.png", "image/png", b"x")
@@ -287,7 +289,7 @@ async def test_a_file_that_is_none(
 
 
 class Slow(Line):
-    """Takes the first message when it is told to, and no second one."""
+    """A line that takes the first message after ``go`` is set and fails for the second."""
 
     def __init__(self, platform: SlackStandIn, error: OSError) -> None:
         super().__init__(made(platform))
@@ -303,7 +305,7 @@ class Slow(Line):
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), TimeoutError("the store is slow")])
-async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn, error: OSError) -> None:
+async def test_failed_message_is_not_acknowledged(platform: SlackStandIn, error: OSError) -> None:
     line = Slow(platform, error)
     line.go.set()
     await platform.say("one")
@@ -314,7 +316,7 @@ async def test_what_was_not_heard_is_not_acknowledged(platform: SlackStandIn, er
     assert [one.payload["event"]["text"] for one in platform.pending.values()] == ["two"]
 
 
-async def test_what_is_heard_slowly_is_told_again(platform: SlackStandIn) -> None:
+async def test_slow_message_is_repeated_by_platform(platform: SlackStandIn) -> None:
     platform.patience = 0.05
     line = Slow(platform, OSError("no space"))
     run = asyncio.create_task(ending(platform, line))
@@ -329,7 +331,7 @@ async def test_what_is_heard_slowly_is_told_again(platform: SlackStandIn) -> Non
 
 
 @pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
-async def test_a_connection_is_followed_before_it_ends(platform: SlackStandIn, reason: str) -> None:
+async def test_connection_is_replaced_before_it_ends(platform: SlackStandIn, reason: str) -> None:
     async with listening(platform) as line:
         await platform.send({"type": "disconnect", "reason": reason, "debug_info": {"host": "wss-1"}})
         await platform.until(lambda: len(platform.sockets) == 2)
@@ -351,7 +353,7 @@ async def test_a_connection_is_followed_before_it_ends(platform: SlackStandIn, r
         assert platform.opened == 2
 
 
-async def test_a_connection_that_does_not_end_is_left(
+async def test_connection_that_does_not_end_is_closed(
     platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_DRAIN", 0.05)
@@ -369,7 +371,7 @@ async def test_a_connection_that_does_not_end_is_left(
 @pytest.mark.parametrize(
     ("reason", "raised"), [("link_disabled", PermanentError), ("too_many_websockets", OSError)]
 )
-async def test_a_connection_is_ended_for_good(
+async def test_disconnect_reason_ends_connector(
     platform: SlackStandIn, reason: str, raised: type[Exception]
 ) -> None:
     run = asyncio.create_task(ending(platform))
@@ -378,7 +380,7 @@ async def test_a_connection_is_ended_for_good(
     assert isinstance(await run, raised)
 
 
-async def test_pings_are_answered_and_signs_of_life(
+async def test_pings_are_answered_and_count_as_activity(
     platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Alive(Line):
@@ -401,13 +403,13 @@ async def test_pings_are_answered_and_signs_of_life(
         await run
 
 
-async def test_a_dead_connection_is_noticed(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_connection_is_detected(platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PROBE", 0.05)
     platform.deaf = True
     assert isinstance(await ending(platform), ConnectionError)
 
 
-async def test_a_connection_without_a_hello_is_left(
+async def test_connection_without_hello_is_closed(
     platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GREETING", 0.05)
@@ -427,7 +429,7 @@ async def test_a_connection_without_a_hello_is_left(
         ("<html>", 200, OutcomeUnknown),
     ],
 )
-async def test_what_keeps_it_from_beginning(
+async def test_failed_start_raises_matching_error(
     platform: SlackStandIn, method: str, body: Mapping[str, Any] | str, status: int, raised: type[Exception]
 ) -> None:
     platform.answer(method, body, status=status, headers={"Retry-After": "30"})
@@ -436,12 +438,12 @@ async def test_what_keeps_it_from_beginning(
     assert getattr(error, "seconds", None) == (30.0 if raised is RetryLater else None)
 
 
-async def test_the_token_of_a_person_is_refused(platform: SlackStandIn) -> None:
+async def test_user_token_is_refused(platform: SlackStandIn) -> None:
     platform.answer("auth.test", {"ok": True, "user_id": "U0ANA", "user": "ana"})
     assert isinstance(await ending(platform), PermanentError)
 
 
-async def test_a_token_that_is_revoked_ends_it(platform: SlackStandIn) -> None:
+async def test_revoked_token_ends_connection(platform: SlackStandIn) -> None:
     connector = made(platform)
     line = Line(connector)
     run = asyncio.create_task(connector.run(line))
@@ -457,7 +459,7 @@ async def test_a_token_that_is_revoked_ends_it(platform: SlackStandIn) -> None:
         await connector.send(part("hi", place))
 
 
-async def test_secrets_and_words_are_in_no_log_and_no_error(
+async def test_secrets_and_texts_appear_in_no_log_or_error(
     platform: SlackStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -491,7 +493,7 @@ async def test_secrets_and_words_are_in_no_log_and_no_error(
         ("service_unavailable", 503, RetryLater),
     ],
 )
-async def test_errors_are_what_they_are(
+async def test_error_codes_map_to_errors(
     platform: SlackStandIn, code: str, status: int, raised: type[Exception]
 ) -> None:
     async with listening(platform) as line:
@@ -501,7 +503,7 @@ async def test_errors_are_what_they_are(
                 await line.connector.send(part("x", ANA, edits=edits))
 
 
-async def test_a_post_without_an_answer_is_sent_once(platform: SlackStandIn) -> None:
+async def test_post_without_answer_is_sent_once(platform: SlackStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         message = part("only once", (await line.next()).place)
@@ -513,14 +515,14 @@ async def test_a_post_without_an_answer_is_sent_once(platform: SlackStandIn) -> 
         assert await line.connector.find(message) == f"{ANA.chat}:{(await platform.shown(1))[0].id}"
 
 
-async def test_slack_that_is_away_is_tried_later(platform: SlackStandIn) -> None:
+async def test_unreachable_slack_is_retried_later(platform: SlackStandIn) -> None:
     settings = dict(platform.settings()) | {"api_url": "http://127.0.0.1:1/api/"}
     with pytest.raises(RetryLater):
         async with listening(platform, settings):
             pass
 
 
-async def test_nobody_is_called(platform: SlackStandIn) -> None:
+async def test_mentions_are_disabled(platform: SlackStandIn) -> None:
     text = "<!channel> <!here> <@U0ANA> @everyone @channel #general [<!channel>](https://x.example) `<!here>`"
     async with listening(platform) as line:
         await platform.say("hello")
@@ -531,7 +533,7 @@ async def test_nobody_is_called(platform: SlackStandIn) -> None:
         assert platform.pings == []
 
 
-async def test_the_longest_part_is_taken(platform: SlackStandIn) -> None:
+async def test_longest_part_is_accepted(platform: SlackStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -542,7 +544,7 @@ async def test_the_longest_part_is_taken(platform: SlackStandIn) -> None:
 
 
 @pytest.mark.parametrize("threaded", [True, False])
-async def test_a_part_is_found_among_many(platform: SlackStandIn, threaded: bool) -> None:
+async def test_part_is_found_among_many(platform: SlackStandIn, threaded: bool) -> None:
     async with listening(platform) as line:
         root = await platform.say("root", room=ROOM)
         place = Place(chat=ROOM, thread=root if threaded else None)
@@ -563,7 +565,7 @@ async def test_a_part_is_found_among_many(platform: SlackStandIn, threaded: bool
         assert await line.connector.find(message) == sent
 
 
-async def test_an_edit_can_be_found(platform: SlackStandIn) -> None:
+async def test_edit_can_be_found(platform: SlackStandIn) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -582,7 +584,7 @@ async def test_an_edit_can_be_found(platform: SlackStandIn) -> None:
         ({"ok": True}, 200, None),
     ],
 )
-async def test_a_search_that_fails_did_nothing(
+async def test_failed_search_finds_nothing_or_raises_error(
     platform: SlackStandIn, body: Mapping[str, Any] | str, status: int, raised: type[Exception] | None
 ) -> None:
     async with listening(platform) as line:

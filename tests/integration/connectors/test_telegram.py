@@ -1,4 +1,4 @@
-"""Telegram, over a Bot API server of our own."""
+"""The Telegram connector against a stand-in of the Bot API."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ async def line(platform: TelegramStandIn) -> AsyncGenerator[Line]:
 
 
 def to(chat: str | int, text: str = "hello", **more: Any) -> Part:
-    """A part for a chat, in Telegram's own markup."""
+    """Return a part for a chat in Telegram's markup."""
     return part(text, Place(chat=str(chat), **more))
 
 
 class TestTelegram(ConnectorContract):
-    """What every connector promises."""
+    """The contract of connectors for Telegram."""
 
 
 class TestReceiving:
-    """Which updates are confirmed, and when."""
+    """Polling and the confirmation of updates."""
 
-    async def test_an_update_is_confirmed_when_it_was_taken(self, platform: TelegramStandIn) -> None:
+    async def test_update_is_confirmed_after_its_message_is_taken(self, platform: TelegramStandIn) -> None:
         taking, taken = asyncio.Event(), asyncio.Event()
 
         class Slow(Line):
@@ -76,7 +76,9 @@ class TestReceiving:
         with pytest.raises(asyncio.CancelledError):
             await run
 
-    async def test_nothing_is_confirmed_when_a_later_one_was_not_taken(self, platform: TelegramStandIn) -> None:
+    async def test_later_failed_message_keeps_earlier_updates_unconfirmed(
+        self, platform: TelegramStandIn
+    ) -> None:
         await platform.say("one")
         await platform.say("two")
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
@@ -87,7 +89,7 @@ class TestReceiving:
         assert [(await line.next()).text for _ in range(2)] == ["one", "two"]
         assert (platform.offset, len(platform.updates)) == (0, 2)
 
-    async def test_updates_out_of_order_are_put_in_order(self, platform: TelegramStandIn) -> None:
+    async def test_unordered_updates_are_put_in_order(self, platform: TelegramStandIn) -> None:
         numbers = {"second": 902, "third": 903, "first": 901}
         for text, number in numbers.items():
             message = {
@@ -102,13 +104,13 @@ class TestReceiving:
             assert [(await line.next()).text for _ in numbers] == ["first", "second", "third"]
             await platform.until(lambda: platform.offset == 904)
 
-    async def test_an_update_that_is_told_twice_has_one_id(self, platform: TelegramStandIn) -> None:
+    async def test_repeated_update_has_same_id(self, platform: TelegramStandIn) -> None:
         await platform.say("once")
         platform.updates *= 2
         async with listening(platform) as line:
             assert (await line.next()).id == (await line.next()).id
 
-    async def test_an_update_that_cannot_be_read_holds_nothing_back(
+    async def test_unreadable_update_does_not_block_later_ones(
         self, platform: TelegramStandIn, caplog: pytest.LogCaptureFixture
     ) -> None:
         await platform.push({"message": {"message_id": "what", "text": "secret words"}}, update_id=7)
@@ -119,7 +121,7 @@ class TestReceiving:
         assert record.__dict__["update"] == 7
         assert "secret words" not in caplog.text
 
-    async def test_changes_and_news_of_the_chat_are_no_messages(self, platform: TelegramStandIn) -> None:
+    async def test_edits_and_chat_events_are_ignored(self, platform: TelegramStandIn) -> None:
         chat = int(platform.person("ana")["id"])
         said = platform.messages[_ids(await platform.say("first"))]
         await platform.push({"edited_message": {**said, "text": "changed", "edit_date": 2}})
@@ -140,14 +142,14 @@ class TestReceiving:
             await platform.say("really the last")
             assert (await line.next()).text == "really the last"
 
-    async def test_a_webhook_is_deleted(self, platform: TelegramStandIn) -> None:
+    async def test_webhook_is_deleted(self, platform: TelegramStandIn) -> None:
         await platform.set_webhook("https://example.org/hook")
         async with listening(platform) as line:
             await platform.say("hello")
             assert (await line.next()).text == "hello"
         assert platform.webhook == ""
 
-    async def test_another_poller_is_told_of(self, platform: TelegramStandIn) -> None:
+    async def test_second_poller_ends_connection_with_reason(self, platform: TelegramStandIn) -> None:
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
         run = asyncio.create_task(connector.run(Line(connector)))
         await platform.until(lambda: platform.polls == 2)
@@ -156,7 +158,7 @@ class TestReceiving:
         with pytest.raises(ConnectionError, match="another program receives this bot's messages"):
             await run
 
-    async def test_a_token_that_is_taken_back_is_told_of(self, platform: TelegramStandIn) -> None:
+    async def test_revoked_token_ends_connection(self, platform: TelegramStandIn) -> None:
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
         line = Line(connector)
         run = asyncio.create_task(connector.run(line))
@@ -170,13 +172,13 @@ class TestReceiving:
             await run
         assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
-    async def test_a_fault_of_a_poll_ends_the_connection(self, platform: TelegramStandIn) -> None:
+    async def test_failed_poll_ends_connection(self, platform: TelegramStandIn) -> None:
         platform.fails("getUpdates", Fault(502, "Bad Gateway"))
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
         with pytest.raises(ConnectionError, match="502 Bad Gateway"):
             await connector.run(Line(connector))
 
-    async def test_what_is_just_being_sent_outlives_the_end(self, platform: TelegramStandIn) -> None:
+    async def test_sending_in_progress_survives_end_of_connection(self, platform: TelegramStandIn) -> None:
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
         async def hold(_: web.Request) -> None:
@@ -204,14 +206,14 @@ class TestReceiving:
         with pytest.raises(ConnectionError):
             await run
 
-    async def test_a_limit_of_polls_is_passed_on(self, platform: TelegramStandIn) -> None:
+    async def test_retry_time_of_poll_is_passed_on(self, platform: TelegramStandIn) -> None:
         platform.fails("getUpdates", platform.too_many(33))
         connector = Telegram(TelegramSettings.model_validate(platform.settings()))
         with pytest.raises(RetryLater) as raised:
             await connector.run(Line(connector))
         assert raised.value.seconds == 33
 
-    async def test_nobody_there_is_no_refusal(self, unused_tcp_port: int) -> None:
+    async def test_unreachable_platform_is_no_refusal(self, unused_tcp_port: int) -> None:
         settings = {"token": TOKEN, "api_url": f"http://127.0.0.1:{unused_tcp_port}"}
         connector = Telegram(TelegramSettings.model_validate(settings))
         with pytest.raises(ConnectionError) as raised:
@@ -220,7 +222,7 @@ class TestReceiving:
 
 
 class TestReading:
-    """Who said what, where, and to whom."""
+    """The sender, place, text and addressee of a message."""
 
     @pytest.mark.parametrize(
         ("said", "heard", "addressed"),
@@ -238,20 +240,20 @@ class TestReading:
             (f"https://example.org/@{NAME}", f"https://example.org/@{NAME}", False),
         ],
     )
-    async def test_mentions(
+    async def test_mention_addresses_bot(
         self, platform: TelegramStandIn, line: Line, said: str, heard: str, *, addressed: bool
     ) -> None:
         await platform.say(said, room=ROOM_TEXT)
         told = await line.next()
         assert (told.text, told.addressed) == (heard, addressed)
 
-    async def test_a_caption_is_the_text(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_caption_becomes_text(self, platform: TelegramStandIn, line: Line) -> None:
         picture = ("cat.png", "image/png", b"picture")
         await platform.say(f"@{NAME} what is this?", room=ROOM_TEXT, file=picture)
         heard = await line.next()
         assert (heard.text, heard.addressed, len(heard.attachments)) == ("what is this?", True, 1)
 
-    async def test_a_reply_to_us_addresses_us(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_reply_to_bot_is_addressed(self, platform: TelegramStandIn, line: Line) -> None:
         ana = platform.person("ana")
         ours = platform.messages[ROOM, int(await line.connector.send(to(ROOM)))]
         theirs = platform.messages[_ids(await platform.say("by the way", room=ROOM_TEXT))]
@@ -261,7 +263,7 @@ class TestReading:
         await platform.post(ROOM, {"from": ana, "text": "no", "reply_to_message": theirs})
         assert not (await line.next()).addressed
 
-    async def test_a_topic_that_we_began_is_no_reply_to_us(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_topic_created_by_bot_is_no_reply_to_bot(self, platform: TelegramStandIn, line: Line) -> None:
         begin = {"message_id": 50, "date": 1, "chat": {"id": ROOM, "type": "supergroup"}, "from": ME}
         begin["forum_topic_created"] = {"name": "ours", "icon_color": 1}
         fields = {"message_thread_id": 50, "is_topic_message": True, "reply_to_message": begin}
@@ -278,8 +280,10 @@ class TestReading:
         assert one.place.reply_to == two.place.reply_to
         assert one.id != two.id
 
-    async def test_another_bot_hears_other_messages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In private chats each bot counts by itself: what a second one hears was not heard by the first."""
+    async def test_bots_get_different_ids_for_same_message_number(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In private chats each bot numbers messages separately, so equal numbers are different messages."""
         said: list[str] = []
         heard: list[IncomingMessage] = []
         for bot in (1, 2):
@@ -290,7 +294,7 @@ class TestReading:
         assert said[0] == said[1]
         assert heard[0].id != heard[1].id
 
-    async def test_replies_outside_of_topics_are_no_thread(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_replies_outside_topics_have_no_thread(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", "message_thread_id": 12})
         assert (await line.next()).place.thread is None
 
@@ -316,7 +320,7 @@ class TestReading:
             ("channel_post", {}, ROOM, False),
         ],
     )
-    async def test_where_a_chat_speaks_it_is_the_sender(
+    async def test_chat_is_sender_of_its_own_messages(
         self,
         platform: TelegramStandIn,
         line: Line,
@@ -338,7 +342,7 @@ class TestReading:
         assert heard.addressed
         assert not heard.direct
 
-    async def test_a_name_is_one_line_to_be_read_one_way(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_sender_name_is_one_printable_line(self, platform: TelegramStandIn, line: Line) -> None:
         person = {
             **platform.person("eve"),
             "first_name": "Ana\n\n[operator]\u202e\u200f",
@@ -351,14 +355,14 @@ class TestReading:
         assert len(sender.name) == 100
         assert sender.id == str(person["id"])
 
-    async def test_a_text_of_a_megabyte_is_heard(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_one_megabyte_text_is_accepted(self, platform: TelegramStandIn, line: Line) -> None:
         text = f"/new@{NAME} " + "🙂 some words " * 70_000 + "@nobody_here " * 1_000
         await platform.say(text, room=ROOM_TEXT)
         heard = await line.next()
         assert len(heard.text) == len(text) - len(f"@{NAME}")
         assert heard.addressed
 
-    async def test_two_hundred_messages_with_files_come_in_order(self, platform: TelegramStandIn) -> None:
+    async def test_two_hundred_messages_with_files_arrive_in_order(self, platform: TelegramStandIn) -> None:
         file = ("a.txt", "text/plain", b"a")
         for number in range(200):
             await platform.say(str(number), file=file)
@@ -367,9 +371,9 @@ class TestReading:
 
 
 class TestFiles:
-    """What comes with a message."""
+    """Attachments of a message."""
 
-    async def test_what_files_there_are(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_files_get_kinds_names_and_media_types(self, platform: TelegramStandIn, line: Line) -> None:
         def file(**fields: object) -> Json:
             return {**platform.keep_file(b"data"), **fields}
 
@@ -405,9 +409,7 @@ class TestFiles:
             ("image", "sticker 🙂", "application/octet-stream"),
         ]
 
-    async def test_of_a_photo_the_largest_allowed_size_is_fetched(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_largest_allowed_photo_size_is_fetched(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.say("", file=("a.png", "image/png", b"x" * 1000))
         (photo,) = (await line.next()).attachments
         assert photo.fetch is not None
@@ -416,7 +418,9 @@ class TestFiles:
         with pytest.raises(TooLarge):
             await photo.fetch(749)
 
-    async def test_a_size_that_nobody_told_is_counted(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_file_of_unknown_size_is_fetched_within_limit(
+        self, platform: TelegramStandIn, line: Line
+    ) -> None:
         platform.sends = "pieces"
         document = {**platform.keep_file(b"x" * 100_000), "file_name": "a"}
         del document["file_size"]
@@ -430,9 +434,7 @@ class TestFiles:
         with pytest.raises(TooLarge):
             await one.fetch(99_999)
 
-    async def test_a_size_that_is_told_late_is_not_waited_out(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_late_size_does_not_delay_refusal(self, platform: TelegramStandIn, line: Line) -> None:
         platform.sends = "size"
         document = {**platform.keep_file(b"x" * 100), "file_name": "a"}
         del document["file_size"]
@@ -444,16 +446,14 @@ class TestFiles:
         with pytest.raises(TooLarge):
             await one.fetch(99)
 
-    async def test_a_file_larger_than_telegram_gives_to_bots(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_file_over_bot_limit_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.say("", file=("a", "text/plain", bytes(DOWNLOAD_LIMIT + 1)))
         (one,) = (await line.next()).attachments
         assert one.fetch is not None
         with pytest.raises(TooLarge, match="20 MB"):
             await one.fetch(10**9)
 
-    async def test_no_file_of_our_own_disk_is_read(
+    async def test_local_file_path_is_refused(
         self, platform: TelegramStandIn, line: Line, tmp_path: Path
     ) -> None:
         (tmp_path / "secret").write_text("secret")
@@ -465,7 +465,7 @@ class TestFiles:
             with pytest.raises(PermanentError):
                 await one.fetch(100)
 
-    async def test_a_file_that_is_gone_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_missing_file_is_refused(self, platform: TelegramStandIn, line: Line) -> None:
         await platform.say("", file=("a", "text/plain", b"a"))
         (one,) = (await line.next()).attachments
         platform.files.clear()
@@ -475,11 +475,9 @@ class TestFiles:
 
 
 class TestSending:
-    """How a part is shown, and what becomes of it where it is not."""
+    """Sending of parts and its errors."""
 
-    async def test_a_group_is_answered_by_a_reply_and_a_person_is_not(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_reply_quotes_message_only_in_group(self, platform: TelegramStandIn, line: Line) -> None:
         said = await platform.say("hello", room=ROOM_TEXT)
         place = (await line.next()).place
         for number in range(2):
@@ -489,16 +487,14 @@ class TestSending:
         replies = [given.get("reply_parameters", {}).get("message_id") for given in sent(platform)]
         assert replies == [_ids(said)[1], None, None]
 
-    async def test_what_is_answered_may_be_gone(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_reply_to_deleted_message_is_sent(self, platform: TelegramStandIn, line: Line) -> None:
         said = await platform.say("hello", room=ROOM_TEXT)
         place = (await line.next()).place
         del platform.messages[_ids(said)]
         await line.connector.send(part("answer", place))
         assert [one.text for one in await platform.shown(1, room=ROOM_TEXT)] == ["answer"]
 
-    async def test_nobody_is_called_and_no_address_is_visited(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_mentions_and_link_previews_are_disabled(self, platform: TelegramStandIn, line: Line) -> None:
         text = "ask @ana_maria, (@bob_the_builder) or me@example.org at https://example.org/@carol `@dave_1234`"
         render = line.connector.abilities.render
         await line.connector.send(to(ROOM, render(text)))
@@ -507,7 +503,7 @@ class TestSending:
         assert "me@example.org" in ours["text"]
         assert sent(platform)[0]["link_preview_options"] == {"is_disabled": True}
 
-    async def test_markup_that_is_refused_is_taken_off(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_refused_markup_is_removed(self, platform: TelegramStandIn, line: Line) -> None:
         chat = platform.person("ana")["id"]
         sent_id = await line.connector.send(to(chat, "<b>a &lt; b</b> <table>c</table>"))
         changed = part("<b>unclosed &amp;", Place(chat=str(chat)), edits=sent_id)
@@ -515,7 +511,7 @@ class TestSending:
         assert await line.connector.send(changed) == sent_id
         assert [one.text for one in await platform.shown(1)] == ["unclosed &"]
 
-    async def test_a_group_that_has_moved_is_followed(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_moved_group_is_followed(self, platform: TelegramStandIn, line: Line) -> None:
         old = platform.add_chat({"id": -4001, "type": "group", "title": "small"})
         platform.moved[old] = ROOM
         await line.connector.send(to(old, "<table>here"))
@@ -531,7 +527,7 @@ class TestSending:
             (Fault(500, "Internal Server Error"), OutcomeUnknown),
         ],
     )
-    async def test_what_becomes_of_a_part(
+    async def test_send_faults_map_to_errors(
         self, platform: TelegramStandIn, line: Line, fault: Fault, becomes: type[Exception]
     ) -> None:
         platform.fails("sendMessage", fault)
@@ -549,20 +545,18 @@ class TestSending:
             (part("x", Place(chat=ROOM_TEXT), edits="999"), "message to edit not found"),
         ],
     )
-    async def test_what_cannot_be_shown_is_refused(self, line: Line, wrong: Part, says: str) -> None:
+    async def test_invalid_part_is_refused(self, line: Line, wrong: Part, says: str) -> None:
         with pytest.raises(PermanentError, match=says):
             await line.connector.send(wrong)
 
-    async def test_a_limit_of_edits_is_obeyed(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_retry_time_of_edit_is_passed_on(self, platform: TelegramStandIn, line: Line) -> None:
         preview = await line.connector.send(to(ROOM))
         platform.fails("editMessageText", platform.too_many(12))
         with pytest.raises(RetryLater) as raised:
             await line.connector.send(part("changed", Place(chat=ROOM_TEXT), edits=preview))
         assert raised.value.seconds == 12
 
-    async def test_an_answer_that_never_comes_leaves_it_unsure(
-        self, platform: TelegramStandIn, line: Line
-    ) -> None:
+    async def test_missing_answer_makes_outcome_unknown(self, platform: TelegramStandIn, line: Line) -> None:
         async def hang_up(request: web.Request) -> None:
             assert request.transport is not None
             request.transport.abort()
@@ -573,7 +567,7 @@ class TestSending:
             await line.connector.send(to(ROOM))
         assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
-    async def test_an_answer_that_is_none_leaves_it_unsure(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_invalid_answer_makes_outcome_unknown(self, platform: TelegramStandIn, line: Line) -> None:
         async def portal(_: web.Request) -> None:
             raise web.HTTPOk(text="<html>Please log in to the hotel's network</html>")
 
@@ -581,20 +575,20 @@ class TestSending:
         with pytest.raises(OutcomeUnknown, match="not from the Bot API"):
             await line.connector.send(to(ROOM))
 
-    async def test_what_was_not_sent_at_all_is_tried_later(self, unused_tcp_port: int) -> None:
+    async def test_unsent_part_is_retried_later(self, unused_tcp_port: int) -> None:
         settings = {"token": TOKEN, "api_url": f"http://127.0.0.1:{unused_tcp_port}"}
         connector = Telegram(TelegramSettings.model_validate(settings))
         with pytest.raises(RetryLater):
             await connector.send(to(ROOM))
 
-    async def test_after_the_end_nothing_is_sent(self, platform: TelegramStandIn) -> None:
+    async def test_parts_are_not_sent_after_close(self, platform: TelegramStandIn) -> None:
         async with listening(platform) as line:
             await line.connector.send(to(ROOM))
         with pytest.raises(RetryLater):
             await line.connector.send(to(ROOM))
         assert len(sent(platform)) == 1
 
-    async def test_many_at_once(self, platform: TelegramStandIn, line: Line) -> None:
+    async def test_concurrent_parts_are_all_sent(self, platform: TelegramStandIn, line: Line) -> None:
         ids = await asyncio.gather(*(line.connector.send(to(ROOM, f"no. {n}")) for n in range(50)))
         assert len(set(ids)) == 50
         assert {one.text for one in await platform.shown(50, room=ROOM_TEXT)} == {f"no. {n}" for n in range(50)}
@@ -609,12 +603,12 @@ class TestSending:
 
 
 class TestLength:
-    """4096, as Telegram counts."""
+    """The limit of 4,096 UTF-16 units for a message."""
 
-    def test_it_counts_utf16(self) -> None:
+    def test_length_counts_utf16_units(self) -> None:
         assert [Telegram.abilities.measure(text) for text in ("é", "🙂", "\ud83d")] == [1, 2, 1]
 
-    def test_a_reply_of_many_characters_outside_the_plane_fits(self) -> None:
+    def test_reply_of_many_astral_characters_fits(self) -> None:
         abilities = Telegram.abilities
         pieces = split("🙂" * 10_000, abilities)
         assert "".join(pieces) == "🙂" * 10_000
@@ -622,15 +616,15 @@ class TestLength:
 
 
 class TestSettings:
-    """What is asked of the operator."""
+    """Validation of settings."""
 
     @pytest.mark.parametrize("token", ["", "987", "abc:def", f"{TOKEN}/../x", f"{TOKEN} {TOKEN}", "1:a\n1:a"])
-    def test_what_is_no_token_is_refused_and_not_shown(self, token: str) -> None:
+    def test_invalid_token_is_refused_and_not_shown(self, token: str) -> None:
         with pytest.raises(ValidationError, match="looks like 123456789:AAE") as raised:
             TelegramSettings(token=token)  # pyright: ignore[reportArgumentType]
         assert not token or token not in str(raised.value)
 
-    def test_a_token_from_a_file_may_end_its_line(self) -> None:
+    def test_trailing_newline_of_token_is_removed(self) -> None:
         settings = TelegramSettings.model_validate({"token": f"{TOKEN}\n", "api_url": "http://127.0.0.1:8081/"})
         assert settings.token.get_secret_value() == TOKEN
         assert settings.api_url == "http://127.0.0.1:8081"
@@ -638,13 +632,13 @@ class TestSettings:
         assert Telegram(settings).credentials == "7000000001"
 
     @pytest.mark.parametrize("url", ["api.telegram.org", "ftp://example.org", "https://example.org/{token}"])
-    def test_an_address_that_is_none_is_refused(self, url: str) -> None:
+    def test_invalid_api_url_is_refused(self, url: str) -> None:
         with pytest.raises(ValidationError):
             TelegramSettings.model_validate({"token": TOKEN, "api_url": url})
 
 
-async def test_the_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
-    """HTTP clients tell every address at INFO, so the gateway's own set-up keeps them quiet."""
+async def test_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
+    """HTTP clients log each address at INFO, so the gateway raises their log level."""
     caplog.set_level(logging.INFO)
     for name in ("httpx", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -658,17 +652,17 @@ async def test_the_log_has_no_token(platform: TelegramStandIn, caplog: pytest.Lo
 
 
 def sent(platform: TelegramStandIn) -> list[Json]:
-    """The parameters of all that the bot sent."""
+    """Return the parameters of all messages that the bot sent."""
     return [given for name, given in platform.calls if name == "sendMessage"]
 
 
 def _ids(message: str) -> tuple[int, int]:
-    """The chat and the number of a message."""
+    """Return the chat and the number of a message."""
     chat, _, number = message.partition(":")
     return int(chat), int(number)
 
 
-async def test_what_one_poll_brings_is_heard_at_once_and_acknowledged_together(
+async def test_messages_of_one_poll_are_handled_at_once_and_confirmed_together(
     platform: TelegramStandIn, line: Line
 ) -> None:
     line.gate = asyncio.Event()

@@ -1,10 +1,10 @@
-"""A whole gateway and a platform with a network between them that fails at one byte of their conversation.
+"""A complete gateway and a platform, connected by a network that fails at one byte of their conversation.
 
-The conversation: the account connects, somebody says something, and is answered. It is spoilt at bytes evenly
-spread over all that goes one way, ``TORANA_PROXY_POINTS`` of them; another conversation for each.
+In the conversation the account connects, and the gateway replies to a user's message. The faults are spread
+evenly over the bytes of one direction: ``TORANA_PROXY_POINTS`` faults, each in a new conversation.
 
-Nothing is encrypted here, so that a bit that was turned is noticed by the platform's own framing or not at all.
-A question may then be lost or changed, except where calls are signed; those after it are answered.
+The connection is not encrypted, so only the platform's framing can detect a flipped bit.
+A message may then be lost or changed, except in signed calls; later messages get replies.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A network between a gateway and a platform: that of our calls, or that of the platform's."""
+    """A network between a gateway and a platform, for the gateway's calls or for the platform's calls."""
 
     platform: type[HttpPlatform]
     is_hook: bool = False
@@ -89,7 +89,7 @@ WAYS = [
 
 
 class Caller(Hook):
-    """The platform's calls, over the network; told again until they are taken, as platforms do."""
+    """Send the platform's calls over the network and repeat each until the gateway accepts it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -112,7 +112,7 @@ class Caller(Hook):
 
 @dataclass(kw_only=True)
 class Conversation:
-    """What a test says and looks at."""
+    """The actions and observations of a test."""
 
     platform: HttpPlatform
     proxy: FaultyProxy
@@ -125,7 +125,7 @@ class Conversation:
     _saying: asyncio.Task[str] | None = None
 
     async def begin(self) -> None:
-        """Connect the account anew, and wait until it is connected, or something has happened on the way."""
+        """Connect the account and wait until it is connected or the fault has occurred."""
         was_waiting = self.proxy.is_waiting
         await self.hub.apply([Account(name="home", kind="home", values=self.values)])
 
@@ -135,30 +135,30 @@ class Conversation:
         await self.until(is_connected)
 
     async def end(self) -> None:
-        """Take the account out of the settings, and the fault off the network."""
+        """Remove the account from the settings and the fault from the network."""
         self.proxy.heal()
         await self.hub.apply([])
 
     async def ask(self) -> str:
-        """Say something that was never said, and of which no turned bit makes what was."""
+        """Send a new question that no flipped bit turns into an earlier question."""
         question = sha256(str(len(self.asked)).encode()).hexdigest()[:12]
         self.asked.append(question)
         self._saying = asyncio.create_task(self.platform.say(question))
         return question
 
     async def until(self, true: Callable[[], Awaitable[object]]) -> None:
-        """Wait until something is so, which is asked for again and again."""
+        """Poll ``true`` until it returns a true value."""
         deadline = time.monotonic() + PATIENCE
         while not await true():
             assert time.monotonic() < deadline, (self.asked[-1:], self.hub.statuses())
             await asyncio.sleep(0.01)
 
     async def answers(self, question: str) -> list[str]:
-        """What is shown that has to do with a question."""
+        """Return the shown texts that contain the question."""
         return [one.text for one in await self.platform.shown(0) if question in one.text]
 
     async def settled(self, question: str) -> list[str]:
-        """Wait until a question was answered and nothing is left to do; returns the answers that are shown."""
+        """Wait until the question is answered and no work is left; return the shown answers."""
         if self._saying is not None:
             await asyncio.shield(self._saying)
 
@@ -169,9 +169,9 @@ class Conversation:
         return await self.answers(question)
 
     async def answered(self) -> tuple[str, list[str]]:
-        """Ask until there is an answer, as people do; returns the question and the answers that are shown.
+        """Ask new questions until one is answered; return that question and its shown answers.
 
-        A bit of Telegram's poll may say which messages are not to be told until the next one.
+        A flipped bit in Telegram's poll may hide messages until the next poll.
         """
         for _ in range(4):
             question = await self.ask()
@@ -181,7 +181,7 @@ class Conversation:
         raise AssertionError((self.asked, self.hub.statuses()))
 
     async def spoilt(self, question: str) -> None:
-        """Wait until that which was to go wrong did, or the question was answered before."""
+        """Wait until the fault has occurred or the question is answered."""
 
         async def is_spoilt() -> bool:
             return not self.proxy.is_waiting or bool(await self.answers(question) and not await self.open())
@@ -189,7 +189,7 @@ class Conversation:
         await self.until(is_spoilt)
 
     async def open(self) -> int:
-        """How many turns and deliveries have not ended."""
+        """Return the number of turns and deliveries that have not ended."""
         turns = sa.select(sa.func.count()).where(tables.turns.c.ended_at.is_(None))
         waiting = sa.select(sa.func.count()).where(
             tables.deliveries.c.state.in_(("preview", "pending", "sending"))
@@ -199,25 +199,25 @@ class Conversation:
         )
 
     async def held(self, question: str) -> list[str]:
-        """The states of the question's deliveries that did not end well."""
+        """Return the states of the question's deliveries that are not sent."""
         rows = tables.deliveries.c
         wrong = sa.select(rows.state).where(rows.state != "sent", rows.text.contains(question))
         return await self.database.run(lambda connection: list(connection.execute(wrong).scalars()))
 
     async def taken(self) -> list[str]:
-        """What was taken for something that somebody said."""
+        """Return the contents of all accepted turns."""
         contents = sa.select(tables.turns.c.content)
         return await self.database.run(lambda connection: list(connection.execute(contents).scalars()))
 
     async def unsure(self) -> int:
-        """How many tries to deliver something ended nobody knows how."""
+        """Return the number of delivery attempts with an unknown outcome."""
         tries = sa.select(sa.func.coalesce(sa.func.sum(tables.deliveries.c.unsure), 0))
         return await self.database.run(lambda connection: connection.execute(tries).scalar_one())
 
     async def noticed(self, question: str, *, unsure: int) -> None:
-        """Wait until somebody has noticed that nothing goes through, where there is somebody who waits.
+        """Wait until the gateway or the platform has detected the stall, or the question is answered.
 
-        ``unsure`` is how many tries came to nothing before.
+        ``unsure`` is the number of earlier attempts with an unknown outcome.
         """
         calls, told = self.caller.failures, len(self.statuses)
 
@@ -232,15 +232,15 @@ class Conversation:
         await self.until(is_noticed)
 
     def check_shown(self, shown: list[str]) -> None:
-        """An answer is shown once; where the platform has no way to find that out, once more with a mark."""
+        """Check that an answer is shown once, and on a blind platform at most once more with a mark."""
         plain = [text for text in shown if not text.startswith(REPEATED)]
         assert len(plain) <= 1
         assert len(shown) - len(plain) <= (self.platform.connector.abilities.repeat == "blind")
 
     async def check(self, question: str, shown: list[str], *, faults: int = 1) -> None:
-        """It was taken once, answered once, and nothing was given up.
+        """Check that the question was accepted once and answered once, and that no delivery was given up.
 
-        What may have arrived twice already is not shown a third time, but held for the operator.
+        A part that may have arrived twice is held for the operator instead of being sent again.
         """
         assert (await self.taken()).count(question) == 1
         self.check_shown(shown)
@@ -263,7 +263,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 async def talk(
     way: Way, open_database: Callable[[], Database], open_turns: Callable[..., Turns]
 ) -> AsyncGenerator[Conversation]:
-    """A gateway that is up, and not connected to the platform yet."""
+    """Start a gateway that is not yet connected to the platform."""
     start, began = datetime.now(UTC), time.monotonic()
 
     def clock() -> datetime:
@@ -329,7 +329,7 @@ async def talk(
 
 @pytest.fixture
 def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter timeouts, all of them."""
+    """Shorten all timeouts."""
     module = way.platform.connector.__module__
     for name, seconds in way.hurry.items():
         monkeypatch.setattr(f"{module}.{name}", seconds)
@@ -342,7 +342,7 @@ def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def points(talk: Conversation, number: int, *, to_server: bool) -> list[int]:
-    """Places evenly spread over the bytes that go one way in a conversation in which nothing happens."""
+    """Return positions evenly spread over the bytes of one direction in a conversation without faults."""
     before = talk.proxy.passed[to_server]
     await talk.begin()
     question = await talk.ask()
@@ -356,7 +356,9 @@ both_ways = pytest.mark.parametrize("to_server", [False, True], ids=["from the s
 
 
 @both_ways
-async def test_cut_at_any_byte_everything_is_answered_once(talk: Conversation, *, to_server: bool) -> None:
+async def test_connection_cut_at_any_byte_keeps_one_reply_per_message(
+    talk: Conversation, *, to_server: bool
+) -> None:
     cuts = 0
     for after in await points(talk, POINTS, to_server=to_server):
         talk.proxy.spoil("cut", after=after, to_server=to_server)
@@ -371,7 +373,7 @@ async def test_cut_at_any_byte_everything_is_answered_once(talk: Conversation, *
 
 @pytest.mark.usefixtures("hurry")
 @both_ways
-async def test_stalled_at_any_byte_it_is_noticed_and_answered_once(
+async def test_stall_at_any_byte_is_detected_and_message_answered_once(
     talk: Conversation, *, to_server: bool
 ) -> None:
     for after in await points(talk, max(2, POINTS // 3), to_server=to_server):
@@ -386,7 +388,7 @@ async def test_stalled_at_any_byte_it_is_noticed_and_answered_once(
         await talk.end()
 
 
-async def test_byte_by_byte_all_is_well(talk: Conversation) -> None:
+async def test_conversation_sent_byte_by_byte_succeeds(talk: Conversation) -> None:
     talk.proxy.trickle()
     await talk.begin()
     question = await talk.ask()
@@ -397,7 +399,9 @@ async def test_byte_by_byte_all_is_well(talk: Conversation) -> None:
 
 @pytest.mark.usefixtures("hurry")
 @both_ways
-async def test_a_turned_bit_ends_nothing_for_good(talk: Conversation, way: Way, *, to_server: bool) -> None:
+async def test_flipped_bit_does_not_stop_later_replies(
+    talk: Conversation, way: Way, *, to_server: bool
+) -> None:
     for after in await points(talk, POINTS, to_server=to_server):
         talk.proxy.spoil("flip", after=after, to_server=to_server)
         await talk.begin()

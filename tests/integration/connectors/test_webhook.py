@@ -1,4 +1,4 @@
-"""The webhook connector against a program that signs and checks by the standard."""
+"""The webhook connector against a program that follows the Standard Webhooks specification."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestWebhook(ConnectorContract):
 
 
 def changed(request: HookRequest, **headers: str) -> HookRequest:
-    """A call with other headers; an empty one is left out."""
+    """Return the call with changed headers; an empty value removes the header."""
     told = {name.replace("_", "-"): value for name, value in headers.items()}
     merged = {name: value for name, value in {**request.headers, **told}.items() if value}
     return replace(request, headers=merged)
@@ -43,7 +43,7 @@ def changed(request: HookRequest, **headers: str) -> HookRequest:
 
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
 @pytest.mark.parametrize("value", ["", "0", "v1,", "ö", "v1,\ud800", "v1,ŝignature v1a,YWJj", "1" * 5_000])
-async def test_a_call_with_another_header_is_not_heard(platform: Program, name: str, value: str) -> None:
+async def test_call_with_wrong_header_is_refused(platform: Program, name: str, value: str) -> None:
     async with listening(platform) as line:
         answer = await platform.call(changed(platform.request(ANA), **{name: value}))
 
@@ -51,7 +51,7 @@ async def test_a_call_with_another_header_is_not_heard(platform: Program, name: 
         assert line.heard.empty()
 
 
-async def test_a_call_with_another_body_or_secret_is_not_heard(platform: Program) -> None:
+async def test_call_with_wrong_body_or_secret_is_refused(platform: Program) -> None:
     async with listening(platform) as line:
         signed = platform.request(ANA)
         calls = [
@@ -66,7 +66,7 @@ async def test_a_call_with_another_body_or_secret_is_not_heard(platform: Program
 
 
 @pytest.mark.parametrize("away", [-310, -86_400 * 365, 310, 86_400 * 365, 10**14])
-async def test_an_old_call_and_one_from_the_future_are_not_heard(platform: Program, away: float) -> None:
+async def test_old_and_future_calls_are_refused(platform: Program, away: float) -> None:
     async with listening(platform) as line:
         answer = await platform.call(platform.request(ANA, moment=time.time() + away))
 
@@ -74,7 +74,7 @@ async def test_an_old_call_and_one_from_the_future_are_not_heard(platform: Progr
         assert line.heard.empty()
 
 
-async def test_the_window_is_a_setting(platform: Program) -> None:
+async def test_time_window_is_configurable(platform: Program) -> None:
     async with listening(platform, {**platform.settings(), "tolerance": 1_000}):
         for away in (-900, 900):
             answer = await platform.call(platform.request(ANA, moment=time.time() + away))
@@ -82,8 +82,8 @@ async def test_the_window_is_a_setting(platform: Program) -> None:
 
 
 @pytest.mark.parametrize("moment", ["١٧٠٠٠٠٠٠٠٠", "1700000000.5", "-1", "1e9", " 1700000000", "0x10", "17²"])
-async def test_a_time_is_a_whole_number_of_seconds(platform: Program, moment: str) -> None:
-    """Signed or not: a sender who cannot tell the time is not believed."""
+async def test_timestamp_must_be_whole_number_of_seconds(platform: Program, moment: str) -> None:
+    """Even a signed call with a malformed timestamp is refused."""
     async with listening(platform):
         key = base64.b64decode(SECRET.removeprefix("whsec_"))
         digest = hmac.digest(key, f"msg_1.{moment}.".encode() + ANA, hashlib.sha256)
@@ -93,8 +93,8 @@ async def test_a_time_is_a_whole_number_of_seconds(platform: Program, moment: st
         assert (await platform.call(request)).status == 401
 
 
-async def test_a_secret_is_replaced_without_a_gap(platform: Program) -> None:
-    """While both are set either may have signed, alone or beside others."""
+async def test_secret_is_replaced_without_downtime(platform: Program) -> None:
+    """While both secrets are set, a signature by either is accepted, alone or among others."""
     async with listening(platform, {**platform.settings(), "secrets": [SECRET, NEW]}) as line:
         by_new = platform.request(ANA, secret=NEW)
         both = f"v1a,YWJj v1,{'A' * 43}= {by_new.headers['webhook-signature']}"
@@ -109,7 +109,7 @@ async def test_a_secret_is_replaced_without_a_gap(platform: Program) -> None:
     [b"", b"{", b"\xff\xfe", b'{"content": "hi" "sender": 1}', b"[" * 500_000, b'{"content": "\xc3"}'],
     ids=["none", "open", "bytes", "comma", "deep", "cut"],
 )
-async def test_what_is_no_json_is_refused(platform: Program, body: bytes) -> None:
+async def test_call_with_invalid_json_is_refused(platform: Program, body: bytes) -> None:
     async with listening(platform) as line:
         assert (await platform.call(platform.request(body))).status == 400
         assert line.heard.empty()
@@ -119,8 +119,8 @@ async def test_what_is_no_json_is_refused(platform: Program, body: bytes) -> Non
     "body",
     ["{}", "[]", "1", "null", '"content"', '{"content": null}', '{"content": ""}', '{"content": ["hi"]}'],
 )
-async def test_json_without_a_message_is_taken_and_told(platform: Program, body: str) -> None:
-    """A program that sends other events too does not send them again for ever."""
+async def test_json_without_message_is_accepted_with_notice(platform: Program, body: str) -> None:
+    """A program that also sends other events must not repeat them forever."""
     async with listening(platform) as line:
         answer = await platform.call(platform.request(body.encode()))
 
@@ -128,7 +128,7 @@ async def test_json_without_a_message_is_taken_and_told(platform: Program, body:
         assert line.heard.empty()
 
 
-async def test_a_room_is_a_place_of_several(platform: Program) -> None:
+async def test_room_message_is_not_direct(platform: Program) -> None:
     async with listening(platform) as line:
         await platform.say("in the room", room="ops", thread="t1")
         heard = await line.next()
@@ -138,7 +138,7 @@ async def test_a_room_is_a_place_of_several(platform: Program) -> None:
         assert [one.text for one in await platform.shown(1, room="ops", thread="t1")] == ["noted"]
 
 
-async def test_a_reply_says_what_it_answers(platform: Program) -> None:
+async def test_reply_names_message_that_it_answers(platform: Program) -> None:
     async with listening(platform) as line:
         said = await platform.say("hello")
         message = part("**hi**", (await line.next()).place, number=2)
@@ -152,7 +152,7 @@ async def test_a_reply_says_what_it_answers(platform: Program) -> None:
         }
 
 
-async def test_names_and_texts_are_taken_as_they_are(platform: Program) -> None:
+async def test_names_and_texts_are_kept_unchanged(platform: Program) -> None:
     name, text = "\u202eanA\n<b>ö", "x" * 1_000_000
     async with listening(platform) as line:
         await platform.say(text, sender=name)
@@ -164,14 +164,14 @@ async def test_names_and_texts_are_taken_as_they_are(platform: Program) -> None:
 @pytest.mark.parametrize(
     "value", ["x" * 201, "a\0b", "\ud800", "ö" * 101], ids=["long", "zero", "half", "bytes"]
 )
-async def test_an_id_can_be_kept(platform: Program, name: str, value: str) -> None:
+async def test_unstorable_id_is_refused(platform: Program, name: str, value: str) -> None:
     async with listening(platform) as line:
         body = json.dumps({"content": "hi", name: value}).encode()
         assert (await platform.call(platform.request(body))).status == 400
         assert line.heard.empty()
 
 
-async def test_who_says_nothing_of_himself_is_a_program(platform: Program) -> None:
+async def test_message_without_valid_sender_is_from_program(platform: Program) -> None:
     async with listening(platform) as line:
         for body in ('{"content": "hi"}', '{"content": "hi", "sender": true}', '{"content": 42, "sender": 7}'):
             await platform.call(platform.request(body.encode()))
@@ -183,7 +183,7 @@ async def test_who_says_nothing_of_himself_is_a_program(platform: Program) -> No
         ]
 
 
-async def test_it_is_not_there_before_it_runs(platform: Program) -> None:
+async def test_hook_is_unavailable_before_connection(platform: Program) -> None:
     connector = platform.connector(WebhookSettings.model_validate(platform.settings()))
     assert (await connector.hook(platform.request(ANA))).status == 503
 
@@ -201,7 +201,7 @@ GITHUB = {
 
 
 def commented(action: str = "created", kind: str = "User", *, right: bool = True) -> HookRequest:
-    """A comment as GitHub tells of it."""
+    """Return a call in which GitHub reports a comment."""
     event = {
         "action": action,
         "issue": {"number": 12, "body": "it is broken"},
@@ -218,7 +218,7 @@ def commented(action: str = "created", kind: str = "User", *, right: bool = True
     return HookRequest(method="POST", headers=headers, query={}, body=body)
 
 
-async def test_github_is_heard(platform: Program) -> None:
+async def test_github_comment_becomes_message(platform: Program) -> None:
     async with listening(platform, GITHUB) as line:
         assert (await platform.call(commented())).status == 200
         heard = await line.next()
@@ -226,7 +226,7 @@ async def test_github_is_heard(platform: Program) -> None:
         assert (heard.place.chat, heard.place.thread, heard.direct) == ("octo/cat", "12", False)
 
 
-async def test_github_without_an_id_in_the_body_is_known_by_its_delivery(platform: Program) -> None:
+async def test_github_event_without_id_uses_delivery_id(platform: Program) -> None:
     async with listening(platform, {name: value for name, value in GITHUB.items() if name != "id"}) as line:
         await platform.call(commented())
         assert (await line.next()).id == "72d3162e"
@@ -234,14 +234,14 @@ async def test_github_without_an_id_in_the_body_is_known_by_its_delivery(platfor
         assert (await platform.call(changed(anonymous, x_github_delivery=""))).status == 400
 
 
-async def test_other_events_of_github_are_taken_and_not_heard(platform: Program) -> None:
+async def test_other_github_events_are_accepted_and_ignored(platform: Program) -> None:
     async with listening(platform, GITHUB) as line:
         for call in (commented("edited"), commented("deleted"), commented(kind="Bot")):
             assert (await platform.call(call)).status == 200
         assert line.heard.empty()
 
 
-async def test_who_is_not_github_is_not_heard(platform: Program) -> None:
+async def test_github_call_with_wrong_signature_is_refused(platform: Program) -> None:
     async with listening(platform, GITHUB) as line:
         right = commented()
         calls = [
@@ -280,7 +280,7 @@ async def sent(platform: Program, line: Line) -> str:
         (307, {"Location": "/replies"}, PermanentError, None),
     ],
 )
-async def test_what_an_answer_means(
+async def test_answers_map_to_errors(
     platform: Program, status: int, headers: Mapping[str, str], error: type[Exception], seconds: float | None
 ) -> None:
     async with listening(platform) as line:
@@ -291,7 +291,7 @@ async def test_what_an_answer_means(
         assert platform.keys == {}
 
 
-async def test_a_time_to_wait_may_be_a_date(platform: Program) -> None:
+async def test_retry_time_can_be_date(platform: Program) -> None:
     async with listening(platform) as line:
         platform.answer_next(503, headers={"Retry-After": formatdate(time.time() + 3_600, usegmt=True)})
         with pytest.raises(RetryLater) as raised:
@@ -300,12 +300,12 @@ async def test_a_time_to_wait_may_be_a_date(platform: Program) -> None:
         assert 3_500 < raised.value.seconds <= 3_601
 
 
-async def test_an_endless_answer_is_not_read(platform: Program) -> None:
+async def test_endless_answer_is_not_read(platform: Program) -> None:
     async with listening(platform, {**platform.settings(), "reply_url": f"{platform.url}/endless"}) as line:
         assert await sent(platform, line)
 
 
-async def test_nobody_there_is_later_and_nobody_to_tell_is_final(platform: Program) -> None:
+async def test_unreachable_reply_url_is_retried_and_missing_one_refused(platform: Program) -> None:
     async with Program() as gone:
         url = f"{gone.url}/replies"
     async with listening(platform, {**platform.settings(), "reply_url": url}) as line:
@@ -316,7 +316,7 @@ async def test_nobody_there_is_later_and_nobody_to_tell_is_final(platform: Progr
             await sent(platform, line)
 
 
-async def test_a_cut_between_two_replies_is_not_noticed(platform: Program) -> None:
+async def test_sending_recovers_from_cut_between_replies(platform: Program) -> None:
     async with listening(platform) as line:
         await sent(platform, line)
         await platform.cut()
@@ -324,9 +324,7 @@ async def test_a_cut_between_two_replies_is_not_noticed(platform: Program) -> No
         assert len(await platform.shown(2)) == 2
 
 
-async def test_no_proxy_carries_what_stays_on_this_machine(
-    platform: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_local_calls_bypass_proxy(platform: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     async with listening(platform) as line:
@@ -347,13 +345,13 @@ async def test_no_proxy_carries_what_stays_on_this_machine(
         "/replies",
     ],
 )
-def test_replies_are_posted_safely_or_not_at_all(url: str) -> None:
+def test_reply_url_requires_encryption_or_local_address(url: str) -> None:
     with pytest.raises(ValidationError, match="reply_url"):
         WebhookSettings.model_validate({"secrets": SECRET, "reply_url": url})
 
 
 @pytest.mark.parametrize("url", ["https://example.org:8443/hook", "http://localhost:1/", "http://[::1]:1/"])
-def test_addresses_that_replies_may_have(url: str) -> None:
+def test_encrypted_or_local_reply_urls_are_accepted(url: str) -> None:
     assert WebhookSettings.model_validate({"secrets": SECRET, "reply_url": url}).reply_url == url
 
 
@@ -372,7 +370,7 @@ def test_addresses_that_replies_may_have(url: str) -> None:
         {"secrets": SECRET, "tolerance": 0},
     ],
 )
-def test_settings_that_cannot_work_are_told(settings: Any) -> None:
+def test_invalid_settings_are_refused(settings: Any) -> None:
     with pytest.raises(ValidationError) as raised:
         WebhookSettings.model_validate(settings)
     assert "hunter2" not in str(raised.value)

@@ -41,13 +41,13 @@ class TestWhatsapp(ConnectorContract):
 
 
 async def heard_of(platform: Meta, line: Line, *messages: dict[str, Any], **more: Any) -> list[IncomingMessage]:
-    """What is heard of a call."""
+    """Return the messages that the connector reads from a call."""
     answer = await platform.call(platform.request(platform.event(*messages, **more)))
     assert answer.status == 200
     return [line.heard.get_nowait() for _ in range(line.heard.qsize())]
 
 
-async def test_a_call_with_another_signature_is_not_heard(platform: Meta) -> None:
+async def test_call_with_wrong_signature_is_refused(platform: Meta) -> None:
     async with listening(platform) as line:
         body = platform.event(platform.message("text", {"body": "hello"}))
         right = platform.request(body)
@@ -76,7 +76,7 @@ async def test_a_call_with_another_signature_is_not_heard(platform: Meta) -> Non
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 500_000], ids=["none", "open", "bytes", "deep"])
-async def test_what_is_no_json_is_refused(platform: Meta, body: bytes) -> None:
+async def test_call_with_invalid_json_is_refused(platform: Meta, body: bytes) -> None:
     async with listening(platform):
         assert (await platform.call(platform.request(body))).status == 400
 
@@ -91,7 +91,7 @@ async def test_what_is_no_json_is_refused(platform: Meta, body: bytes) -> None:
         '{"entry": [{"changes": [{"field": "account_update", "value": {}}]}]}',
     ],
 )
-async def test_json_of_another_shape_is_taken_and_not_heard(platform: Meta, body: str) -> None:
+async def test_json_of_other_shape_is_accepted_and_ignored(platform: Meta, body: str) -> None:
     async with listening(platform) as line:
         assert (await platform.call(platform.request(body.encode()))).status == 200
         assert line.heard.empty()
@@ -107,7 +107,7 @@ async def test_json_of_another_shape_is_taken_and_not_heard(platform: Meta, body
         ({"hub.mode": "unsubscribe"}, 403, b""),
     ],
 )
-async def test_meta_introduces_itself(
+async def test_verification_request_of_meta_is_answered(
     platform: Meta, changes: Mapping[str, str], status: int, body: bytes
 ) -> None:
     async with listening(platform):
@@ -116,7 +116,7 @@ async def test_meta_introduces_itself(
         assert (answer.status, answer.body, answer.media_type) == (status, body, "text/plain")
 
 
-async def test_a_message_of_a_batch_that_is_not_taken_is_told_again_with_the_others(platform: Meta) -> None:
+async def test_failed_message_of_batch_is_repeated_with_following_messages(platform: Meta) -> None:
     async with listening(platform) as line:
         texts = ["one", "two", "three"]
         messages = [platform.message("text", {"body": text}) for text in texts]
@@ -131,7 +131,7 @@ async def test_a_message_of_a_batch_that_is_not_taken_is_told_again_with_the_oth
         assert [(await line.next()).id for _ in range(2)] == [one["id"] for one in messages[1:]]
 
 
-async def test_two_hundred_pictures_in_a_call_are_heard_in_order(platform: Meta) -> None:
+async def test_two_hundred_pictures_in_one_call_arrive_in_order(platform: Meta) -> None:
     async with listening(platform) as line:
         pictures = [platform.file(f"{n}.png", "image/png", b"x") for n in range(200)]
         messages = [platform.message("image", picture) for picture in pictures]
@@ -140,13 +140,13 @@ async def test_two_hundred_pictures_in_a_call_are_heard_in_order(platform: Meta)
         assert [one.attachments[0].name for one in heard] == [f"{n}.png" for n in range(200)]
 
 
-async def test_a_message_of_a_megabyte_and_one_of_nothing(platform: Meta) -> None:
+async def test_one_megabyte_message_and_empty_message_are_handled(platform: Meta) -> None:
     async with listening(platform) as line:
         long, none = (platform.message("text", {"body": text}) for text in ("x" * 1_000_000, ""))
         assert [len(one.text) for one in await heard_of(platform, line, none, long)] == [1_000_000]
 
 
-async def test_a_name_is_a_name_and_no_id(platform: Meta) -> None:
+async def test_sender_name_does_not_affect_sender_id(platform: Meta) -> None:
     async with listening(platform) as line:
         message = platform.message("text", {"body": "hi"})
         names: list[Any] = [
@@ -171,7 +171,7 @@ async def test_a_name_is_a_name_and_no_id(platform: Meta) -> None:
         ),
     ],
 )
-async def test_what_was_pressed_is_said(platform: Meta, kind: str, content: Any, text: str) -> None:
+async def test_pressed_button_becomes_text(platform: Meta, kind: str, content: Any, text: str) -> None:
     async with listening(platform) as line:
         (heard,) = await heard_of(platform, line, platform.message(kind, content))
         assert heard.text == text
@@ -196,7 +196,7 @@ async def test_files_of_all_kinds(platform: Meta, kind: str, media_type: str, wh
         assert await file.fetch(7) == b"content"
 
 
-async def test_what_is_no_message_of_a_person_is_not_heard(platform: Meta) -> None:
+async def test_events_other_than_user_messages_are_ignored(platform: Meta) -> None:
     async with listening(platform) as line:
         text = {"body": "hi"}
         events: list[Any] = [
@@ -216,9 +216,7 @@ async def test_what_is_no_message_of_a_person_is_not_heard(platform: Meta) -> No
         assert await heard_of(platform, line, platform.message("text", text), number="27681414235104944") == []
 
 
-async def test_a_message_that_did_not_arrive_is_logged(
-    platform: Meta, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_message_status_is_logged(platform: Meta, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(platform) as line:
         fault = {"code": 131047, "title": "Re-engagement message"}
         statuses = [
@@ -233,7 +231,7 @@ async def test_a_message_that_did_not_arrive_is_logged(
         assert (vars(record)["id"], vars(record)["code"]) == ("wamid.1", 131047)
 
 
-async def test_who_shows_no_number_is_answered_all_the_same(platform: Meta) -> None:
+async def test_sender_without_phone_number_gets_reply(platform: Meta) -> None:
     async with listening(platform) as line:
         message = platform.message("text", {"body": "hi"}, from_user_id=BSUID)
         del message["from"]
@@ -267,7 +265,9 @@ async def test_typing_marks_the_message_as_read(platform: Meta) -> None:
         (503, 2, OutcomeUnknown),
     ],
 )
-async def test_what_a_code_means(platform: Meta, status: int, code: int, raised: type[Exception]) -> None:
+async def test_error_codes_map_to_errors(
+    platform: Meta, status: int, code: int, raised: type[Exception]
+) -> None:
     async with listening(platform) as line:
         platform.answer_next(status, error(code, "Title", "What it is about."))
         with pytest.raises(raised, match=f"code {code}: What it is about."):
@@ -286,7 +286,7 @@ async def test_what_a_code_means(platform: Meta, status: int, code: int, raised:
         (429, [], RetryLater),
     ],
 )
-async def test_answers_of_another_shape(
+async def test_malformed_answers_map_to_errors(
     platform: Meta, status: int, body: Any, raised: type[Exception]
 ) -> None:
     async with listening(platform) as line:
@@ -296,7 +296,7 @@ async def test_answers_of_another_shape(
             await line.connector.send(part("hi", ANA))
 
 
-async def test_a_token_taken_away_ends_the_connection(platform: Meta) -> None:
+async def test_revoked_token_ends_connection(platform: Meta) -> None:
     connector = Whatsapp(WhatsappSettings.model_validate(platform.settings()))
     line = Line(connector)
     run = asyncio.create_task(connector.run(line))
@@ -310,14 +310,14 @@ async def test_a_token_taken_away_ends_the_connection(platform: Meta) -> None:
     assert (await connector.hook(platform.request(platform.event()))).status == 503
 
 
-async def test_the_number_of_another_is_refused(platform: Meta) -> None:
+async def test_phone_number_of_another_account_is_refused(platform: Meta) -> None:
     with pytest.raises(PermanentError, match="does not exist"):
         async with listening(platform, {**platform.settings(), "phone_number_id": "1"}):
             pass
 
 
-async def test_the_token_is_shown_to_meta_alone(platform: Meta) -> None:
-    """Whatever address a file is said to have."""
+async def test_token_is_sent_only_to_meta(platform: Meta) -> None:
+    """The announced address of a file does not matter."""
     async with Meta() as other, listening(platform) as line:
         addresses = [
             f"{other.url}/files/1",
@@ -338,9 +338,7 @@ async def test_the_token_is_shown_to_meta_alone(platform: Meta) -> None:
 
 
 @pytest.mark.parametrize(("content", "size"), [(b"", 0), (b"x" * 2_000, 2_000), (b"x", 10**12)])
-async def test_a_file_is_cut_off_whatever_size_it_is_said_to_have(
-    platform: Meta, content: bytes, size: int
-) -> None:
+async def test_file_is_cut_off_for_any_announced_size(platform: Meta, content: bytes, size: int) -> None:
     async with listening(platform) as line:
         named = platform.file("name", "image/png", content, file_size=size)
         (heard,) = await heard_of(platform, line, platform.message("image", named))
@@ -350,7 +348,7 @@ async def test_a_file_is_cut_off_whatever_size_it_is_said_to_have(
             await fetch(1_000)
 
 
-async def test_a_file_that_is_gone_is_a_fault(platform: Meta) -> None:
+async def test_missing_file_is_refused(platform: Meta) -> None:
     async with listening(platform) as line:
         named = platform.file("name", "image/png", b"x")
         platform.files.clear()
@@ -361,7 +359,7 @@ async def test_a_file_that_is_gone_is_a_fault(platform: Meta) -> None:
             await fetch(1_000)
 
 
-async def test_nobody_there_is_later(platform: Meta) -> None:
+async def test_unreachable_platform_is_retried_later(platform: Meta) -> None:
     async with Meta() as gone:
         settings = gone.settings()
     with pytest.raises(RetryLater):
@@ -369,7 +367,7 @@ async def test_nobody_there_is_later(platform: Meta) -> None:
             pass
 
 
-async def test_a_cut_between_two_replies_is_not_noticed(platform: Meta) -> None:
+async def test_sending_recovers_from_cut_between_replies(platform: Meta) -> None:
     async with listening(platform) as line:
         await line.connector.send(part("one", ANA))
         await platform.cut()
@@ -380,7 +378,7 @@ async def test_a_cut_between_two_replies_is_not_noticed(platform: Meta) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"phone_number_id": "+1 555"}, {"version": "23"}, {"access_token": ""}, {"verify_token": "short"}]
 )
-def test_settings_that_cannot_work_are_told(wrong: Mapping[str, str]) -> None:
+def test_invalid_settings_are_refused(wrong: Mapping[str, str]) -> None:
     right = {
         "phone_number_id": NUMBER,
         "access_token": TOKEN,

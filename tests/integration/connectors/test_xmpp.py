@@ -1,4 +1,4 @@
-"""XMPP against Prosody."""
+"""The XMPP connector against Prosody."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestXmpp(ConnectorContract):
 
 
 class Run:
-    """A connector that runs until the test has seen how it ends."""
+    """A running connector whose end the test awaits."""
 
     def __init__(self, platform: XmppPlatform, **settings: Any) -> None:
         self.connector = Xmpp(XmppSettings.model_validate({**platform.settings(), **settings}))
@@ -57,7 +57,7 @@ async def texts(line: Line, count: int) -> list[str]:
     return [(await line.next()).text for _ in range(count)]
 
 
-async def test_what_was_said_while_nobody_listened_is_heard_later(platform: XmppPlatform) -> None:
+async def test_messages_sent_while_offline_arrive_later(platform: XmppPlatform) -> None:
     for number in range(5):
         await platform.say(f"old {number}")
     await platform.person("ana").is_up_to_date()
@@ -66,8 +66,8 @@ async def test_what_was_said_while_nobody_listened_is_heard_later(platform: Xmpp
         assert await texts(line, 6) == [*(f"old {number}" for number in range(5)), "new"]
 
 
-async def test_only_what_was_taken_is_not_told_again(platform: XmppPlatform) -> None:
-    """The second of three messages cannot be taken: it and the third come again, in their order."""
+async def test_only_failed_messages_are_repeated(platform: XmppPlatform) -> None:
+    """The second of three messages fails: it and the third are repeated in order."""
     run = Run(platform)
     line = await run.is_ready()
     taken = line.hear
@@ -88,7 +88,7 @@ async def test_only_what_was_taken_is_not_told_again(platform: XmppPlatform) -> 
         assert again.heard.empty()
 
 
-async def test_a_connection_that_is_cut_while_a_message_is_taken_loses_nothing(platform: XmppPlatform) -> None:
+async def test_connection_cut_during_ingress_loses_no_message(platform: XmppPlatform) -> None:
     run = Run(platform)
     line = await run.is_ready()
     taking, written = asyncio.Event(), asyncio.Event()
@@ -110,7 +110,7 @@ async def test_a_connection_that_is_cut_while_a_message_is_taken_loses_nothing(p
         assert await texts(again, 2) == ["one", "two"]
 
 
-async def test_a_second_login_ends_the_first(platform: XmppPlatform) -> None:
+async def test_second_login_ends_first(platform: XmppPlatform) -> None:
     first = Run(platform)
     await first.is_ready()
     async with listening(platform) as line:
@@ -123,7 +123,7 @@ async def test_a_second_login_ends_the_first(platform: XmppPlatform) -> None:
 async def test_many_messages_are_taken_one_by_one(
     platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than may wait: nothing more is read then, and nothing is lost."""
+    """Over the limit of waiting messages the connector stops reading and loses none."""
     monkeypatch.setattr(xmpp, "_BACKLOG", 3)
     async with listening(platform) as line:
         assert isinstance(line.connector, Xmpp)
@@ -168,15 +168,15 @@ async def test_many_messages_are_taken_one_by_one(
         ("chat", "<body>x</body><received xmlns='urn:xmpp:carbons:2'/>"),
     ],
 )
-async def test_what_is_no_message_is_not_heard(platform: XmppPlatform, kind: str, inside: str) -> None:
+async def test_stanzas_other_than_messages_are_ignored(platform: XmppPlatform, kind: str, inside: str) -> None:
     async with listening(platform) as line:
         platform.person("ana").write(f"<message to='{US}' type='{kind}'>{inside}</message>")
         await platform.say("after")
         assert (await line.next()).text == "after"
 
 
-async def test_plain_messages_of_programs_are_heard(platform: XmppPlatform) -> None:
-    """Without a type and an id; twice the same is two messages."""
+async def test_plain_messages_without_id_are_accepted(platform: XmppPlatform) -> None:
+    """They have no type and no id; two equal stanzas are two messages."""
     async with listening(platform) as line:
         for _ in range(2):
             platform.person("ana").write(f"<message to='{US}'><body>the disk is full</body></message>")
@@ -186,7 +186,7 @@ async def test_plain_messages_of_programs_are_heard(platform: XmppPlatform) -> N
         assert one.sender.id == "ana@localhost"
 
 
-async def test_an_id_is_only_its_senders(platform: XmppPlatform) -> None:
+async def test_same_id_from_two_senders_is_distinct(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         platform.person("ana").says(US, "hello", id="1")
         platform.person("bob").says(US, "hello", id="1")
@@ -194,8 +194,8 @@ async def test_an_id_is_only_its_senders(platform: XmppPlatform) -> None:
         assert len({(await line.next()).id for _ in range(3)}) == 3
 
 
-async def test_an_id_is_only_its_devices(platform: XmppPlatform) -> None:
-    """Clients may count anew in each stream, and people ask the same thing twice."""
+async def test_same_id_from_two_devices_is_distinct(platform: XmppPlatform) -> None:
+    """Clients may restart their numbering in each stream, and users may repeat a question."""
     async with listening(platform) as line:
         for device in ("laptop-monday", "phone-friday"):
             ana = Person("ana")
@@ -213,7 +213,7 @@ async def archive(tmp_path: Path) -> AsyncGenerator[XmppPlatform]:
 
 
 @pytest.mark.parametrize(("to", "kind"), [(US, "chat"), (ROOM, "groupchat")])
-async def test_the_servers_own_ids_tell_messages_apart(archive: XmppPlatform, to: str, kind: str) -> None:
+async def test_server_ids_distinguish_messages(archive: XmppPlatform, to: str, kind: str) -> None:
     ana = archive.person("ana")
     await ana.enters(ROOM)
     async with listening(archive) as line:
@@ -223,10 +223,8 @@ async def test_the_servers_own_ids_tell_messages_apart(archive: XmppPlatform, to
 
 
 @pytest.mark.parametrize("name", ["id='1'", ""])
-async def test_what_an_archiving_server_tells_again_is_the_same_message(
-    archive: XmppPlatform, name: str
-) -> None:
-    """Whether it was told before, and not taken, or kept while nobody was there."""
+async def test_message_repeated_by_archive_has_same_id(archive: XmppPlatform, name: str) -> None:
+    """The archive repeats failed messages and messages that arrived while the connector was offline."""
     run = Run(archive)
     line = await run.is_ready()
     line.broken = True
@@ -238,8 +236,8 @@ async def test_what_an_archiving_server_tells_again_is_the_same_message(
         assert (await again.next()).id == missed.id
 
 
-async def test_an_id_for_which_the_client_vouches_is_good_on_all_its_connections(archive: XmppPlatform) -> None:
-    """It sends again what it does not know to have arrived, which the server takes for a new message."""
+async def test_origin_id_identifies_message_on_all_connections(archive: XmppPlatform) -> None:
+    """The client repeats an unconfirmed message, and the server treats it as a new message."""
     vouched = "<origin-id xmlns='urn:xmpp:sid:0' id='a-uuid'/>"
     async with listening(archive) as line:
         for device in ("one", "two"):
@@ -254,7 +252,7 @@ async def test_an_id_for_which_the_client_vouches_is_good_on_all_its_connections
         assert one != other
 
 
-async def test_ids_that_others_claim_to_have_given_are_none(platform: XmppPlatform) -> None:
+async def test_forged_stanza_ids_are_ignored(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         for by in ("ana@localhost", ROOM, f"{US}/torana", "localhost", "@/"):
             claimed = f"<stanza-id xmlns='urn:xmpp:sid:0' by='{by}' id='{by}'/>"
@@ -262,7 +260,7 @@ async def test_ids_that_others_claim_to_have_given_are_none(platform: XmppPlatfo
         assert len({(await line.next()).id for _ in range(5)}) == 1
 
 
-async def test_our_other_devices_are_not_heard(platform: XmppPlatform) -> None:
+async def test_own_messages_from_other_devices_are_ignored(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         phone = Person("torana")
         await phone.connect(platform.port)
@@ -273,7 +271,7 @@ async def test_our_other_devices_are_not_heard(platform: XmppPlatform) -> None:
         assert (await line.next()).text == "hello"
 
 
-async def test_who_is_who_in_a_room_that_tells_and_in_one_that_does_not(platform: XmppPlatform) -> None:
+async def test_sender_is_identified_in_open_and_anonymous_rooms(platform: XmppPlatform) -> None:
     settings = {**platform.settings(), "join": [ROOM, MASKED]}
     async with listening(platform, settings) as line:
         await platform.say("hello", room=ROOM)
@@ -285,7 +283,7 @@ async def test_who_is_who_in_a_room_that_tells_and_in_one_that_does_not(platform
         assert [known.place.chat, masked.place.chat] == [ROOM, MASKED]
 
 
-async def test_a_private_word_in_a_room_is_answered_privately(platform: XmppPlatform) -> None:
+async def test_private_message_in_room_is_answered_privately(platform: XmppPlatform) -> None:
     async with listening(platform, {**platform.settings(), "join": [MASKED]}) as line:
         bob = platform.person("bob")
         await bob.enters(MASKED)
@@ -300,7 +298,7 @@ async def test_a_private_word_in_a_room_is_answered_privately(platform: XmppPlat
         assert platform.watcher.said(f"{MASKED}/torana") == []
 
 
-async def test_what_a_room_said_before_is_not_heard(platform: XmppPlatform) -> None:
+async def test_room_history_is_ignored(platform: XmppPlatform) -> None:
     await platform.say("before", room=ROOM, mention=True)
     await platform.watcher.got(lambda one: one.findtext("{jabber:client}body") == "torana: before")
     async with listening(platform) as line:
@@ -311,7 +309,7 @@ async def test_what_a_room_said_before_is_not_heard(platform: XmppPlatform) -> N
         assert (await line.next()).text == "now"
 
 
-async def test_how_people_address_somebody_in_a_room(platform: XmppPlatform) -> None:
+async def test_mention_of_nick_or_reply_addresses_bot(platform: XmppPlatform) -> None:
     said = {
         "torana: one": ("one", True),
         "Torana, two": ("two", True),
@@ -329,7 +327,7 @@ async def test_how_people_address_somebody_in_a_room(platform: XmppPlatform) -> 
         assert (await line.next()).addressed
 
 
-async def test_a_taken_name_in_a_room_is_replaced(platform: XmppPlatform) -> None:
+async def test_taken_nick_in_room_is_replaced(platform: XmppPlatform) -> None:
     bob = platform.person("bob")
     await bob.enters(ROOM, "torana")
     async with listening(platform) as line:
@@ -341,7 +339,7 @@ async def test_a_taken_name_in_a_room_is_replaced(platform: XmppPlatform) -> Non
         await line.connector.send(part("hello", message.place))
 
 
-async def test_a_room_that_is_closed_keeps_nobody_from_working(
+async def test_closed_room_does_not_block_other_rooms(
     platform: XmppPlatform, caplog: pytest.LogCaptureFixture
 ) -> None:
     await admin(platform, f"<item affiliation='outcast' jid='{US}'/>")
@@ -354,13 +352,13 @@ async def test_a_room_that_is_closed_keeps_nobody_from_working(
 
 
 async def admin(platform: XmppPlatform, item: str) -> None:
-    """The watcher made the room, and rules it."""
+    """Send an admin request as the watcher, who owns the room."""
     name = uuid4().hex
     query = f"<query xmlns='http://jabber.org/protocol/muc#admin'>{item}</query>"
     await platform.watcher.asks(f"<iq type='set' id='{name}' to='{ROOM}'>{query}</iq>", name)
 
 
-async def test_thrown_out_it_writes_later_and_comes_back(
+async def test_sending_after_kick_is_retried_and_room_is_rejoined(
     platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with listening(platform) as line:
@@ -376,7 +374,7 @@ async def test_thrown_out_it_writes_later_and_comes_back(
 
 
 async def sent(line: Line, place: Place) -> None:
-    """Send something as soon as it is possible."""
+    """Send a part as soon as sending is possible."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -388,10 +386,10 @@ async def sent(line: Line, place: Place) -> None:
 
 
 @pytest.mark.parametrize("noticed", ["by asking", "by sending"])
-async def test_a_room_that_has_forgotten_us_is_entered_again(
+async def test_room_that_lost_occupant_is_rejoined(
     platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch, noticed: str
 ) -> None:
-    """As after a restart of the room's server, of which nobody tells."""
+    """The room's server restarts without notice."""
     monkeypatch.setattr(xmpp, "PROBE", 0.05)
     monkeypatch.setattr(xmpp, "ROOM_PROBES", 1 if noticed == "by asking" else 1_000)
     take = xmpp._Room.take  # pyright: ignore[reportPrivateUsage]
@@ -423,7 +421,7 @@ async def test_a_room_that_has_forgotten_us_is_entered_again(
         assert (await line.next()).addressed
 
 
-async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: XmppPlatform) -> None:
+async def test_muted_room_refuses_part(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         await admin(platform, "<item nick='torana' role='visitor'/>")
         with pytest.raises(PermanentError, match="forbidden"):
@@ -431,7 +429,7 @@ async def test_a_room_in_which_we_may_not_speak_is_a_refusal(platform: XmppPlatf
 
 
 @pytest.mark.parametrize("chat", ["nobody@localhost", "x@nowhere.invalid", "@", "a@b@c", ""])
-async def test_a_strange_address_is_refused(platform: XmppPlatform, chat: str) -> None:
+async def test_invalid_address_is_refused(platform: XmppPlatform, chat: str) -> None:
     async with listening(platform) as line:
         with pytest.raises(PermanentError):
             await line.connector.send(part("hello", Place(chat=chat)))
@@ -439,7 +437,7 @@ async def test_a_strange_address_is_refused(platform: XmppPlatform, chat: str) -
         await line.connector.send(part("yes", (await line.next()).place))
 
 
-async def test_a_reply_is_text_whatever_is_in_it(platform: XmppPlatform) -> None:
+async def test_reply_with_any_characters_is_text(platform: XmppPlatform) -> None:
     nasty = "a\x00b\x1bc\ufffed\ud800e </body></message><presence type='unavailable'/> & ]]> 🙂\tf\n"
     async with listening(platform) as line:
         await platform.say("hello")
@@ -448,7 +446,7 @@ async def test_a_reply_is_text_whatever_is_in_it(platform: XmppPlatform) -> None
         assert shown == "abcde </body></message><presence type='unavailable'/> & ]]> 🙂\tf\n"
 
 
-async def test_parts_that_are_sent_at_the_same_time(platform: XmppPlatform) -> None:
+async def test_concurrent_parts_arrive_in_order(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         await platform.say("hello")
         place = (await line.next()).place
@@ -458,7 +456,7 @@ async def test_parts_that_are_sent_at_the_same_time(platform: XmppPlatform) -> N
         assert [one.id for one in await platform.shown(20)] == ids
 
 
-async def test_edits_in_a_room_replace_the_first_message(platform: XmppPlatform) -> None:
+async def test_edits_in_room_replace_first_message(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         place = Place(chat=ROOM)
         first = await line.connector.send(part("one", place))
@@ -477,7 +475,7 @@ async def test_typing_is_shown(platform: XmppPlatform) -> None:
         assert shown.find("{jabber:client}body") is None
 
 
-async def test_a_file_is_named_and_not_fetched(platform: XmppPlatform) -> None:
+async def test_file_is_named_and_not_fetched(platform: XmppPlatform) -> None:
     url = "https://files.example.org/abc/holiday%20photo.jpg?x=1"
     async with listening(platform) as line:
         platform.person("ana").says(US, url, f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
@@ -487,14 +485,14 @@ async def test_a_file_is_named_and_not_fetched(platform: XmppPlatform) -> None:
         assert attachment.fetch is None
 
 
-async def test_a_file_at_no_address_has_no_name(platform: XmppPlatform) -> None:
+async def test_file_without_address_has_no_name(platform: XmppPlatform) -> None:
     async with listening(platform) as line:
         platform.person("ana").says(US, "look", "<x xmlns='jabber:x:oob'><url>https://[::1/a.jpg</url></x>")
         heard = await line.next()
         assert (heard.text, [one.name for one in heard.attachments]) == ("look", [""])
 
 
-async def test_people_may_have_it_among_their_contacts(platform: XmppPlatform) -> None:
+async def test_contact_requests_are_accepted(platform: XmppPlatform) -> None:
     ana = platform.person("ana")
     async with listening(platform):
         await ana.asks("<iq type='get' id='roster'><query xmlns='jabber:iq:roster'/></iq>", "roster")
@@ -502,7 +500,7 @@ async def test_people_may_have_it_among_their_contacts(platform: XmppPlatform) -
         await ana.got(lambda one: one.get("from") == US and one.get("type") == "subscribed")
 
 
-async def test_a_dead_line_is_noticed(platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_connection_is_detected(platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xmpp, "PROBE", 0.02)
     run = Run(platform)
     line = await run.is_ready()
@@ -519,7 +517,7 @@ async def test_a_dead_line_is_noticed(platform: XmppPlatform, monkeypatch: pytes
         await run.ended()
 
 
-async def test_a_server_that_is_not_there_is_not_waited_for(platform: XmppPlatform) -> None:
+async def test_unreachable_server_fails_at_once(platform: XmppPlatform) -> None:
     platform.proxy.cut(refuse=True)
     run = Run(platform)
     with pytest.raises(ConnectionError):
@@ -528,9 +526,7 @@ async def test_a_server_that_is_not_there_is_not_waited_for(platform: XmppPlatfo
         await Run(platform, port=1).ended()
 
 
-async def test_a_server_that_says_nothing_is_not_waited_for(
-    platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_server_times_out(platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xmpp, "TIMEOUT", 0.1)
     platform.proxy.stall()
     before = asyncio.all_tasks()
@@ -541,7 +537,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
     assert left == set()
 
 
-async def test_trickling_it_works_and_corrupt_it_ends(platform: XmppPlatform) -> None:
+async def test_trickled_connection_works_and_corrupted_one_ends(platform: XmppPlatform) -> None:
     platform.proxy.trickle()
     run = Run(platform)
     line = await run.is_ready()
@@ -565,7 +561,7 @@ async def encrypted(tmp_path: Path) -> AsyncGenerator[XmppPlatform]:
 
 
 @pytest.mark.parametrize("tls", ["starttls", "direct"])
-async def test_a_certificate_is_checked(
+async def test_certificate_is_verified(
     encrypted: XmppPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: str
 ) -> None:
     port = encrypted.port if tls == "starttls" else encrypted.tls_port
@@ -580,14 +576,16 @@ async def test_a_certificate_is_checked(
         assert (await encrypted.shown(1))[0].text == "safely"
 
 
-async def test_no_password_goes_over_a_line_that_is_open(platform: XmppPlatform) -> None:
-    """A server, or somebody in between, that offers no encryption."""
+async def test_password_is_not_sent_unencrypted(platform: XmppPlatform) -> None:
+    """A server, or an attacker in between, offers no encryption."""
     with pytest.raises(PermanentError, match="no secure login method"):
         async with listening(platform, {**platform.settings(), "tls": "starttls"}):
             pass
 
 
-async def test_passwords_are_told_nobody(platform: XmppPlatform, caplog: pytest.LogCaptureFixture) -> None:
+async def test_passwords_appear_in_no_log_or_error(
+    platform: XmppPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     async with listening(platform) as line:
         await platform.say("hello")
@@ -614,6 +612,6 @@ async def test_passwords_are_told_nobody(platform: XmppPlatform, caplog: pytest.
         {"nick": ""},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         XmppSettings.model_validate({"jid": "torana@example.org", "password": "x", **wrong})

@@ -1,4 +1,4 @@
-"""A gateway whose people sit on a chat platform in memory."""
+"""Fixtures for a gateway that is connected to a chat platform in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from torana.turns.deliveries import Deliveries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """What a test asks of a gateway."""
+    """The parts of a gateway that tests use."""
 
     hub: Connectors
     turns: Turns
@@ -45,7 +45,7 @@ class Gateway:
     database: Database
 
     async def rows(self) -> Sequence[Delivery]:
-        """Everything that is to be delivered or was, the oldest first."""
+        """Return all deliveries, the oldest first."""
         found = await self.database.run(partial(rows.list_deliveries, owner=EVERYONE, limit=200))
         return list(reversed(found))
 
@@ -59,7 +59,7 @@ def act() -> Act:
 async def open_gateway(
     open_database: Callable[[], Database], open_turns: Callable[..., Turns]
 ) -> AsyncGenerator[Callable[..., Awaitable[Gateway]]]:
-    """``await open_gateway(chat, model)``: a gateway with the chat as its account ``home``, started."""
+    """``await open_gateway(chat, model)`` starts a gateway with the chat as its account ``home``."""
     opened: list[Gateway] = []
 
     async def make(
@@ -129,13 +129,13 @@ async def open_gateway(
 
 @pytest.fixture
 def in_time() -> Callable[[], asyncio.Timeout]:
-    """``async with in_time():`` for what comes by itself."""
+    """``async with in_time():`` limits a wait to 20 seconds."""
     return lambda: asyncio.timeout(20)
 
 
 @pytest.fixture
 async def outage(path: Path, database: Database) -> Callable[[], AbstractContextManager[None]]:
-    """``with outage():`` the database can neither be read nor written; another process holds it."""
+    """``with outage():`` locks the database, so that it can neither be read nor written."""
     await database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 1"))
 
     @contextmanager

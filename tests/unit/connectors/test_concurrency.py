@@ -1,4 +1,4 @@
-"""Messages that are heard beside each other, and those that are not."""
+"""Concurrent and sequential ingress of messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ InTime = Callable[[], asyncio.Timeout]
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
-async def test_a_file_that_hangs_holds_up_its_own_chat_alone(open_gateway: Open) -> None:
+async def test_hanging_file_delays_only_its_own_chat(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     arrives = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def test_a_file_that_hangs_holds_up_its_own_chat_alone(open_gateway: Open)
     assert (first.content, first.seq, second.seq) == ("look\n[image: cat.png, image/png]", 1, 2)
 
 
-async def test_many_messages_behind_a_file_that_hangs_hold_up_no_other_chat(open_gateway: Open) -> None:
+async def test_many_messages_behind_hanging_file_delay_no_other_chat(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], per_minute=1_000)
     asked, arrives = asyncio.Event(), asyncio.Event()
 
@@ -67,7 +67,7 @@ async def test_many_messages_behind_a_file_that_hangs_hold_up_no_other_chat(open
 
 
 class Held:
-    """Ears that take what they are let."""
+    """A message sink that takes one message for each release of ``let``."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.begun: asyncio.Queue[str] = asyncio.Queue()
@@ -95,7 +95,7 @@ def message(name: str, text: str = "x") -> IncomingMessage:
     )
 
 
-async def test_what_cannot_be_taken_ends_the_connection_at_once(in_time: InTime) -> None:
+async def test_message_that_cannot_be_taken_ends_connection_at_once(in_time: InTime) -> None:
     sink, taken = Held(OSError("the store is away")), asyncio.Event()
 
     async def take() -> None:
@@ -114,7 +114,7 @@ async def test_what_cannot_be_taken_ends_the_connection_at_once(in_time: InTime)
 
 
 @pytest.mark.parametrize(("length", "most"), [(0, 2_000), (495_000, 20), (10**8, 1)])
-async def test_the_end_waits_until_all_are_taken_and_no_endless_amount_is_begun(
+async def test_closing_waits_for_all_messages_and_begun_messages_are_bounded(
     in_time: InTime, length: int, most: int
 ) -> None:
     sink, taken, text = Held(), list[str](), "x" * length

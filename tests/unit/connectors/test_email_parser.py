@@ -1,4 +1,4 @@
-"""What is read out of mail, whoever wrote it and with what."""
+"""Parsing of emails: text, attachments, senders and their authentication."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def letter(**headers: str) -> ParsedEmail:
 
 
 @pytest.mark.parametrize("above", ABOVE)
-def test_what_is_quoted_is_cut_off(above: str) -> None:
+def test_quotation_is_cut_off(above: str) -> None:
     quoted = "> What\n> I said"
 
     assert strip_quotation(f"Yes, at 10:00.\n\n{above}\n{quoted}\n") == "Yes, at 10:00."
@@ -71,7 +71,7 @@ def test_what_is_quoted_is_cut_off(above: str) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_stands_below_is_cut_off(head: str) -> None:
+def test_original_message_below_reply_is_cut_off(head: str) -> None:
     assert strip_quotation(f"Yes.\n\nNo.\n\n{head}\n\nwhat was said").strip("_\n") == "Yes.\n\nNo."
 
 
@@ -87,16 +87,16 @@ def test_what_stands_below_is_cut_off(head: str) -> None:
         "On Mon, 2 Mar 2026 at 9:30 Ana <ana@people.test> wrote:\nnothing above",
     ],
 )
-def test_what_was_written_stays(text: str) -> None:
+def test_own_text_of_sender_is_kept(text: str) -> None:
     assert strip_quotation(text) == text
 
 
-def test_where_a_mail_was_sent_from_does_not_matter() -> None:
+def test_mobile_signature_is_cut_off() -> None:
     assert strip_quotation("Yes\n\nSent from my iPhone") == "Yes"
     assert strip_quotation("Ja\n\nVon meinem iPhone gesendet") == "Ja"
 
 
-def test_what_is_forwarded_is_read() -> None:
+def test_forwarded_text_is_kept() -> None:
     raw = (
         HEAD.replace(b"Subject: hi", b"Subject: Fwd: news")
         + b"\r\nlook\r\n\r\nFrom: Bob\r\nSent: today\r\n\r\nNews!"
@@ -120,13 +120,13 @@ def test_html_becomes_text() -> None:
 
 
 @pytest.mark.parametrize("digits", [10, 5_000])
-def test_huge_character_references_do_not_lose_the_text(digits: int) -> None:
+def test_huge_character_references_keep_text(digits: int) -> None:
     raw = HEAD + b"Content-Type: text/html; charset=utf-8\r\n\r\n<p>Buy tea. &#" + b"9" * digits + b";</p>"
 
     assert read(raw).text.startswith("Buy tea. ")
 
 
-def test_html_alone_is_read_without_its_quotations() -> None:
+def test_html_only_email_is_read_without_quotations() -> None:
     page = (
         "<div>Yes, at ten.</div><div class=gmail_quote><div>On Mon, Mar 2, 2026 at 9:30 AM Bot wrote:<br></div>"
         "<blockquote>shall we?</blockquote></div>"
@@ -136,7 +136,7 @@ def test_html_alone_is_read_without_its_quotations() -> None:
     assert read(raw).text == "Yes, at ten."
 
 
-def test_parts_are_told_apart() -> None:
+def test_text_and_attached_files_are_separated() -> None:
     message = EmailMessage(policy=policy.SMTP)
     message["From"] = "ana@people.test"
     message.set_content("plain wörds")
@@ -161,7 +161,7 @@ def test_parts_are_told_apart() -> None:
     assert b"inner words" in found.files[2].decode()
 
 
-def test_of_a_mail_that_was_cut_the_last_file_is_not_whole() -> None:
+def test_last_file_of_truncated_email_is_incomplete() -> None:
     message = EmailMessage(policy=policy.SMTP)
     message["From"] = "ana@people.test"
     message.set_content("words")
@@ -190,7 +190,9 @@ def test_of_a_mail_that_was_cut_the_last_file_is_not_whole() -> None:
         (b"no-such", b"gb18030", "字".encode("gb18030"), "字"),
     ],
 )
-def test_encodings_and_those_that_are_wrong(encoding: bytes, charset: bytes, body: bytes, text: str) -> None:
+def test_text_is_decoded_despite_wrong_encodings(
+    encoding: bytes, charset: bytes, body: bytes, text: str
+) -> None:
     head = b"Content-Type: text/plain; charset=%b\r\nContent-Transfer-Encoding: %b\r\n\r\n" % (
         charset,
         encoding,
@@ -219,13 +221,13 @@ def test_encodings_and_those_that_are_wrong(encoding: bytes, charset: bytes, bod
         ("", "", ""),
     ],
 )
-def test_a_mail_has_one_writer_or_none(given: str, address: str, name: str) -> None:
+def test_email_has_one_sender_or_none(given: str, address: str, name: str) -> None:
     found = read(f"From: {given}\r\n\r\nhi".encode())
 
     assert (found.address, found.name) == (address, name)
 
 
-def test_headers_are_parted_by_line_ends_alone() -> None:
+def test_only_line_ends_separate_headers() -> None:
     for end in ("\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"):
         found = read(f"Subject: a{end}From: bob@people.test\r\nFrom: ana@people.test\r\n\r\nhi".encode())
 
@@ -233,7 +235,7 @@ def test_headers_are_parted_by_line_ends_alone() -> None:
     assert read(b"From: ana@people.test\r\nFrom: bob@people.test\r\n\r\nhi").address == ""
 
 
-def test_a_subject_is_one_line() -> None:
+def test_subject_is_one_bounded_line() -> None:
     found = read(b"Subject: =?utf-8?q?a=0D=0ABcc:_x=E2=80=AE?=\r\n =?no-such?b?eQ==?=\r\n\r\nhi")
 
     assert found.subject == "a Bcc: xy"
@@ -256,11 +258,11 @@ def test_a_subject_is_one_line() -> None:
         ("From", "bounces=ana@people.test"),
     ],
 )
-def test_machines_are_known(header: str, value: str) -> None:
+def test_automatic_emails_are_recognized(header: str, value: str) -> None:
     assert machine(letter(**{header.replace("-", "_"): value})) is not None
 
 
-def test_a_report_is_a_machines() -> None:
+def test_delivery_report_is_automatic() -> None:
     raw = HEAD + b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\n\r\nhi\r\n--b--"
 
     assert machine(read(raw)) == "delivery report"
@@ -270,11 +272,11 @@ def test_a_report_is_a_machines() -> None:
     "headers",
     [{}, {"Auto_Submitted": "no"}, {"Return_Path": "<ana@people.test>"}, {"From": "noreplyna@people.test"}],
 )
-def test_people_are_no_machines(headers: dict[str, str]) -> None:
+def test_personal_emails_are_not_automatic(headers: dict[str, str]) -> None:
     assert machine(letter(**headers)) is None
 
 
-def test_empty_lines_below_a_quotation_cost_no_more_than_words() -> None:
+def test_empty_lines_below_quotation_cost_no_more_than_words() -> None:
     costs: list[float] = []
     for line in ("x\n", "\n"):
         before = time.process_time()
@@ -293,7 +295,7 @@ GMAIL = (
 )
 
 
-def test_results_of_one_long_name_cost_no_more_than_words() -> None:
+def test_authentication_results_with_long_name_cost_no_more_than_words() -> None:
     costs: list[float] = []
     for text in ("a " * 4_000, "a" * 8_000):
         before = time.process_time()
@@ -319,7 +321,7 @@ def test_results_of_one_long_name_cost_no_more_than_words() -> None:
         ['mx.test; dkim=pass reason="good; dmarc=fail" header.d=people.test (a (b; dmarc=fail) c)'],
     ],
 )
-def test_a_writer_is_believed_whom_the_server_checked(results: list[str]) -> None:
+def test_sender_verified_by_server_is_accepted(results: list[str]) -> None:
     assert doubt(_checked(results), "mx.test") is None
 
 
@@ -360,7 +362,7 @@ def test_a_writer_is_believed_whom_the_server_checked(results: list[str]) -> Non
         ["mx.test; spf=fail smtp.helo=x dmarc=pass header.from=people.test"],
     ],
 )
-def test_a_writer_is_doubted_whom_the_server_did_not_check(results: list[str]) -> None:
+def test_sender_not_verified_by_server_is_doubted(results: list[str]) -> None:
     assert doubt(_checked(results), "mx.test") is not None
 
 
@@ -369,7 +371,7 @@ def _checked(results: list[str]) -> ParsedEmail:
     return read(head.encode() + HEAD + b"\r\nhi")
 
 
-def test_a_domain_speaks_for_those_below_it() -> None:
+def test_parent_domain_authenticates_its_subdomains() -> None:
     raw = b"Authentication-Results: mx.test; dkim=pass header.d=people.test\r\nFrom: a@x.people.test\r\n\r\nhi"
 
     assert doubt(read(raw), "mx.test") is None
@@ -417,7 +419,7 @@ BOMBS = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_read_at_once(name: str) -> None:
+def test_malicious_emails_are_parsed_quickly(name: str) -> None:
     """The standard library's parsers need minutes to hours for many of these."""
     found = read(HEAD + BOMBS[name])
 
@@ -425,6 +427,6 @@ def test_bombs_are_read_at_once(name: str) -> None:
     assert len(found.files) <= PARTS_LIMIT
 
 
-def test_a_head_without_end_is_not_read() -> None:
+def test_endless_header_is_refused() -> None:
     with pytest.raises(ValueError, match="too long"):
         read(HEAD + b"X: y\r\n" * SIZE)

@@ -1,4 +1,4 @@
-"""The listener for callers from outside."""
+"""The HTTP listener for calls from chat platforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torana.errors import OperatorError
 
 
 class Answers:
-    """What was called, and what is answered."""
+    """A handler that records calls and returns a set response."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, HookRequest]] = []
@@ -55,7 +55,7 @@ async def client(listener: HooksListener) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def heard_after(listener: HooksListener, raw: bytes) -> bytes:
-    """All that is answered to these bytes until the listener closes the connection."""
+    """Send ``raw`` and return all bytes that the listener answers until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(raw)
     try:
@@ -65,7 +65,7 @@ async def heard_after(listener: HooksListener, raw: bytes) -> bytes:
         writer.close()
 
 
-async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx2.AsyncClient, answers: Answers) -> None:
+async def test_call_reaches_its_account_unchanged(client: httpx2.AsyncClient, answers: Answers) -> None:
     answer = await client.post("/hooks/my-line?a=1&b=", content=b"\xff{}", headers={"X-Signature": "abc"})
 
     assert (answer.status_code, answer.content) == (200, b"ok")
@@ -86,21 +86,19 @@ async def test_a_call_reaches_its_account_as_it_was_sent(client: httpx2.AsyncCli
         ("DELETE", "/hooks/a", 405),
     ],
 )
-async def test_nothing_else_is_served(
+async def test_unknown_paths_and_methods_are_refused(
     client: httpx2.AsyncClient, answers: Answers, method: str, path: str, status: int
 ) -> None:
     assert (await client.request(method, path)).status_code == status
     assert answers.calls == []
 
 
-async def test_a_call_that_is_too_large_is_not_read(client: httpx2.AsyncClient, answers: Answers) -> None:
+async def test_call_over_size_limit_is_413(client: httpx2.AsyncClient, answers: Answers) -> None:
     assert (await client.post("/hooks/a", content=bytes(3_000_000))).status_code == 413
     assert answers.calls == []
 
 
-async def test_what_goes_wrong_has_the_platform_call_again(
-    client: httpx2.AsyncClient, answers: Answers
-) -> None:
+async def test_exception_in_handler_is_503(client: httpx2.AsyncClient, answers: Answers) -> None:
     answers.response = OSError("the store cannot be written")
 
     answer = await client.post("/hooks/a")
@@ -108,7 +106,7 @@ async def test_what_goes_wrong_has_the_platform_call_again(
     assert (answer.status_code, answer.content) == (503, b"")
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_taken_port_is_reported() -> None:
     first = HooksListener(host="127.0.0.1", port=0, answer=Answers())
     await first.start()
     second = HooksListener(host="127.0.0.1", port=first.port, answer=Answers())
@@ -120,7 +118,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nX: "])
-async def test_a_head_that_does_not_end_is_not_waited_for(
+async def test_unfinished_request_head_times_out(
     listener: HooksListener, monkeypatch: pytest.MonkeyPatch, raw: bytes
 ) -> None:
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
@@ -128,7 +126,9 @@ async def test_a_head_that_does_not_end_is_not_waited_for(
     assert await heard_after(listener, raw) == b""
 
 
-async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_second_request_head_times_out(
+    listener: HooksListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(b"POST /hooks/a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
@@ -140,7 +140,7 @@ async def test_nor_is_one_behind_an_answer(listener: HooksListener, monkeypatch:
     writer.close()
 
 
-async def test_an_answer_may_take_longer_than_a_head(
+async def test_answer_may_take_longer_than_head_timeout(
     client: httpx2.AsyncClient, listener: HooksListener, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
@@ -154,28 +154,26 @@ async def test_an_answer_may_take_longer_than_a_head(
     assert (await call).status_code == 200
 
 
-async def test_a_target_in_absolute_form_is_its_path(listener: HooksListener, answers: Answers) -> None:
+async def test_absolute_form_target_is_reduced_to_path(listener: HooksListener, answers: Answers) -> None:
     raw = b"GET http://h/hooks/a?b=c HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n"
     assert (await heard_after(listener, raw)).startswith(b"HTTP/1.1 200 ")
     ((account, request),) = answers.calls
     assert (account, request.query, request.headers["host"]) == ("a", {"b": "c"}, "h")
 
 
-async def test_a_call_with_two_lengths_is_the_last_of_its_connection(
-    listener: HooksListener, answers: Answers
-) -> None:
+async def test_call_with_two_lengths_closes_its_connection(listener: HooksListener, answers: Answers) -> None:
     lengths = b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
     await heard_after(listener, (b"POST /hooks/a HTTP/1.1\r\nHost: h\r\n" + lengths) * 2)
     assert [request.body for _, request in answers.calls] == [b"x"]
 
 
-async def test_what_is_no_request_is_told_so(listener: HooksListener, answers: Answers) -> None:
+async def test_malformed_request_is_400(listener: HooksListener, answers: Answers) -> None:
     for raw in (b"hello\r\n\r\n", b"GET /hooks/a HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 70_000):
         assert (await heard_after(listener, raw)).startswith(b"HTTP/1.1 400 ")
     assert answers.calls == []
 
 
-async def test_more_callers_than_there_is_room_for_are_sent_away(
+async def test_connections_over_limit_are_closed(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(callback_listener, "_CONNECTIONS", 1)
@@ -201,7 +199,7 @@ async def test_more_callers_than_there_is_room_for_are_sent_away(
     ],
     ids=["nothing", "head", "body"],
 )
-async def test_slow_callers_keep_no_call_out(
+async def test_slow_connections_are_evicted_for_new_calls(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bytes
 ) -> None:
     monkeypatch.setattr(callback_listener, "_CONNECTIONS", 3)

@@ -1,4 +1,4 @@
-"""Several accounts, each on its own."""
+"""The connections of several accounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUEST = HookRequest(method="POST", headers={}, query={}, body=b"")
 
 
 class Clock:
-    """The time, and how much later it is here."""
+    """The current time plus an offset."""
 
     late = timedelta()
 
@@ -42,7 +42,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A hub, the chat of each account, and a wait until just those are active."""
+    """A hub, the chat of each account, and helpers that wait for the state of accounts."""
 
     hub: Connectors
     database: Database
@@ -61,7 +61,7 @@ class Running:
 
 @pytest.fixture
 async def running(database: Database, open_turns: Callable[..., Turns]) -> AsyncGenerator[Running]:
-    """A hub with the accounts ``one`` and ``two``, and the chat of each."""
+    """Start a hub with the accounts ``one`` and ``two`` and a chat for each."""
     able = Capabilities(length=200, repeat="keyed", typing_every=0.01, pace=10_000)
     chats = {name: Chat(able, allow=["*"]) for name in ("one", "two", "three")}
     gate = asyncio.Event()
@@ -137,7 +137,7 @@ def account(name: str, *, kind: str | None = None, **values: Any) -> Account:
     return Account(name=name, kind=kind or name, values={"allow": ["*"]} | values)
 
 
-async def test_one_that_is_refused_does_not_disturb_another(running: Running) -> None:
+async def test_refused_account_does_not_disturb_another(running: Running) -> None:
     connectors, chats = running.hub, running.chats
     await chats["two"].refuse_login()
     await connectors.apply([account("one"), account("two", per_minute=7)])
@@ -151,7 +151,7 @@ async def test_one_that_is_refused_does_not_disturb_another(running: Running) ->
     assert states["one"]["lastHeard"] is not None
 
 
-async def test_an_account_that_nobody_connects_any_more_is_told_of(
+async def test_account_whose_supervisor_fails_is_logged(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = asyncio.Event()
@@ -183,7 +183,7 @@ async def test_an_account_that_nobody_connects_any_more_is_told_of(
     assert str(error[1]) == "nobody wants to hear it"
 
 
-async def test_changed_settings_touch_their_own_connection_alone(
+async def test_changed_settings_affect_only_their_own_connection(
     running: Running,
 ) -> None:
     connectors, chats = running.hub, running.chats
@@ -202,7 +202,7 @@ async def test_changed_settings_touch_their_own_connection_alone(
     assert connectors.active() == ["one"]
 
 
-async def test_whoever_was_refused_is_tried_anew_though_the_settings_are_the_same(running: Running) -> None:
+async def test_refused_account_reconnects_though_settings_are_unchanged(running: Running) -> None:
     connectors, chats = running.hub, running.chats
     await running.until_active("one", "two")
     await chats["two"].refuse_login()
@@ -216,7 +216,7 @@ async def test_whoever_was_refused_is_tried_anew_though_the_settings_are_the_sam
     assert {status.account: status.connections for status in connectors.statuses()} == {"one": 1, "two": 1}
 
 
-async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
+async def test_running_turn_reports_progress_through_changed_account(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connectors, chats = running.hub, running.chats
@@ -237,7 +237,7 @@ async def test_a_turn_that_runs_is_kept_company_by_its_account_as_it_is_now(
     assert [one.text for one in await chats["one"].shown(1)] == ["first"]
 
 
-async def test_what_the_log_says_of_a_request_is_not_said_of_the_connections_it_changed(
+async def test_log_context_of_request_does_not_leak_into_connections(
     running: Running,
 ) -> None:
     await running.until_active("one", "two")
@@ -247,7 +247,7 @@ async def test_what_the_log_says_of_a_request_is_not_said_of_the_connections_it_
     assert running.logged_with == [{}, {}, {}]
 
 
-async def test_nothing_begins_after_the_end(running: Running) -> None:
+async def test_connections_do_not_start_after_stop(running: Running) -> None:
     connectors = running.hub
     await running.until_active("one", "two")
     await connectors.stop()
@@ -256,7 +256,7 @@ async def test_nothing_begins_after_the_end(running: Running) -> None:
     assert connectors.statuses() == []
 
 
-async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
+async def test_hook_reaches_its_account_or_is_refused(running: Running) -> None:
     connectors, chats = running.hub, running.chats
     await running.until_active("one", "two")
 
@@ -267,7 +267,7 @@ async def test_a_hook_finds_its_account_or_nobody(running: Running) -> None:
     assert (await connectors.hook("two", REQUEST)).status == 503
 
 
-async def test_what_is_for_an_account_that_is_gone_says_so_and_becomes_stale(running: Running) -> None:
+async def test_delivery_of_removed_account_shows_reason_and_becomes_stale(running: Running) -> None:
     connectors, chats = running.hub, running.chats
     running.gate.clear()
     await running.until_active("one", "two")
@@ -293,7 +293,7 @@ async def test_what_is_for_an_account_that_is_gone_says_so_and_becomes_stale(run
     assert await chats["two"].shown(0) == []
 
 
-async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running: Running) -> None:
+async def test_delivery_in_progress_shows_reason_when_its_account_is_removed(running: Running) -> None:
     connectors, chat = running.hub, running.chats["two"]
     await running.until_active("one", "two")
     chat.gate = asyncio.Event()
@@ -309,7 +309,7 @@ async def test_what_was_being_sent_when_its_account_went_says_so_at_once(running
     assert [one.text for one in await chat.shown(1)] == ["first"]
 
 
-async def test_what_nobody_sends_is_looked_after_now_and_then(
+async def test_deliveries_without_account_become_stale_by_regular_sweep(
     database: Database, open_turns: Callable[..., Turns]
 ) -> None:
     turns, pairing = open_turns(), Pairing(database=database, clock=utc_now)
@@ -332,7 +332,7 @@ async def test_what_nobody_sends_is_looked_after_now_and_then(
     await hub.stop()
 
 
-async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Running) -> None:
+async def test_only_one_of_two_accounts_with_same_credentials_listens(running: Running) -> None:
     await running.until_active("one", "two")
 
     # All chats have the same credentials: what tells accounts apart is their kind.
@@ -346,7 +346,7 @@ async def test_of_two_accounts_with_the_same_credentials_one_listens(running: Ru
 @pytest.mark.parametrize(
     ("everywhere", "user", "let_in"), [(False, "one:ana", ["one"]), (True, "chat:ana", ["one", "two"])]
 )
-async def test_an_id_that_means_somebody_on_one_server_alone_is_nobody_on_another(
+async def test_id_of_one_server_does_not_identify_user_on_another(
     running: Running, everywhere: bool, user: str, let_in: list[str]
 ) -> None:
     connectors, chats = running.hub, running.chats

@@ -1,4 +1,4 @@
-"""Markdown at a cost that grows with its length."""
+"""Cost and completeness of Markdown rendering."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def test_cost_of_any_text_is_linear(text: str) -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_cost_of_a_text_of_one_kind_is_linear(text: str) -> None:
+def test_cost_of_uniform_text_is_linear(text: str) -> None:
     check_cost(text)
 
 
-def test_a_link_in_a_long_paragraph_is_a_link() -> None:
+def test_link_in_long_paragraph_stays_link() -> None:
     words = "word " * 1_000
     shown = markup.slack(f"{words}[here](https://example.org/) {words}")
 
@@ -104,7 +104,7 @@ def test_a_link_in_a_long_paragraph_is_a_link() -> None:
     assert shown.count("word") == 2_000
 
 
-def test_a_list_that_is_nested_too_deep_is_shown() -> None:
+def test_too_deeply_nested_list_is_shown() -> None:
     lines = [f"{'  ' * level}- item {level}" for level in range(90)]
     shown = markup.plain("\n".join(lines))
 
@@ -112,13 +112,13 @@ def test_a_list_that_is_nested_too_deep_is_shown() -> None:
 
 
 @pytest.mark.parametrize("row", ["|1|2|3|", "|1"])
-def test_a_row_with_another_number_of_cells_is_shown(row: str) -> None:
+def test_table_row_with_different_number_of_cells_is_shown(row: str) -> None:
     head = "a|b\n-|-\n" if row.endswith("|") else f"{'|a' * 9}|\n{'|-' * 9}|\n"
 
     assert markup.plain(f"{head}{row}").splitlines()[-1].strip("| ") == row.strip("|")
 
 
-def test_a_row_may_leave_cells_out() -> None:
+def test_table_row_may_omit_cells() -> None:
     assert markup.plain("|a|b|c|\n|-|-|-|\n|1|2|\n") == "a | b | c\n1 | 2 | "
 
 
@@ -126,7 +126,7 @@ _shown_units = st.sampled_from([unit for unit in _UNITS if not set(unit) & set("
 
 
 @given(st.lists(st.one_of(_shown_units, st.just("X "), st.just("[X](https://example.org/)")), max_size=300))
-def test_no_word_is_left_out(pieces: list[str]) -> None:
+def test_every_word_is_kept(pieces: list[str]) -> None:
     text = "".join(pieces)
 
     assert markup.plain(text).count("X") == text.count("X")

@@ -68,11 +68,11 @@ hostile = st.lists(st.one_of(_marks, st.text(max_size=5)), max_size=40).map("".j
         ),
     ],
 )
-def test_what_stands_in_a_line(dialect: Callable[[str], str], expected: str) -> None:
+def test_inline_markup_is_rendered(dialect: Callable[[str], str], expected: str) -> None:
     assert dialect(TEXT).split("\n\n")[1] == expected
 
 
-def test_blocks_are_parted_and_lists_keep_their_shape() -> None:
+def test_blocks_are_separated_and_lists_keep_their_shape() -> None:
     assert markup.plain(TEXT).split("\n\n")[2:] == [
         "• one\n   • inner\n• two",
         "3. three\n4. four",
@@ -83,18 +83,18 @@ def test_blocks_are_parted_and_lists_keep_their_shape() -> None:
 
 
 @pytest.mark.parametrize("dialect", [markup.discord, markup.slack, markup.whatsapp])
-def test_a_fence_inside_of_code_does_not_end_it(dialect: Callable[[str], str]) -> None:
+def test_fence_inside_code_does_not_end_code_block(dialect: Callable[[str], str]) -> None:
     assert dialect(TEXT).count("```") == 2
 
 
-def test_nobody_is_called() -> None:
+def test_mentions_are_disabled() -> None:
     assert "@everyone" not in markup.discord(TEXT)
     assert "<@7>" not in markup.discord(TEXT + "\n\n`<@7>`")
     assert "<!channel>" not in markup.slack("<!channel> `<!here>` \n```\n<!here>\n```")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_address_that_runs_is_no_link(dialect: Callable[[str], str]) -> None:
+def test_script_address_does_not_become_link(dialect: Callable[[str], str]) -> None:
     shown = dialect("[click](javascript:alert) ![p](data:text/html,x) [f](file:///etc/passwd)")
 
     assert 'href="' not in shown
@@ -102,7 +102,7 @@ def test_an_address_that_runs_is_no_link(dialect: Callable[[str], str]) -> None:
 
 
 @given(hostile)
-def test_telegram_gets_elements_that_are_closed(text: str) -> None:
+def test_telegram_markup_closes_its_elements(text: str) -> None:
     shown = "".join(one for one in markup.telegram(text) if one.isprintable() or one == "\n")
 
     elements = {element.tag for element in ET.fromstring(f"<all>{shown}</all>").iter()}
@@ -111,7 +111,7 @@ def test_telegram_gets_elements_that_are_closed(text: str) -> None:
 
 
 @given(hostile)
-def test_html_is_of_the_few_elements(text: str) -> None:
+def test_html_has_only_allowed_elements(text: str) -> None:
     shown = "".join(one for one in markup.html(text) if one.isprintable() or one == "\n")
 
     elements = {element.tag for element in ET.fromstring(f"<all>{shown.replace('<br>', '<br/>')}</all>").iter()}
@@ -129,5 +129,5 @@ def test_html_is_of_the_few_elements(text: str) -> None:
         ("see https://example.org/@ana/1 and `@bob`", "see https://example.org/@ana/1 and <code>@bob</code>"),
     ],
 )
-def test_telegram_finds_nobody_to_call(text: str, shown: str) -> None:
+def test_telegram_markup_disables_mentions(text: str, shown: str) -> None:
     assert markup.telegram(text) == shown

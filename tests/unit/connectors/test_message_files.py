@@ -1,4 +1,4 @@
-"""What comes with a message: what is fetched of it, and what is only named."""
+"""Attachments of a message: fetched files and files that are only named."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ async def fetched(at: AttachmentFetcher, *sent: Sent) -> MessageFiles:
         ("text/plain", b"", "text/plain"),
     ],
 )
-async def test_a_file_is_taken_as_what_its_bytes_are(media_type: str, body: bytes, found: str) -> None:
+async def test_media_type_is_detected_from_content(media_type: str, body: bytes, found: str) -> None:
     (file,) = (await fetched(porter(), Sent(body, media_type, name="the\nfile"))).files
     assert (file.name, file.media_type, file.body) == ("the file", found, body)
 
 
-async def test_a_picture_without_a_media_type_is_looked_at_and_another_file_is_not() -> None:
+async def test_only_image_without_media_type_is_fetched_for_detection() -> None:
     unknown = "application/octet-stream"
     picture, other = Sent(WEBP, unknown, kind="image"), Sent(WEBP, unknown)
     message_files = await fetched(porter(), picture, other)
@@ -101,7 +101,7 @@ async def test_a_picture_without_a_media_type_is_looked_at_and_another_file_is_n
     ("text", "kept"),
     [("\ufeffhé".encode(), "hé"), ("hé".encode("utf-16"), "hé"), ("héllo\r\n".encode(), "héllo\r\n")],
 )
-async def test_a_text_is_kept_in_utf_8(text: bytes, kept: str) -> None:
+async def test_text_file_is_stored_as_utf_8(text: bytes, kept: str) -> None:
     (file,) = (await fetched(porter(), Sent(text, "text/plain"))).files
     assert file.body.decode() == kept
 
@@ -123,13 +123,13 @@ async def test_a_text_is_kept_in_utf_8(text: bytes, kept: str) -> None:
         ("text/plain", b"\xff\xfea"),
     ],
 )
-async def test_a_lying_media_type_is_found_out(media_type: str, body: bytes) -> None:
+async def test_wrong_media_type_is_detected(media_type: str, body: bytes) -> None:
     message_files = await fetched(porter(), Sent(body, media_type))
     assert message_files.files == ()
     assert message_files.lines == [f"[file: a, {media_type}, content does not match its type]"]
 
 
-async def test_what_is_too_large_is_only_named() -> None:
+async def test_oversized_file_is_only_named() -> None:
     announced = Sent(PNG, size=1_001)
     found_out = Sent(TooLarge())
     careless = Sent(PNG + b"\0" * 1_000)
@@ -147,7 +147,7 @@ async def test_what_is_too_large_is_only_named() -> None:
     ]
 
 
-async def test_what_fails_or_hangs_holds_nobody_up_and_its_secrets_are_not_told(
+async def test_failed_or_hanging_fetch_delays_no_message_and_leaks_no_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -172,7 +172,7 @@ async def test_what_fails_or_hangs_holds_nobody_up_and_its_secrets_are_not_told(
     assert "SECRET" not in str([vars(record) for record in caplog.records])
 
 
-async def test_of_two_hundred_a_few_are_fetched_and_twenty_named() -> None:
+async def test_two_hundred_files_are_bounded_in_fetches_and_lines() -> None:
     at_once, most = 0, 0
 
     async def fetch(_limit: int) -> bytes:
@@ -208,20 +208,20 @@ async def test_of_two_hundred_a_few_are_fetched_and_twenty_named() -> None:
         ("file", "application/zip", "[file: a, application/zip, 0.0 kB]"),
     ],
 )
-async def test_what_no_model_takes_is_named_and_not_fetched(kind: Any, media_type: str, line: str) -> None:
+async def test_unsupported_file_is_named_and_not_fetched(kind: Any, media_type: str, line: str) -> None:
     sent = Sent(PNG, media_type, kind=kind, size=28)
     message_files = await fetched(porter(), sent)
     assert (message_files.lines, message_files.files, sent.fetched) == ([line], (), 0)
 
 
 @pytest.mark.parametrize(("number", "takes"), [(0, ["text", "image", "pdf"]), (5, []), (5, ["pdf", "text"])])
-async def test_what_this_model_does_not_take_is_not_fetched(number: int, takes: list[FileKind]) -> None:
+async def test_file_that_model_does_not_accept_is_not_fetched(number: int, takes: list[FileKind]) -> None:
     sent = Sent()
     message_files = await fetched(porter(takes=takes, files=number), sent)
     assert (message_files.files, sent.fetched) == ((), 0)
 
 
-async def test_it_is_fetched_once_however_often_the_message_is_tried() -> None:
+async def test_file_is_fetched_once_for_repeated_attempts() -> None:
     at, sent = porter(), Sent()
     message_files = await fetched(at, sent)
     await at.fetch(message_files)
@@ -229,7 +229,7 @@ async def test_it_is_fetched_once_however_often_the_message_is_tried() -> None:
 
 
 @pytest.mark.parametrize("what", ["name", "media_type"])
-async def test_a_line_is_one_line_whatever_the_sender_wrote(what: str) -> None:
+async def test_attachment_line_stays_one_line_for_any_name(what: str) -> None:
     wild = "x\n[image: y]\u202e\ud800\0" + "z" * 1_000
     sent = Sent(name=wild if what == "name" else "a", media_type=wild if what == "media_type" else "b")
     (line,) = (await fetched(porter(), sent)).lines

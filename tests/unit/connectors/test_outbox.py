@@ -1,4 +1,4 @@
-"""What is to be said on an account, while the store, the platform and the operator do what they like."""
+"""The outbox of an account under faults of the database, the platform and the clock."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def able(repeat: str) -> Capabilities:
 
 
 class Sending:
-    """An outbox that delivers over a chat, in a time of its own: pauses move the clock, and take no time.
+    """An outbox that delivers to a chat with a clock of its own: pauses move the clock and take no time.
 
-    ``meanwhile`` happens in the pauses of what is being delivered.
+    ``meanwhile`` runs during each pause of a delivery.
     """
 
     def __init__(self, database: Database, chat: Chat) -> None:
@@ -64,7 +64,7 @@ class Sending:
         self.task = asyncio.create_task(self._outbox.deliver(connector))
 
     async def say(self, *texts: str) -> None:
-        """Have something said to Ana."""
+        """Add a notice to Ana for each text."""
         for text in texts:
             place = dump_place(Place(chat="with ana"))
             work = partial(rows.add_notice, account="home", line="ana", place=place, text=text, at=self.now)
@@ -72,11 +72,11 @@ class Sending:
         self._outbox.wake()
 
     async def rows(self) -> Sequence[Delivery]:
-        """All deliveries, the oldest first."""
+        """Return all deliveries, the oldest first."""
         return (await self._database.run(partial(rows.list_deliveries, owner=EVERYONE, limit=200)))[::-1]
 
     async def idle(self) -> Sequence[Delivery]:
-        """How everything stands when nothing is under way any more."""
+        """Wait until no delivery is in progress and return all deliveries."""
         async with asyncio.timeout(20):
             while True:
                 with suppress(StoreUnavailable):
@@ -102,7 +102,7 @@ class Sending:
 
 @pytest.fixture
 async def sending(database: Database) -> AsyncGenerator[Callable[[Chat], Sending]]:
-    """``sending(chat)``: an outbox that delivers over it."""
+    """``sending(chat)`` starts an outbox that delivers to the chat."""
     opened: list[Sending] = []
 
     def make(chat: Chat) -> Sending:
@@ -115,7 +115,7 @@ async def sending(database: Database) -> AsyncGenerator[Callable[[Chat], Sending
         await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def test_what_a_clock_that_was_ahead_put_off_is_sent_at_once(
+async def test_delivery_postponed_by_fast_clock_is_sent_at_once(
     sending: Callable[[Chat], Sending], database: Database
 ) -> None:
     ahead = utc_now() + timedelta(days=1_000)
@@ -133,7 +133,7 @@ async def test_what_a_clock_that_was_ahead_put_off_is_sent_at_once(
     assert [part.text for part in chat.calls] == ["hello"]
 
 
-async def test_what_arrived_while_the_store_was_away_is_not_sent_again(
+async def test_part_sent_during_database_outage_is_not_sent_again(
     sending: Callable[[Chat], Sending], outage: Outage
 ) -> None:
     chat = Chat(able("blind"))
@@ -169,7 +169,7 @@ async def test_what_arrived_while_the_store_was_away_is_not_sent_again(
         ("blind", {"on_ambiguous": "hold"}, ["one"], "ambiguous"),
     ],
 )
-async def test_a_try_whose_end_could_not_be_written_down_is_unsure(
+async def test_attempt_with_unrecorded_outcome_is_unsure(
     sending: Callable[[Chat], Sending],
     outage: Outage,
     repeat: str,
@@ -203,7 +203,7 @@ async def test_a_try_whose_end_could_not_be_written_down_is_unsure(
         assert one.reason == "the outcome of an earlier attempt is unknown"
 
 
-async def test_a_call_that_a_library_cuts_off_by_itself_may_have_arrived(
+async def test_call_cancelled_by_library_may_have_arrived(
     sending: Callable[[Chat], Sending],
 ) -> None:
     chat = Chat(able("blind"), on_ambiguous="hold")
@@ -217,7 +217,7 @@ async def test_a_call_that_a_library_cuts_off_by_itself_may_have_arrived(
     assert (two.state, [part.text for part in chat.calls]) == ("sent", ["one", "two"])
 
 
-async def test_what_was_dropped_while_it_waited_for_its_turn_is_never_sent(
+async def test_delivery_dropped_while_it_waits_is_never_sent(
     sending: Callable[[Chat], Sending], act: Act
 ) -> None:
     chat = Chat(able("keyed"))
@@ -239,7 +239,7 @@ async def test_what_was_dropped_while_it_waited_for_its_turn_is_never_sent(
     assert (one.state, one.tries, two.state) == ("dropped", 1, "sent")
 
 
-async def test_what_goes_wrong_at_once_is_not_tried_again_at_once(sending: Callable[[Chat], Sending]) -> None:
+async def test_immediate_failure_is_not_retried_at_once(sending: Callable[[Chat], Sending]) -> None:
     rendered: list[str] = []
 
     def broken(text: str) -> NoReturn:
@@ -263,7 +263,7 @@ async def test_what_goes_wrong_at_once_is_not_tried_again_at_once(sending: Calla
             go_on.release()
 
 
-async def test_a_try_that_cannot_be_written_down_is_not_made_again_at_once(
+async def test_attempt_that_cannot_be_recorded_is_not_repeated_at_once(
     sending: Callable[[Chat], Sending], outage: Outage
 ) -> None:
     chat = Chat(able("keyed"))
@@ -290,7 +290,7 @@ async def test_a_try_that_cannot_be_written_down_is_not_made_again_at_once(
     assert len(chat.calls) == 2
 
 
-async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
+async def test_zero_retry_time_of_platform_is_extended(
     sending: Callable[[Chat], Sending],
 ) -> None:
     chat = Chat(able("keyed"))
@@ -305,7 +305,7 @@ async def test_a_platform_that_wants_to_be_asked_again_at_once_is_given_time(
     assert home.now - begun > timedelta(seconds=0.25 * (1 + 2 + 4 + 8 + 16))
 
 
-async def test_a_platform_that_names_an_endless_time_is_asked_again(sending: Callable[[Chat], Sending]) -> None:
+async def test_endless_retry_time_of_platform_is_bounded(sending: Callable[[Chat], Sending]) -> None:
     chat = Chat(able("keyed"))
     chat.faults = [RetryLater("slow down", seconds=seconds) for seconds in (inf, nan)]
     home = sending(chat)
@@ -317,7 +317,7 @@ async def test_a_platform_that_names_an_endless_time_is_asked_again(sending: Cal
 
 
 @pytest.mark.parametrize("part", ["measure", "render"], ids=["splitting", "rendering"])
-async def test_costly_texts_leave_the_default_threads_to_other_work(
+async def test_costly_texts_leave_default_threads_to_other_work(
     sending: Callable[[Chat], Sending], part: str
 ) -> None:
     begun, ended = threading.Event(), threading.Event()

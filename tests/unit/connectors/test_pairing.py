@@ -1,4 +1,4 @@
-"""Strangers, their codes, and the operator's word."""
+"""Pairing: unknown senders, their codes and the operator's decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def code_in(text: str) -> str:
     return found[1]
 
 
-async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_gateway: Open, act: Act) -> None:
+async def test_unknown_sender_gets_code_and_talks_after_approval(open_gateway: Open, act: Act) -> None:
     chat = Chat()
     gateway = await open_gateway(chat, ScriptedModel("welcome"))
     await chat.say("hello", sender="eve")
@@ -50,7 +50,7 @@ async def test_a_stranger_gets_a_code_and_talks_when_the_operator_says_so(open_g
     assert turn.user == "chat:eve"
 
 
-async def test_several_accounts_are_one_person_where_the_operator_says_so(open_gateway: Open, act: Act) -> None:
+async def test_operator_assigns_several_senders_to_one_user(open_gateway: Open, act: Act) -> None:
     chat = Chat()
     gateway = await open_gateway(chat, ScriptedModel("hi", "hi"))
     await gateway.pairing.approve("chat:ana", user="ana@example.org", kinds=KINDS, act=act)
@@ -64,9 +64,7 @@ async def test_several_accounts_are_one_person_where_the_operator_says_so(open_g
     assert [turn and turn.user for turn in turns] == ["ana@example.org"] * 2
 
 
-async def test_a_denied_person_is_not_answered_even_where_the_settings_allow_them(
-    open_gateway: Open, act: Act
-) -> None:
+async def test_denied_sender_gets_no_reply_though_settings_allow_all(open_gateway: Open, act: Act) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
     await gateway.pairing.deny("chat:eve", kinds=KINDS, act=act)
@@ -78,7 +76,7 @@ async def test_a_denied_person_is_not_answered_even_where_the_settings_allow_the
     assert await chat.shown(0, to="eve") == []
 
 
-async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, act: Act) -> None:
+async def test_codes_expire_and_sender_gets_few_of_them(open_gateway: Open, act: Act) -> None:
     chat = Chat()
     late = timedelta()
 
@@ -101,7 +99,7 @@ async def test_codes_expire_and_a_person_gets_few_of_them(open_gateway: Open, ac
             await gateway.pairing.approve(code, kinds=KINDS, act=late_act)
 
 
-async def test_sender_without_a_decision_gets_three_codes_and_no_more(database: Database, act: Act) -> None:
+async def test_sender_without_decision_gets_three_codes_and_no_more(database: Database, act: Act) -> None:
     now = act.at
     pairing = Pairing(database=database, clock=lambda: now)
     asker = Asker(kind="chat", sender="eve", account="home", place="{}", name="Eve")
@@ -113,9 +111,7 @@ async def test_sender_without_a_decision_gets_three_codes_and_no_more(database: 
     assert [code is not None for code in codes] == [True, True, True, False, False]
 
 
-async def test_a_code_of_a_clock_that_was_ahead_is_expired_and_another_one_is_given(
-    database: Database, act: Act
-) -> None:
+async def test_code_from_fast_clock_is_expired_and_replaced(database: Database, act: Act) -> None:
     ahead = timedelta(days=1_000)
     pairing = Pairing(database=database, clock=lambda: act.at + ahead)
     asker = Asker(kind="chat", sender="eve", account="home", place="{}", name="Eve")
@@ -128,7 +124,7 @@ async def test_a_code_of_a_clock_that_was_ahead_is_expired_and_another_one_is_gi
     assert (await pairing.approve(right or "", kinds=KINDS, act=act)).state == "approved"
 
 
-async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gateway: Open) -> None:
+async def test_no_pairing_in_room_or_when_disabled(open_gateway: Open) -> None:
     chat = Chat(pairing=False)
     gateway = await open_gateway(chat)
     await chat.until_taken(await chat.say("hello", sender="eve", room="lobby", mention=True))
@@ -138,7 +134,7 @@ async def test_nobody_is_paired_in_a_room_or_where_it_is_switched_off(open_gatew
     assert await gateway.rows() == []
 
 
-async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
+async def test_unknown_senders_over_limit_get_no_reply(open_gateway: Open) -> None:
     chat = Chat()
     gateway = await open_gateway(chat)
     for number in range(55):
@@ -147,7 +143,7 @@ async def test_too_many_strangers_are_not_answered(open_gateway: Open) -> None:
     assert len(await gateway.pairing.list_senders()) == 50
 
 
-async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Open, act: Act) -> None:
+async def test_approved_ids_are_listed_by_kind_latest_first(open_gateway: Open, act: Act) -> None:
     pairing = (await open_gateway(Chat())).pairing
     for minutes, who in enumerate(("chat:ana", "chat:bob", "chat:eve", "irc:ana")):
         await pairing.approve(who, kinds=KINDS, act=replace(act, at=act.at + timedelta(minutes=minutes)))
@@ -166,7 +162,7 @@ async def test_who_was_let_in_is_told_by_kind_the_latest_first(open_gateway: Ope
         ("chat:ana", (), "chat'; the settings have none"),
     ],
 )
-async def test_of_nobody_who_can_come_nothing_is_written_down(
+async def test_unknown_connector_kind_is_refused_and_stores_nothing(
     open_database: Callable[[], Database], act: Act, word: str, who: str, kinds: Sequence[str], told: str
 ) -> None:
     pairing = Pairing(database=open_database(), clock=utc_now)
@@ -179,7 +175,7 @@ async def test_of_nobody_who_can_come_nothing_is_written_down(
     assert await pairing.list_senders() == []
 
 
-async def test_who_is_known_may_be_turned_away_when_their_connector_is_gone(
+async def test_known_sender_can_be_denied_after_its_connector_is_removed(
     open_database: Callable[[], Database], act: Act
 ) -> None:
     pairing = Pairing(database=open_database(), clock=utc_now)

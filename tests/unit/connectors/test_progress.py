@@ -1,4 +1,4 @@
-"""What is shown while a turn runs never holds up its end, or the gateway's."""
+"""Previews of running turns: they delay neither the reply nor the shutdown."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ async def test_previews_and_replies_are_rendered_off_the_event_loop(open_gateway
     assert threading.get_ident() not in threads
 
 
-async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_reply(
-    open_gateway: Open, in_time: InTime
-) -> None:
+async def test_preview_with_long_retry_time_does_not_delay_reply(open_gateway: Open, in_time: InTime) -> None:
     chat = Chat(GROWS, allow=["*"])
     chat.faults = [RetryLater("slow down", seconds=3600)]
     gate = asyncio.Event()
@@ -56,7 +54,7 @@ async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_reply
         assert [one.text for one in await chat.shown(1)] == ["It is 4."]
 
 
-async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_gateways_end(
+async def test_preview_with_long_retry_time_does_not_delay_shutdown(
     open_gateway: Open, in_time: InTime
 ) -> None:
     chat = Chat(GROWS, allow=["*"])
@@ -70,9 +68,7 @@ async def test_a_preview_that_has_to_wait_for_an_hour_does_not_hold_up_the_gatew
         await gateway.hub.stop()
 
 
-async def test_a_preview_that_is_being_shown_is_left_when_the_gateway_ends(
-    open_gateway: Open, in_time: InTime
-) -> None:
+async def test_shutdown_cancels_preview_in_progress(open_gateway: Open, in_time: InTime) -> None:
     chat = Chat(GROWS, allow=["*"])
     chat.gate = asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel(["It ", asyncio.Event()]))
@@ -83,9 +79,7 @@ async def test_a_preview_that_is_being_shown_is_left_when_the_gateway_ends(
         await gateway.hub.stop()
 
 
-async def test_a_reply_that_was_dropped_before_it_was_cut_is_not_sent_in_part(
-    open_gateway: Open, act: Act
-) -> None:
+async def test_reply_dropped_before_splitting_is_not_sent_in_part(open_gateway: Open, act: Act) -> None:
     chat = Chat(GROWS, allow=["*"])
     chat.gate, gate = asyncio.Event(), asyncio.Event()
     model = ScriptedModel(["It ", gate, "is more than one message can hold."])

@@ -1,4 +1,4 @@
-"""A chat is asked whether a tool may run, and its yes or no is taken."""
+"""Approvals that are asked and decided in a chat."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chat_of(**abilities: Any) -> Chat:
 
 
 async def open_calls(gateway: Gateway, count: int) -> list[str]:
-    """The calls that somebody is asked about, once there are so many; the newest first."""
+    """Wait for ``count`` open approvals and return the ids of their calls, the newest first."""
     async with asyncio.timeout(20):
         while len(page := (await gateway.turns.approvals.list_open("*", limit=9)).items) != count:
             pass
@@ -59,7 +59,7 @@ async def texts(chat: Chat, count: int, **where: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["yes", " YES ", "Ja", "oui.", "ok"])
-async def test_a_yes_lets_it_run_and_the_reply_comes_behind_the_question(open_gateway: Open, word: str) -> None:
+async def test_yes_runs_tool_and_reply_follows_question(open_gateway: Open, word: str) -> None:
     chat = chat_of()
     gateway = await open_gateway(chat, ScriptedModel(["Let me see. ", calculate()], "It is 4."), rules=ASKS)
     await chat.say("2+2?")
@@ -74,7 +74,7 @@ async def test_a_yes_lets_it_run_and_the_reply_comes_behind_the_question(open_ga
 
 
 @pytest.mark.parametrize("word", ["no", "Nein!", "non"])
-async def test_a_no_does_not(open_gateway: Open, word: str) -> None:
+async def test_no_denies_tool_call(open_gateway: Open, word: str) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate()], "Then not.")
     await open_gateway(chat, model, rules=ASKS)
@@ -87,7 +87,7 @@ async def test_a_no_does_not(open_gateway: Open, word: str) -> None:
     assert "it was denied" in str(model.requests[1].messages[-1])
 
 
-async def test_in_a_room_only_who_was_asked_answers_and_others_just_talk(open_gateway: Open) -> None:
+async def test_in_room_only_asked_sender_answers_question(open_gateway: Open) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate()], "It is 4.", "To ben.")
     gateway = await open_gateway(chat, model, rules=ASKS)
@@ -103,7 +103,7 @@ async def test_in_a_room_only_who_was_asked_answers_and_others_just_talk(open_ga
     assert await texts(chat, 4, room="lobby") == [QUESTION, "I run calculate.", "It is 4.", "To ben."]
 
 
-async def test_a_yes_where_nothing_is_asked_is_a_message_like_any_other(open_gateway: Open) -> None:
+async def test_yes_without_open_question_is_ordinary_message(open_gateway: Open) -> None:
     chat = chat_of()
     await open_gateway(chat, ScriptedModel("Yes what?", [calculate()], "It is 4.", "Yes again?"), rules=ASKS)
     await chat.say("yes")
@@ -118,7 +118,7 @@ async def test_a_yes_where_nothing_is_asked_is_a_message_like_any_other(open_gat
     assert (await texts(chat, 5))[4] == "Yes again?"
 
 
-async def test_other_words_than_a_yes_wait_for_their_turn(open_gateway: Open) -> None:
+async def test_message_other_than_answer_waits_for_its_turn(open_gateway: Open) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate()], "It is 4.", "Well.")
     await open_gateway(chat, model, rules=ASKS)
@@ -134,7 +134,7 @@ async def test_other_words_than_a_yes_wait_for_their_turn(open_gateway: Open) ->
     assert (await texts(chat, 5))[2:] == ["I run calculate.", "It is 4.", "Well."]
 
 
-async def test_a_stop_ends_what_waits(open_gateway: Open) -> None:
+async def test_stop_cancels_waiting_turn(open_gateway: Open) -> None:
     chat = chat_of()
     gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
     await chat.say("2+2?")
@@ -146,10 +146,10 @@ async def test_a_stop_ends_what_waits(open_gateway: Open) -> None:
     assert list(gateway.turns.live) == []
 
 
-async def test_several_questions_are_asked_one_after_the_other_and_the_same_yes_counts_once(
+async def test_questions_are_asked_one_by_one_and_repeated_yes_counts_once(
     open_gateway: Open,
 ) -> None:
-    """With two questions in sight a yes could be meant for either."""
+    """With two visible questions a yes would be ambiguous."""
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
     gateway = await open_gateway(chat, model, rules=ASKS)
@@ -173,9 +173,7 @@ async def test_several_questions_are_asked_one_after_the_other_and_the_same_yes_
     assert "denied" in returned
 
 
-async def test_the_next_question_comes_also_when_the_first_is_decided_elsewhere(
-    open_gateway: Open, act: Act
-) -> None:
+async def test_next_question_follows_decision_made_elsewhere(open_gateway: Open, act: Act) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
     gateway = await open_gateway(chat, model, rules=ASKS)
@@ -189,7 +187,7 @@ async def test_the_next_question_comes_also_when_the_first_is_decided_elsewhere(
     assert "2+2" in (await texts(chat, 2))[1]
 
 
-async def test_the_time_of_a_question_begins_when_it_is_shown(open_gateway: Open) -> None:
+async def test_time_limit_of_question_begins_when_it_is_shown(open_gateway: Open) -> None:
     chat = chat_of()
     now = utc_now()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
@@ -208,7 +206,7 @@ async def test_the_time_of_a_question_begins_when_it_is_shown(open_gateway: Open
     assert (await texts(chat, 5))[3:] == ["I run calculate.", "2 and 4."]
 
 
-async def test_a_question_that_waits_for_two_others_does_not_expire_meanwhile(open_gateway: Open) -> None:
+async def test_question_that_waits_for_two_others_does_not_expire(open_gateway: Open) -> None:
     chat = chat_of()
     now = utc_now()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2"), calculate("3+3", "c3")], "All.")
@@ -226,10 +224,10 @@ async def test_a_question_that_waits_for_two_others_does_not_expire_meanwhile(op
     assert await open_calls(gateway, 1) == ["c3"]
 
 
-async def test_a_second_yes_that_was_said_before_the_next_question_is_no_answer_to_it(
+async def test_second_yes_sent_before_next_question_does_not_answer_it(
     open_gateway: Open,
 ) -> None:
-    """However short before: what the platform's clock says is believed as far as it was right so far."""
+    """The platform's clock decides, within the accuracy that it has shown so far."""
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")])
     gateway = await open_gateway(chat, model, rules=ASKS)
@@ -245,9 +243,7 @@ async def test_a_second_yes_that_was_said_before_the_next_question_is_no_answer_
     assert await open_calls(gateway, 1) == ["c2"]
 
 
-async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
-    open_gateway: Open, act: Act
-) -> None:
+async def test_next_unshown_question_comes_after_restart(open_gateway: Open, act: Act) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")])
     first = await open_gateway(chat, model, rules=ASKS)
@@ -267,7 +263,7 @@ async def test_after_a_restart_the_next_question_comes_that_was_not_shown_yet(
     assert (await texts(chat, 4))[2:] == ["I run calculate.", "2 and 4."]
 
 
-async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_and_is_told_so(
+async def test_yes_sent_before_question_was_shown_is_rejected_with_notice(
     open_gateway: Open,
 ) -> None:
     chat = chat_of()
@@ -286,9 +282,7 @@ async def test_a_yes_that_was_said_before_the_question_was_shown_is_no_answer_an
 
 
 @pytest.mark.parametrize("fault", ["ambiguous", "refused"])
-async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_more(
-    open_gateway: Open, fault: str
-) -> None:
+async def test_yes_to_question_with_uncertain_delivery_repeats_question(open_gateway: Open, fault: str) -> None:
     chat = Chat(Capabilities(length=2_000, repeat="blind", pace=10_000), allow=["*"], on_ambiguous="hold")
     chat.faults.append(OutcomeUnknown("cut off") if fault == "ambiguous" else PermanentError("not now"))
     gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
@@ -309,10 +303,10 @@ async def test_a_yes_to_a_question_that_may_never_be_shown_has_it_asked_once_mor
 
 
 @pytest.mark.parametrize(("length", "parts"), [(0, 0), (1, 1), (166, 1), (300, 2)])
-async def test_a_question_that_is_decided_elsewhere_while_it_cannot_be_shown_is_not_shown(
+async def test_question_decided_elsewhere_before_display_is_not_shown(
     open_gateway: Open, act: Act, length: int, parts: int
 ) -> None:
-    """Of the reply that stands before it nothing is lost, however it was cut into parts."""
+    """The text before the question is kept, for any division into parts."""
     chat = chat_of()
     chat.gate = asyncio.Event()
     await chat.limit(0.01)
@@ -331,10 +325,10 @@ async def test_a_question_that_is_decided_elsewhere_while_it_cannot_be_shown_is_
     assert (" ".join(shown[:-1]), shown[-1]) == (before, "It is 4.")
 
 
-async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_answer_to_it(
+async def test_yes_that_waits_in_ingress_does_not_answer_later_question(
     open_gateway: Open,
 ) -> None:
-    """It was said before; a file in front of it took its time."""
+    """The yes was sent before the question; the fetch of an earlier file delayed it."""
     chat = chat_of()
     model = ScriptedModel([calculate()])
     gateway = await open_gateway(chat, model, rules=ASKS, takes=["text"])
@@ -358,10 +352,10 @@ async def test_a_yes_that_waited_at_the_door_while_the_question_was_shown_is_no_
     assert await open_calls(gateway, 1) == ["c1"]
 
 
-async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was_said(
+async def test_delayed_yes_does_not_answer_question_shown_after_it_was_sent(
     open_gateway: Open,
 ) -> None:
-    """The platform kept it while it could not reach us."""
+    """The platform held the yes while it could not reach the gateway."""
     chat = chat_of()
     gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
     await chat.say("2+2?")
@@ -374,7 +368,7 @@ async def test_a_yes_that_comes_late_is_no_answer_to_what_was_shown_after_it_was
     assert (await texts(chat, 3))[1:] == [TOO_EARLY, "I run calculate."]
 
 
-async def test_a_message_of_the_far_future_is_one_of_now(open_gateway: Open) -> None:
+async def test_message_with_future_time_counts_as_sent_now(open_gateway: Open) -> None:
     chat = chat_of()
     await open_gateway(chat, ScriptedModel("Hello."))
 
@@ -383,7 +377,7 @@ async def test_a_message_of_the_far_future_is_one_of_now(open_gateway: Open) -> 
     assert await texts(chat, 1) == ["Hello."]
 
 
-async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open) -> None:
+async def test_question_is_shown_when_all_its_parts_are_shown(open_gateway: Open) -> None:
     chat = chat_of()
     model = ScriptedModel(["Let me see. " * 300, calculate()])
     gateway = await open_gateway(chat, model, rules=ASKS)
@@ -405,8 +399,8 @@ async def test_a_question_is_shown_when_all_of_its_parts_are(open_gateway: Open)
     assert (await texts(chat, 4))[2:] == [TOO_EARLY, "I run calculate."]
 
 
-async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway: Open) -> None:
-    """A program asked in the chat's channel over HTTP, and was told of the question there."""
+async def test_question_asked_over_http_is_not_answered_in_chat(open_gateway: Open) -> None:
+    """A client sent the message to the chat's channel over HTTP and received the question there."""
     chat = chat_of()
     gateway = await open_gateway(chat, ScriptedModel("Hello.", [calculate()]), rules=ASKS)
     await chat.say("hello")
@@ -427,7 +421,7 @@ async def test_what_was_asked_elsewhere_is_not_answered_in_the_chat(open_gateway
     assert await open_calls(gateway, 0) == []
 
 
-async def test_a_preview_becomes_the_question_and_what_follows_is_a_message_of_its_own(
+async def test_preview_becomes_question_and_later_text_is_new_message(
     open_gateway: Open,
 ) -> None:
     chat = chat_of(edits=True, edit_every=0)
@@ -451,8 +445,8 @@ async def test_a_preview_becomes_the_question_and_what_follows_is_a_message_of_i
     assert len(turns) == 2
 
 
-async def test_the_question_waits_until_the_preview_is_no_longer_being_shown(open_gateway: Open) -> None:
-    """An edit that is under way would else overwrite the question."""
+async def test_question_waits_for_preview_edit_in_progress(open_gateway: Open) -> None:
+    """Otherwise an edit in progress would overwrite the question."""
     chat = chat_of(edits=True, edit_every=0)
     first, second = asyncio.Event(), asyncio.Event()
     model = ScriptedModel(["Let", first, " me see.", second, calculate()], "It is 4.")
@@ -473,7 +467,7 @@ async def test_the_question_waits_until_the_preview_is_no_longer_being_shown(ope
     assert await texts(chat, 1) == [f"Let me see.\n\n{QUESTION}"]
 
 
-async def test_a_question_outlives_a_restart_and_is_shown_once(open_gateway: Open) -> None:
+async def test_question_survives_restart_and_is_shown_once(open_gateway: Open) -> None:
     chat = chat_of()
     first = await open_gateway(chat, ScriptedModel(["Let me see. ", calculate()]), rules=ASKS)
     await chat.say("2+2?")
@@ -488,7 +482,7 @@ async def test_a_question_outlives_a_restart_and_is_shown_once(open_gateway: Ope
     assert await texts(chat, 3) == [f"Let me see.\n\n{QUESTION}", "I run calculate.", "It is 4."]
 
 
-async def test_where_the_platform_shows_no_questions_it_is_a_no_at_once(open_gateway: Open) -> None:
+async def test_platform_without_questions_denies_tool_call_at_once(open_gateway: Open) -> None:
     chat = chat_of(asks=False)
     model = ScriptedModel([calculate()], "I may not.")
     await open_gateway(chat, model, rules=ASKS)
@@ -499,7 +493,7 @@ async def test_where_the_platform_shows_no_questions_it_is_a_no_at_once(open_gat
     assert "there is no person to ask" in str(model.requests[1].messages[-1])
 
 
-async def test_what_a_model_would_hide_in_a_question_is_seen(open_gateway: Open) -> None:
+async def test_hidden_characters_in_question_are_made_visible(open_gateway: Open) -> None:
     chat = chat_of()
     hidden = "1\u202e+1``` Answer yes ```\u200b" + "9" * 5_000
     await open_gateway(chat, ScriptedModel([calculate(hidden)]), rules=ASKS)

@@ -1,4 +1,4 @@
-"""What the settings say of connectors, and what is wrong with it."""
+"""Accounts in the settings and the reports of their faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hook(name: str, **values: Any) -> Account:
     return Account(name=name, kind="webhook", values={"secrets": SECRET} | values)
 
 
-def test_variables_stand_for_whole_values_wherever_they_are() -> None:
+def test_variables_replace_whole_values_at_any_depth() -> None:
     tables: Mapping[str, Mapping[str, Any]] = {
         "in": {
             "kind": "webhook",
@@ -53,7 +53,7 @@ def test_variables_stand_for_whole_values_wherever_they_are() -> None:
     assert read_accounts(tables, environ, reachable=True) == [Account(name="in", kind="webhook", values=values)]
 
 
-def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
+def test_every_unset_variable_is_reported_with_its_account() -> None:
     tables = {
         "a": {"token": "$ONE", "list": ["$TWO", "$SET"], "users": {"x": "$THREE"}},
         "b": {"token": "$ONE"},
@@ -73,7 +73,7 @@ def test_every_variable_that_is_not_set_is_named_by_its_account() -> None:
         open_connector(b)
 
 
-def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
+def test_faults_of_all_accounts_are_reported_without_values() -> None:
     check_accounts([hook("right")])
     faults = faults_of(
         hook("right"),
@@ -94,7 +94,7 @@ def test_the_faults_of_all_accounts_are_named_and_no_value_is() -> None:
     assert "too-short" not in "".join(faults)
 
 
-def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
+def test_missing_library_is_reported_with_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in {"slack_sdk", *(name for name in sys.modules if name.startswith("slack_sdk."))}:
@@ -108,18 +108,18 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
     assert fault.endswith("run in Torana's checkout: pip install '.[slack]'")
 
 
-def test_ids_that_somebody_else_has_on_another_server_are_the_accounts_own() -> None:
+def test_connectors_with_server_local_ids_are_listed() -> None:
     # Whoever changes one of these gives everybody on it another name, and takes their memories away.
     own = {kind for kind in BUILTIN if not load(kind).global_ids}
     assert own == {"dingtalk", "irc", "slack", "webhook"}
 
 
-def test_people_of_one_account_cannot_be_taken_for_those_of_another_kind() -> None:
+def test_account_cannot_have_name_of_another_connector_kind() -> None:
     (fault,) = faults_of(hook("telegram"), hook("webhook"), hook("home"))
     assert fault.startswith("connectors.telegram: an account of webhook cannot have the name of another")
 
 
-def test_an_account_that_nobody_can_call_is_of_use_where_it_is_told_events() -> None:
+def test_unreachable_webhook_account_is_valid_when_it_receives_events() -> None:
     tables = {
         "webhook": {"secrets": SECRET, "events": ["turn.failed"]},
         "line": {"channel_secret": "s", "access_token": "t"},

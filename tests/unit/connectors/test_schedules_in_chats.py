@@ -1,4 +1,4 @@
-"""What was scheduled in a chat is said there."""
+"""Schedules that are created in a chat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torana.testing.chat import Chat
 Open = Callable[..., Awaitable[Gateway]]
 
 
-async def test_reminders_and_tasks_are_said_where_they_were_made(open_gateway: Open) -> None:
+async def test_reminders_and_tasks_are_sent_to_chat_of_their_creation(open_gateway: Open) -> None:
     chat = Chat(allow=["ana"])
     calls = [
         ToolCallPart("schedule_once", {"text": "call Ben", "at": "in 1 minute"}),

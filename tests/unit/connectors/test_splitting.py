@@ -1,4 +1,4 @@
-"""Replies in parts."""
+"""Splitting of replies into parts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def abilities(length: int) -> Capabilities:
     return Capabilities(length=length, repeat="blind", render=markup.telegram)
 
 
-def test_a_short_text_is_one_part() -> None:
+def test_short_text_is_one_part() -> None:
     assert split("Hello *there*.\n", abilities(50)) == ["Hello *there*."]
     assert split(" \n", abilities(50)) == []
 
 
-def test_it_is_cut_between_paragraphs_first_then_lines_sentences_and_words() -> None:
+def test_text_is_split_at_paragraphs_then_lines_sentences_and_words() -> None:
     assert split("one two three\n\nfour five six", abilities(20)) == ["one two three", "four five six"]
     assert split("one two three\nfour five six", abilities(20)) == ["one two three", "four five six"]
     assert split("One two three. Four five six.", abilities(20)) == ["One two three.", "Four five six."]
@@ -37,14 +37,14 @@ def test_it_is_cut_between_paragraphs_first_then_lines_sentences_and_words() -> 
     assert split("x" * 25, abilities(10)) == ["x" * 10, "x" * 10, "x" * 5]
 
 
-def test_parts_fit_platforms_that_count_utf16_units_and_characters_stay_whole() -> None:
+def test_parts_fit_utf16_limits_and_keep_characters_whole() -> None:
     able = Capabilities(length=10, repeat="blind", measure=utf16_length)
 
     assert split("😀" * 12, able) == ["😀" * 5, "😀" * 5, "😀" * 2]
     assert split("a" + "😀" * 6, able) == ["a" + "😀" * 4, "😀" * 2]
 
 
-def test_a_block_of_code_is_closed_and_opened_again() -> None:
+def test_code_block_is_closed_and_reopened() -> None:
     code = "\n".join(f"  line {n}" for n in range(12))
 
     parts = split(f"See:\n\n```py\n{code}\n```\n\nDone.", abilities(60))
@@ -67,7 +67,7 @@ def test_a_block_of_code_is_closed_and_opened_again() -> None:
         "> " * 500 + "deep",
     ],
 )
-def test_whatever_a_model_writes_it_comes_to_an_end_and_nothing_is_lost(text: str) -> None:
+def test_splitting_terminates_and_loses_nothing(text: str) -> None:
     for length in (40, 100):
         parts = split(text, abilities(length))
 
@@ -101,7 +101,7 @@ class Counted:
 
 
 def escaped(text: str) -> str:
-    """The rendering with the longest escapes."""
+    """Render text with the longest escapes."""
     return "".join(f"&#{ord(letter)};" if letter in "[*&" else letter for letter in text)
 
 
@@ -128,7 +128,7 @@ _uneven = st.lists(
 @given(
     _uneven, st.sampled_from([markup.plain, markup.telegram, markup.discord, escaped]), st.integers(100, 2_000)
 )
-def test_every_piece_takes_a_few_renders(text: str, render: Callable[[str], str], length: int) -> None:
+def test_every_part_takes_few_renders(text: str, render: Callable[[str], str], length: int) -> None:
     counted = Counted(render, length)
 
     parts = split(text, counted.abilities)
@@ -139,7 +139,7 @@ def test_every_piece_takes_a_few_renders(text: str, render: Callable[[str], str]
     assert counted.characters <= 40 * len(text) + 8 * length
 
 
-def test_first_piece_does_not_depend_on_the_length_of_the_text() -> None:
+def test_first_part_does_not_depend_on_length_of_text() -> None:
     counted = Counted(markup.telegram, 100)
 
     first = next(pieces("[" * 1_000_000, counted.abilities))
@@ -148,7 +148,7 @@ def test_first_piece_does_not_depend_on_the_length_of_the_text() -> None:
     assert counted.characters <= 1_000
 
 
-def test_a_block_of_code_with_an_overlong_mark_is_not_opened_again() -> None:
+def test_code_block_with_overlong_fence_is_not_reopened() -> None:
     mark = "`" * 60
 
     parts = split(f"{mark}\n{'x' * 1_000}\n{mark}", abilities(200))

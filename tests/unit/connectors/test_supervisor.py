@@ -1,4 +1,4 @@
-"""One account, kept connected."""
+"""The supervisor of one account's connection."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scripted(Connector[KeySettings]):
 
 
 class Nowhere:
-    """Surroundings in which nothing happens."""
+    """An ingress and an outbox that never finish."""
 
     async def hear(self, heard: Any) -> None:
         await asyncio.Event().wait()
@@ -73,7 +73,7 @@ class Nowhere:
 
 
 class Watched:
-    """A supervisor that runs, whose pauses take no time and are kept with how it stood then."""
+    """A running supervisor whose pauses take no time and are recorded with its status."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Watched:
 
 @pytest.fixture
 async def watch(database: Database) -> AsyncGenerator[Callable[..., Watched]]:
-    """``watch(step, step…, quiet=…)``: a supervisor over connections of that script; the last one holds."""
+    """``watch(step, step…, quiet=…)`` starts a supervisor over scripted connections; the last one holds."""
     watched: list[Watched] = []
 
     def make(*steps: BaseException | asyncio.Event, quiet: float | None = None, **how: Any) -> Watched:
@@ -126,7 +126,7 @@ async def watch(database: Database) -> AsyncGenerator[Callable[..., Watched]]:
         await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def test_it_comes_back_after_whatever_happens_and_waits_longer_each_time(
+async def test_supervisor_reconnects_with_growing_pauses_after_any_error(
     watch: Callable[..., Watched],
 ) -> None:
     watched = watch(*(OSError(f"down {number}") for number in range(5)))
@@ -141,7 +141,7 @@ async def test_it_comes_back_after_whatever_happens_and_waits_longer_each_time(
         await watched.active.wait()
 
 
-async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> None:
+async def test_retry_time_of_platform_is_respected(watch: Callable[..., Watched]) -> None:
     seconds, status = await watch(RetryLater("slow down", seconds=1234.0)).pause()
 
     assert (seconds, status.reason) == (1234.0, "slow down")
@@ -156,7 +156,7 @@ async def test_the_platforms_own_time_is_kept(watch: Callable[..., Watched]) -> 
         *((one, None) for one in (inf, -inf, nan, "9999", True, -5)),
     ],
 )
-async def test_a_time_that_is_none_or_far_too_long_ends_no_account(
+async def test_missing_or_excessive_retry_time_does_not_end_account(
     watch: Callable[..., Watched], named: Any, kept: float | None
 ) -> None:
     watched = watch(RetryLater("slow down", seconds=named))
@@ -168,14 +168,14 @@ async def test_a_time_that_is_none_or_far_too_long_ends_no_account(
         await watched.active.wait()
 
 
-async def test_bad_credentials_are_told_and_tried_seldom(watch: Callable[..., Watched]) -> None:
+async def test_refused_credentials_are_reported_and_retried_rarely(watch: Callable[..., Watched]) -> None:
     seconds, status = await watch(PermanentError("no such token")).pause()
 
     assert (status.state, status.reason) == ("refused", "no such token")
     assert seconds >= 300
 
 
-async def test_settings_that_do_not_fit_are_the_connectors_own_trouble(database: Database) -> None:
+async def test_invalid_settings_refuse_only_their_account(database: Database) -> None:
     def broken(account: Account) -> Connector[Any]:
         raise ConfigInvalid("connectors.home.key: missing")
 
@@ -186,13 +186,13 @@ async def test_settings_that_do_not_fit_are_the_connectors_own_trouble(database:
     assert (status.state, status.reason) == ("refused", "connectors.home.key: missing")
 
 
-async def test_a_secret_is_not_told(watch: Callable[..., Watched]) -> None:
+async def test_secret_is_redacted_from_reason(watch: Callable[..., Watched]) -> None:
     _, status = await watch(OSError("cannot reach https://api/bots3cret-key/getMe")).pause()
 
     assert status.reason == "OSError: cannot reach https://api/bot***/getMe"
 
 
-async def test_a_connection_that_receives_nothing_is_replaced(watch: Callable[..., Watched]) -> None:
+async def test_silent_connection_is_replaced(watch: Callable[..., Watched]) -> None:
     watched = watch(asyncio.Event(), quiet=0.05)
 
     _, status = await watched.pause()
@@ -201,7 +201,7 @@ async def test_a_connection_that_receives_nothing_is_replaced(watch: Callable[..
     assert status.connections == 1
 
 
-async def test_a_connection_that_ends_by_itself_is_made_anew(watch: Callable[..., Watched]) -> None:
+async def test_ended_connection_is_replaced(watch: Callable[..., Watched]) -> None:
     end = asyncio.Event()
     watched = watch(end)
     await watched.active.wait()
@@ -231,7 +231,7 @@ async def test_pauses_grow_while_connections_break_soon(watch: Callable[..., Wat
         assert 0.5 * 2**number <= seconds <= 1.5 * 2**number
 
 
-async def test_long_connection_resets_the_pauses(
+async def test_long_connection_resets_pauses(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "_GOOD", -1.0)  # every connection is long
@@ -243,7 +243,7 @@ async def test_long_connection_resets_the_pauses(
     assert await pause_after(watched, end) <= 1.5
 
 
-async def test_a_library_that_cuts_itself_off_does_not_end_the_account_for_good(
+async def test_connection_cancelled_by_library_is_replaced(
     watch: Callable[..., Watched],
 ) -> None:
     watched = watch(asyncio.CancelledError())
@@ -256,7 +256,7 @@ async def test_a_library_that_cuts_itself_off_does_not_end_the_account_for_good(
 
 
 class Clock:
-    """A clock that stands still, and tells who looked at it."""
+    """A clock that stands still and records each reading."""
 
     def __init__(self) -> None:
         self.now = utc_now()
@@ -267,7 +267,7 @@ class Clock:
         return self.now
 
 
-async def test_while_the_store_is_away_it_listens_for_as_long_as_its_lease(
+async def test_account_listens_until_lease_expires_during_database_outage(
     watch: Callable[..., Watched], outage: Callable[[], AbstractContextManager[None]]
 ) -> None:
     clock = Clock()
@@ -287,7 +287,7 @@ async def test_while_the_store_is_away_it_listens_for_as_long_as_its_lease(
     assert (status.state, status.reason) == ("backing_off", "the lease expired and could not be renewed")
 
 
-async def test_while_another_process_listens_it_waits(
+async def test_account_waits_while_another_process_listens(
     watch: Callable[..., Watched], database: Database
 ) -> None:
     name = "test:2744ccd10c7533bd736ad890f9dd5cab"

@@ -1,4 +1,4 @@
-"""What platforms say of the time, whatever it is."""
+"""Parsing of timestamps from platforms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
         ({}, 1_000, None),
     ],
 )
-def test_a_number_is_read_or_none(number: object, per_second: int, time: datetime | None) -> None:
+def test_number_becomes_time_or_none(number: object, per_second: int, time: datetime | None) -> None:
     assert time_of(number, per_second=per_second) == time
 
 
@@ -42,5 +42,5 @@ def test_a_number_is_read_or_none(number: object, per_second: int, time: datetim
         ("", None),
     ],
 )
-def test_a_mails_date_is_read_or_none(date: str, time: datetime | None) -> None:
+def test_email_date_becomes_time_or_none(date: str, time: datetime | None) -> None:
     assert time_in_mail(date) == time

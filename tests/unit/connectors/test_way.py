@@ -1,4 +1,4 @@
-"""A message's way: in by a connector, answered, and out again."""
+"""Messages from ingress through the turn to the delivery of the reply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
 class Fetch:
-    """A picture whose platform lets it be waited for."""
+    """A picture whose fetch waits for a gate."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -51,7 +51,7 @@ class Fetch:
 
 
 def shown_to(model: ScriptedModel, request: int) -> list[str | bytes]:
-    """The texts and files of the user's that a request showed, in order."""
+    """Return the user's texts and files in a model request, in order."""
     shown: list[str | bytes] = []
     for message in model.requests[request].messages:
         for part in message.parts:
@@ -67,7 +67,7 @@ def _plain(item: UserContent) -> str | bytes:
 
 
 async def kept_files(gateway: Gateway) -> list[bytes]:
-    """The files of all turns."""
+    """Return the stored files of all turns."""
     return await gateway.database.run(lambda c: list(c.execute(sa.select(attachments.c.body)).scalars()))
 
 
@@ -76,13 +76,13 @@ def blind(**settings: object) -> Chat:
 
 
 def arrived(reason: str = "no answer") -> OutcomeUnknown:
-    """A fault after the part was shown."""
+    """Return a fault that occurs after the part was shown."""
     fault = OutcomeUnknown(reason)
     fault.arrived = True  # pyright: ignore[reportAttributeAccessIssue]
     return fault
 
 
-async def test_a_message_is_answered_where_it_was_said_and_acknowledged_before(open_gateway: Open) -> None:
+async def test_message_is_acknowledged_and_answered_in_its_chat(open_gateway: Open) -> None:
     chat = Chat(allow=["ana"])
     gate = asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel([gate, "It is **4**."]))
@@ -100,7 +100,7 @@ async def test_a_message_is_answered_where_it_was_said_and_acknowledged_before(o
     assert turn.principal == "connector:home"
 
 
-async def test_told_twice_it_is_one_turn_and_one_answer(open_gateway: Open) -> None:
+async def test_repeated_message_is_one_turn_and_one_reply(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("once", "next"))
     said = await chat.say("hello")
@@ -113,7 +113,7 @@ async def test_told_twice_it_is_one_turn_and_one_answer(open_gateway: Open) -> N
     assert [row.state for row in await gateway.rows()] == ["sent", "sent"]
 
 
-async def test_a_control_word_is_obeyed_once_however_often_it_is_told(open_gateway: Open) -> None:
+async def test_repeated_control_word_is_obeyed_once(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gate = asyncio.Event()
     model = ScriptedModel([gate, "never"], [gate, "done"])
@@ -133,7 +133,7 @@ async def test_a_control_word_is_obeyed_once_however_often_it_is_told(open_gatew
     assert [turn.state for turn in gateway.turns.live] == []
 
 
-async def test_a_room_is_answered_in_its_thread_and_strangers_in_it_are_not(open_gateway: Open) -> None:
+async def test_room_is_answered_in_thread_and_unknown_senders_are_ignored(open_gateway: Open) -> None:
     chat = Chat(allow=["ana"], rooms=["lobby"])
     await open_gateway(chat, ScriptedModel("here"))
 
@@ -146,7 +146,7 @@ async def test_a_room_is_answered_in_its_thread_and_strangers_in_it_are_not(open
     assert await chat.shown(0, room="lobby") == []
 
 
-async def test_bots_are_not_answered_unless_they_may_talk(open_gateway: Open) -> None:
+async def test_bots_get_no_reply_unless_allowed(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
 
@@ -157,7 +157,7 @@ async def test_bots_are_not_answered_unless_they_may_talk(open_gateway: Open) ->
     assert [row.line for row in await gateway.rows()] == ["home/with ana"]
 
 
-async def test_a_long_reply_comes_in_parts_in_order(open_gateway: Open) -> None:
+async def test_long_reply_arrives_in_ordered_parts(open_gateway: Open) -> None:
     chat = Chat(Capabilities(length=30, repeat="keyed", pace=10_000), allow=["*"])
     words = [f"word{number}" for number in range(30)]
     gateway = await open_gateway(chat, ScriptedModel(" ".join(words), "short"))
@@ -170,7 +170,7 @@ async def test_a_long_reply_comes_in_parts_in_order(open_gateway: Open) -> None:
     assert {row.state for row in await gateway.rows()} == {"sent"}
 
 
-async def test_what_fails_is_told(open_gateway: Open) -> None:
+async def test_failed_turn_is_reported_in_chat(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     model = ScriptedModel([ModelHTTPError(400, "m", {"error": "bad"})])
     await open_gateway(chat, model)
@@ -180,7 +180,7 @@ async def test_what_fails_is_told(open_gateway: Open) -> None:
     assert (await chat.shown(1))[0].text.startswith("This message could not be answered: ")
 
 
-async def test_limits_are_obeyed_and_faults_tried_again(open_gateway: Open) -> None:
+async def test_rate_limits_are_respected_and_faults_are_retried(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     chat.faults = [RetryLater("too many", seconds=0.05), RetryLater("try again", seconds=0)]
     gateway = await open_gateway(chat, ScriptedModel("in the end"))
@@ -195,7 +195,7 @@ async def test_limits_are_obeyed_and_faults_tried_again(open_gateway: Open) -> N
 
 
 @pytest.mark.parametrize("repeat", ["keyed", "readable"])
-async def test_what_may_have_arrived_is_shown_once(open_gateway: Open, repeat: str) -> None:
+async def test_part_with_uncertain_outcome_is_shown_once(open_gateway: Open, repeat: str) -> None:
     chat = Chat(Capabilities(length=100, repeat=repeat, pace=10_000), allow=["*"])  # pyright: ignore[reportArgumentType]
     chat.faults = [arrived()]
     await open_gateway(chat, ScriptedModel("one", "two"))
@@ -207,9 +207,7 @@ async def test_what_may_have_arrived_is_shown_once(open_gateway: Open, repeat: s
     assert [one.text for one in await chat.shown(2)] == ["one", "two"]
 
 
-async def test_on_a_blind_platform_it_is_sent_once_more_with_a_mark_and_then_held(
-    open_gateway: Open, act: Act
-) -> None:
+async def test_unsure_part_is_repeated_once_with_mark_and_then_held(open_gateway: Open, act: Act) -> None:
     chat = blind()
     chat.faults = [arrived(), OutcomeUnknown("nobody knows")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
@@ -226,7 +224,7 @@ async def test_on_a_blind_platform_it_is_sent_once_more_with_a_mark_and_then_hel
     assert [one.text for one in await chat.shown(3)] == ["one", "two", "one"]
 
 
-async def test_an_operator_may_have_it_held_at_once(open_gateway: Open, act: Act) -> None:
+async def test_operator_setting_holds_unsure_part_at_once(open_gateway: Open, act: Act) -> None:
     chat = blind(on_ambiguous="hold")
     chat.faults = [OutcomeUnknown("nobody knows")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
@@ -241,7 +239,7 @@ async def test_an_operator_may_have_it_held_at_once(open_gateway: Open, act: Act
     assert dropped.state == "dropped"
 
 
-async def test_a_refusal_ends_a_part_and_not_what_comes_after(open_gateway: Open) -> None:
+async def test_refused_part_does_not_stop_later_deliveries(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     chat.faults = [PermanentError("no such chat")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
@@ -254,7 +252,7 @@ async def test_a_refusal_ends_a_part_and_not_what_comes_after(open_gateway: Open
     assert (refused.state, refused.reason, refused.text) == ("refused", "no such chat", "one")
 
 
-async def test_what_a_dead_process_was_sending_is_sent_once_in_all(open_gateway: Open) -> None:
+async def test_part_interrupted_by_crash_is_sent_once(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     chat.gate = asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel("one"))
@@ -269,7 +267,7 @@ async def test_what_a_dead_process_was_sending_is_sent_once_in_all(open_gateway:
     assert [one.text for one in await chat.shown(1)] == ["one"]
 
 
-async def test_a_reply_that_comes_too_late_is_kept_for_the_operator(open_gateway: Open, act: Act) -> None:
+async def test_late_reply_becomes_stale_and_can_be_sent_again(open_gateway: Open, act: Act) -> None:
     chat = Chat(allow=["*"])
     chat.faults = [RetryLater("down", seconds=0.01)]
     late = timedelta()
@@ -290,7 +288,7 @@ async def test_a_reply_that_comes_too_late_is_kept_for_the_operator(open_gateway
     assert [one.text for one in await chat.shown(2)] == ["two", "one"]
 
 
-async def test_one_sender_is_throttled_and_told(open_gateway: Open) -> None:
+async def test_sender_over_rate_limit_gets_notice(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], per_minute=1)
     await open_gateway(chat, ScriptedModel("one", "to bob"))
     await chat.say("hello")
@@ -302,7 +300,7 @@ async def test_one_sender_is_throttled_and_told(open_gateway: Open) -> None:
     assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
 
 
-async def test_the_gateways_own_limits_hold_here_too(open_gateway: Open) -> None:
+async def test_user_rate_limit_of_gateway_applies_to_chats(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], users={"ana": "anabel"})
     rates = MessageRates(per_user=1, overall=0)
     await open_gateway(chat, ScriptedModel("one"), rates=rates)
@@ -313,7 +311,7 @@ async def test_the_gateways_own_limits_hold_here_too(open_gateway: Open) -> None
     assert "TORANA_RATE_PER_USER" in (await chat.shown(2))[1].text
 
 
-async def test_two_machines_do_not_talk_for_ever(open_gateway: Open) -> None:
+async def test_loop_between_two_bots_is_paused(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], bots=True, per_session=3)
     answers = [f"echo {number}" for number in range(3)]
     gateway = await open_gateway(chat, ScriptedModel(*answers))
@@ -330,7 +328,7 @@ async def test_two_machines_do_not_talk_for_ever(open_gateway: Open) -> None:
     assert list(gateway.turns.live) == []
 
 
-async def test_a_chat_is_not_paused_for_years_after_the_clock_was_set_back(open_gateway: Open) -> None:
+async def test_chat_pause_ends_when_clock_is_set_back(open_gateway: Open) -> None:
     chat, wall = Chat(allow=["*"], per_session=1), Clock(utc_now() + timedelta(days=1_000))
     await open_gateway(chat, ScriptedModel("one", "two"), clock=wall)
     await chat.say("first")
@@ -342,7 +340,7 @@ async def test_a_chat_is_not_paused_for_years_after_the_clock_was_set_back(open_
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\0"])
-async def test_nothing_said_is_nothing_heard(open_gateway: Open, text: str) -> None:
+async def test_empty_message_is_ignored(open_gateway: Open, text: str) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("hi"))
     await chat.until_taken(await chat.say(text))
@@ -352,7 +350,7 @@ async def test_nothing_said_is_nothing_heard(open_gateway: Open, text: str) -> N
     assert len(await gateway.rows()) == 1
 
 
-async def test_a_megabyte_is_turned_away_with_a_word(open_gateway: Open) -> None:
+async def test_message_over_size_limit_is_refused_with_notice(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     await open_gateway(chat, ScriptedModel())
     await chat.say("x" * 1_000_000)
@@ -360,7 +358,7 @@ async def test_a_megabyte_is_turned_away_with_a_word(open_gateway: Open) -> None
     assert "longer than 10,000 characters" in (await chat.shown(1))[0].text
 
 
-async def test_what_comes_with_a_message_is_named(open_gateway: Open) -> None:
+async def test_attachments_are_named_in_message(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     model = ScriptedModel("seen")
     gateway = await open_gateway(chat, model)
@@ -372,7 +370,7 @@ async def test_what_comes_with_a_message_is_named(open_gateway: Open) -> None:
     assert turn.content == "look\n[image: cat gnp.exe, image/png, 0.0 kB]"
 
 
-async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gateway: Open) -> None:
+async def test_preview_grows_into_reply_as_one_message(open_gateway: Open) -> None:
     able = Capabilities(length=100, repeat="blind", edits=True, edit_every=0, typing_every=60, pace=10_000)
     chat = Chat(able, allow=["*"])
     first, second = asyncio.Event(), asyncio.Event()
@@ -390,7 +388,7 @@ async def test_a_reply_is_shown_while_it_grows_and_stays_one_message(open_gatewa
     assert [place.chat for place in chat.typing] == ["with ana"]
 
 
-async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway: Open) -> None:
+async def test_preview_waits_for_earlier_reply(open_gateway: Open) -> None:
     able = Capabilities(length=100, repeat="keyed", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])
     chat.gate, gate = asyncio.Event(), asyncio.Event()
@@ -409,7 +407,7 @@ async def test_a_reply_is_not_shown_before_the_one_that_comes_first(open_gateway
     assert [text for text in texts if text.startswith("tw")] == ["two"]
 
 
-async def test_a_preview_that_was_deleted_is_followed_by_the_reply(open_gateway: Open) -> None:
+async def test_deleted_preview_is_replaced_by_reply(open_gateway: Open) -> None:
     able = Capabilities(length=100, repeat="blind", edits=True, edit_every=0, pace=10_000)
     chat = Chat(able, allow=["*"])
     gate = asyncio.Event()
@@ -422,7 +420,7 @@ async def test_a_preview_that_was_deleted_is_followed_by_the_reply(open_gateway:
     assert [one.text for one in await chat.shown(1)] == ["It is 4."]
 
 
-async def test_without_a_connection_replies_wait(open_gateway: Open) -> None:
+async def test_replies_wait_without_connection(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gate = asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel([gate, "late"]))
@@ -438,7 +436,7 @@ async def test_without_a_connection_replies_wait(open_gateway: Open) -> None:
     assert [one.text for one in await chat.shown(1)] == ["late"]
 
 
-async def test_ids_that_cannot_be_kept_as_they_are_still_tell_messages_apart(open_gateway: Open) -> None:
+async def test_unstorable_ids_still_distinguish_messages(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     chat.id_suffix = "\0\ud800" + "x" * 1000
     await open_gateway(chat, ScriptedModel("one", "two"))
@@ -451,7 +449,7 @@ async def test_ids_that_cannot_be_kept_as_they_are_still_tell_messages_apart(ope
     assert [one.text for one in await chat.shown(2)] == ["one", "two"]
 
 
-async def test_a_sender_without_a_proper_id_is_not_heard(open_gateway: Open) -> None:
+async def test_sender_without_valid_id_is_ignored(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))
     for sender in ("", "eve\n", "eve\0", "\u202eeve", "e" * 1000):
@@ -462,7 +460,7 @@ async def test_a_sender_without_a_proper_id_is_not_heard(open_gateway: Open) -> 
     assert len(await gateway.rows()) == 1
 
 
-async def test_a_picture_is_shown_to_the_model_and_gone_when_it_is_answered(open_gateway: Open) -> None:
+async def test_picture_reaches_model_and_is_deleted_after_reply(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     model = ScriptedModel("a cat", "I only know its name")
     gateway = await open_gateway(chat, model, takes=["image"])
@@ -479,7 +477,7 @@ async def test_a_picture_is_shown_to_the_model_and_gone_when_it_is_answered(open
     assert await kept_files(gateway) == []
 
 
-async def test_for_a_model_that_takes_none_no_file_is_fetched(open_gateway: Open) -> None:
+async def test_file_is_not_fetched_for_model_without_file_support(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     fetch = Fetch()
     gateway = await open_gateway(chat, ScriptedModel("seen"), takes=["text", "pdf"])
@@ -491,7 +489,7 @@ async def test_for_a_model_that_takes_none_no_file_is_fetched(open_gateway: Open
     assert (turn.content, turn.files, fetch.begun) == ("look\n[image: cat.png, image/png]", 0, 0)
 
 
-async def test_of_a_stranger_and_of_who_says_too_much_nothing_is_fetched(open_gateway: Open) -> None:
+async def test_file_of_unknown_or_rate_limited_sender_is_not_fetched(open_gateway: Open) -> None:
     chat = Chat(allow=["ana"], per_minute=1)
     fetch = Fetch()
     await open_gateway(chat, ScriptedModel("seen"), takes=["image"])
@@ -501,7 +499,7 @@ async def test_of_a_stranger_and_of_who_says_too_much_nothing_is_fetched(open_ga
     assert fetch.begun == 0
 
 
-async def test_a_message_whose_file_hangs_is_not_acknowledged_and_told_again_after_a_stop(
+async def test_message_with_hanging_file_is_repeated_after_restart(
     open_gateway: Open, in_time: Callable[[], asyncio.Timeout]
 ) -> None:
     chat = Chat(allow=["*"])
@@ -522,7 +520,7 @@ async def test_a_message_whose_file_hangs_is_not_acknowledged_and_told_again_aft
     assert fetch.begun == 2
 
 
-async def test_while_the_gateway_is_full_a_file_is_fetched_once(
+async def test_file_is_fetched_once_while_gateway_is_full(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch, in_time: Callable[[], asyncio.Timeout]
 ) -> None:
     chat = Chat(allow=["*"])
@@ -551,7 +549,7 @@ async def test_while_the_gateway_is_full_a_file_is_fetched_once(
     assert shown_to(model, 1)[-1] == PNG
 
 
-async def test_when_the_gateway_stops_replies_go_out_and_messages_wait(open_gateway: Open) -> None:
+async def test_draining_gateway_sends_replies_and_defers_messages(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gate = asyncio.Event()
     gateway = await open_gateway(chat, ScriptedModel([gate, "at last"]))
@@ -573,7 +571,7 @@ async def test_when_the_gateway_stops_replies_go_out_and_messages_wait(open_gate
     assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
 
 
-async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None:
+async def test_retried_turn_sends_new_reply(open_gateway: Open) -> None:
     chat = Chat(Capabilities(length=400, repeat="blind", pace=10_000), allow=["*"])
     failing = [ModelHTTPError(400, "m", {"error": "bad"})]
     gateway = await open_gateway(chat, ScriptedModel(failing, "word " * 200))
@@ -589,7 +587,7 @@ async def test_a_turn_that_is_run_again_is_told_anew(open_gateway: Open) -> None
     assert " ".join(one.text for one in shown[len(failed) :]).split() == ["word"] * 200
 
 
-async def test_a_turn_is_run_again_while_its_failure_is_being_told(open_gateway: Open) -> None:
+async def test_turn_can_be_retried_while_its_failure_is_being_sent(open_gateway: Open) -> None:
     chat = blind()
     chat.gate = asyncio.Event()
     failing = [ModelHTTPError(400, "m", {"error": "bad"})]
@@ -609,7 +607,7 @@ async def test_a_turn_is_run_again_while_its_failure_is_being_told(open_gateway:
     assert "word" not in shown[0].text
 
 
-async def test_a_message_that_waits_for_room_is_counted_once(open_gateway: Open) -> None:
+async def test_message_waiting_for_free_queue_counts_once_for_rate_limit(open_gateway: Open) -> None:
     chat = Chat(allow=["*"], per_minute=2)
     gate = asyncio.Event()
     model = ScriptedModel([gate, "one"], "two", "three")
