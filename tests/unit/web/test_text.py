@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 import unicodedata
 from pathlib import Path
 
@@ -141,6 +142,17 @@ async def test_crash_of_the_reader_is_reported(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_charsets_are_decoded(body: bytes, charset: str | None, text: str) -> None:
     assert decode(body, charset) == text
+
+
+def test_blanks_after_charset_cost_no_more_than_words() -> None:
+    costs: list[float] = []
+    for filler in (b"x", b" "):
+        before = time.process_time()
+        for _ in range(20):
+            decode((b"<meta" * 38 + b"charset=" + filler * 3_890 + b">")[:4096], None)
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 100 * costs[0]
 
 
 @given(st.binary(max_size=200), st.text(max_size=20) | st.none())
