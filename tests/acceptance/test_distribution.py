@@ -115,5 +115,5 @@ def test_metadata_names_authors_license_and_pythons(wheel: Path) -> None:
     assert (metadata["Version"], metadata["Author"]) == (__version__, "The Torana authors")
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("Apache-2.0", ">=3.11")
     classifiers = metadata.get_all("Classifier", [])
-    for minor in range(11, 15):
+    for minor in range(11, 14):
         assert f"Programming Language :: Python :: 3.{minor}" in classifiers

@@ -11,6 +11,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from torana.testing.openai_server import Call, ChatRequest, OpenAIStandIn, Reply
 
@@ -70,6 +71,8 @@ def test_concurrent_messages_exceed_the_budget_by_at_most_one_call(
         concurrency="100",
     )
     gateway.start()
+    with gateway.client() as client:
+        eventually(lambda: [one["tools"] for one in client.get("/v1/mcp").json()["items"]] == [30, 30, 30])
     barrier = Barrier(_MESSAGES)
 
     def send(number: int) -> int:

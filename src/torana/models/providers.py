@@ -188,6 +188,7 @@ class _Opener:
             send_as_it_is(provider.client)
         write_schemas_once(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
+        _leave_special_tokens(model)
         return model
 
     def _other(self, name: str, service: _Service) -> Model:
@@ -205,6 +206,7 @@ class _Opener:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
         self._limit_client(provider)
         bound_responses(model, max_bytes=self.max_response_bytes)
+        _leave_special_tokens(model)
         return model
 
     def _limit_client(self, provider: Provider[Any]) -> None:
@@ -323,6 +325,15 @@ async def probe(model: Model) -> ProbeResult:
     return ProbeResult(
         model=stream.model_name or model.model_name, latency_ms=(time.perf_counter() - started) * 1_000
     )
+
+
+def _leave_special_tokens(model: Model) -> None:
+    """Do not break special tokens in requests and restore them in responses.
+
+    To restore them, pydantic-ai reads the arguments of all calls again for each call of a response, character by
+    character (docs/decisions/0035).
+    """
+    model.profile["may_tokenize_special_tokens_in_content"] = False
 
 
 def _service(service_name: str) -> _Service:
