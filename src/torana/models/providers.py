@@ -330,8 +330,8 @@ async def probe(model: Model) -> ProbeResult:
 def _leave_special_tokens(model: Model) -> None:
     """Do not break special tokens in requests and restore them in responses.
 
-    To restore them, pydantic-ai reads the arguments of all calls again for each call of a response, one character
-    at a time (docs/decisions/0035).
+    To restore them, pydantic-ai reads the arguments of all calls again for each call of a response. This
+    occupies the event loop (docs/decisions/0035).
     """
     model.profile["may_tokenize_special_tokens_in_content"] = False
 
