@@ -128,7 +128,7 @@ def _run(
     tier = [] if long else ["-m", "not long"]
     # Compiled modules are copied too, and stay those of the sources without faults.
     surroundings = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    pytest = subprocess.Popen(  # noqa: S603 - the paths are those of the list
+    pytest = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tier, *tests],
         cwd=copy,
         env=surroundings,

@@ -28,7 +28,7 @@ OPTIONS = ("--pyproject", "pyproject.toml", "--mc-type", "application", "--sv", 
 def bill_of_materials() -> dict[str, Any]:
     """Return the validated document."""
     command = [sys.executable, "-W", "ignore", *COMMAND, *OPTIONS]
-    document: dict[str, Any] = json.loads(subprocess.check_output(command, cwd=ROOT))  # noqa: S603 - constant
+    document: dict[str, Any] = json.loads(subprocess.check_output(command, cwd=ROOT))
     component = document["metadata"]["component"]
     component["version"] = __version__
     direct = _direct_dependencies()

@@ -1,4 +1,4 @@
-"""What a handler takes from its request: the services, the principal, and the scopes that it requires."""
+"""The dependencies of handlers: the services, the principal of the request, and the required scopes."""
 
 from __future__ import annotations
 
