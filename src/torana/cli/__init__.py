@@ -24,6 +24,7 @@ from torana.errors import ConfigInvalid, OperatorError
 #: The modules of the commands, in the order of the help page.
 COMMANDS = (
     "serve",
+    "service",
     "chat",
     "doctor",
     "config",
