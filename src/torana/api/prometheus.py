@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from torana.messages import TurnState
-from torana.store.rows.deliveries import DELIVERY_STATES
+from torana.messages import DELIVERY_STATES, TurnState
 from torana.tools.mcp.supervisor import McpStatus
 
 #: The states of deliveries that are in progress or held.

@@ -9,16 +9,13 @@ from typing import Annotated
 import typer
 
 from torana import __version__
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
-from torana.skills.folder import files_to_keep
-from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
-from torana.store.engine.integrity import foreign_objects
-from torana.store.engine.read_only import check_there
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command()
@@ -36,6 +33,10 @@ def backup(
 
     The gateway may keep running.
     """
+    from torana.skills.folder import files_to_keep
+    from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
+    from torana.store.engine.read_only import check_there
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
     file = _file(target or Path(), now)
@@ -63,6 +64,8 @@ def backup(
 
 
 def _foreign(database: Path) -> list[str]:
+    from torana.store.engine.integrity import foreign_objects
+
     try:
         return foreign_objects(database)
     except OperatorError as error:
