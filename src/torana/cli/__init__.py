@@ -25,6 +25,7 @@ from torana.errors import ConfigInvalid, OperatorError
 #: The commands in the order of the help page: the name, which is also the module's, and the help line.
 COMMANDS = {
     "serve": "Run the gateway until Ctrl-C or SIGTERM.",
+    "service": "Install the gateway as a service, and show its state and log.",
     "chat": "Chat with the agent in the terminal.",
     "doctor": "Check the installation, and suggest cures.",
     "config": "Show and check the settings.",

@@ -134,7 +134,7 @@ def test_commands_and_options_have_descriptions(name: str, leaf: Any) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [(("sreve",), "serve"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
+    [(("chta",), "chat"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
 )
 def test_mistyped_command_suggests_the_nearest(command: Command, typed: tuple[str, ...], meant: str) -> None:
     code, out, err = command(*typed)
