@@ -155,6 +155,29 @@ async def test_cancelling_a_turn_cancels_its_call(
     await until(lambda: "cancelled" in state.read_text())
 
 
+async def test_unanswered_calls_of_one_user_leave_slots_for_another(
+    start: Start,
+    hostile: Hostile,
+    tmp_path: Path,
+    open_agent: Callable[..., TurnAgent],
+    open_turns: Callable[..., Turns],
+    message: Callable[..., Inbound],
+) -> None:
+    servers = await start(bad=hostile())
+    calls = [_call("bad_hang", text=str(number)) for number in range(20)]
+    model = ScriptedModel(calls, [_call("bad_echo", text="hello")], "done")
+    turns = open_turns(agent=open_agent(model, McpToolset(servers)))
+    state = tmp_path / "state"
+    hanging = await turns.accept(message("go", channel="a", user="mallory"))
+    await until(lambda: state.exists() and state.read_text().count("call hang") == 2)
+
+    turn = await turns.accept(message("go", channel="b", user="alice"))
+
+    assert (await turns.reader.wait_for_end(turn)).state == "completed"
+    assert state.read_text().splitlines() == ["call hang", "call hang", "call echo"]
+    await turns.cancel(hanging.owner, hanging.id)
+
+
 async def test_tool_without_permission_waits_for_approval(
     start: Start,
     hostile: Hostile,
@@ -195,6 +218,16 @@ async def test_progress_does_not_extend_the_timeout(start: Start, hostile: Hosti
 
     assert "did not answer within 1 s" in told
     assert "well" in told
+
+
+async def test_result_of_many_values_is_refused_before_it_is_validated(
+    start: Start, hostile: Hostile, ask: Ask
+) -> None:
+    servers = await start(bad=hostile())
+
+    assert "more than 20,000 JSON values" in await ask(servers, ("bad_values", {}))
+    assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+    assert record(servers)["connections"] == 1
 
 
 async def test_oversized_result_is_refused(start: Start, hostile: Hostile, ask: Ask) -> None:

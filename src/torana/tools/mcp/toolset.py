@@ -16,10 +16,15 @@ from torana.tools.base import Permission, ToolContext, ToolError
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.listing import visible_name
 from torana.tools.mcp.servers import McpServers
+from torana.tools.shares import ToolShares, sharing_user
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 #: The server validates the arguments.
 _ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
+#: The maximum number of concurrent calls of a server: in total, and for each user.
+_CALLS = (16, 2)
+#: Seconds until a call must have a slot, if the timeout of the server's calls is not longer.
+_WAIT = 60.0
 
 
 class McpToolset(AbstractToolset[ToolContext]):
@@ -27,6 +32,10 @@ class McpToolset(AbstractToolset[ToolContext]):
 
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
+        self._shares = {
+            name: ToolShares(calls={name: _CALLS}, wait=max(_WAIT, server.timeout))
+            for name, server in servers.servers.items()
+        }
 
     @property
     def id(self) -> str:
@@ -62,12 +71,13 @@ class McpToolset(AbstractToolset[ToolContext]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[ToolContext], tool: ToolsetTool[ToolContext]
     ) -> str:
-        """Return the server's result. Raises ``ToolError``."""
+        """Return the server's result, when the user has a slot. Raises ``ToolError``."""
         at = (tool.tool_def.metadata or {}).get("mcp")
         if at is None:
             raise ToolError(f"The MCP server of {name} does not offer it at the moment; nothing was called.")
         server, called = at
-        return await self._servers.supervisors[server].call(called, tool_args)
+        async with self._shares[server].slot(server, sharing_user(ctx.deps.turn)):
+            return await self._servers.supervisors[server].call(called, tool_args)
 
     def _tools_of_resumed_calls(
         self, ctx: RunContext[ToolContext]
