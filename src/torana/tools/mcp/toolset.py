@@ -51,7 +51,7 @@ class McpToolset(AbstractToolset[ToolContext]):
                 permission=offer.permission,
                 description=offer.description,
                 schema=offer.schema,
-                at=(name, offer.tool),
+                at=(name, offer.tool, offer.digest),
             )
             for name, supervisor in self._servers.supervisors.items()
             for offer in supervisor.offers
@@ -75,9 +75,9 @@ class McpToolset(AbstractToolset[ToolContext]):
         at = (tool.tool_def.metadata or {}).get("mcp")
         if at is None:
             raise ToolError(f"The MCP server of {name} does not offer it at the moment; nothing was called.")
-        server, called = at
+        server, called, digest = at
         async with self._shares[server].slot(server, sharing_user(ctx.deps.turn)):
-            return await self._servers.supervisors[server].call(called, tool_args)
+            return await self._servers.supervisors[server].call(called, tool_args, digest=digest)
 
     def _tools_of_resumed_calls(
         self, ctx: RunContext[ToolContext]
@@ -107,7 +107,7 @@ class McpToolset(AbstractToolset[ToolContext]):
         permission: Permission,
         description: str = "",
         schema: Mapping[str, Any] | None = None,
-        at: tuple[str, str] | None = None,
+        at: tuple[str, str, str] | None = None,
     ) -> ToolsetTool[ToolContext]:
         return ToolsetTool(
             toolset=self,
