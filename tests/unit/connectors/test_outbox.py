@@ -19,6 +19,7 @@ from torana.connectors.base import Capabilities, OutcomeUnknown, Place, RetryLat
 from torana.connectors.runtime.addressing import dump_place
 from torana.connectors.runtime.outbox import REPEATED, Outbox
 from torana.errors import StoreUnavailable
+from torana.measurements import Measurements
 from torana.messages import EVERYONE, utc_now
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries as rows
@@ -55,6 +56,7 @@ class Sending:
             clock=lambda: self.now,
             settled=self._settled,
             rendering=ThreadPoolExecutor(1),
+            measurements=Measurements(),
             pause=self._pause,
         )
         self.operator = Deliveries(
