@@ -56,7 +56,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Spent:
+class ModelUsage:
     """The tokens and dollars that a model used."""
 
     input_tokens: int = 0
@@ -78,7 +78,7 @@ class Measurements:
         default_factory=lambda: {stage: {} for stage in LABELS}
     )
     #: By the configured name of the model.
-    spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
+    spent: dict[str, ModelUsage] = field(default_factory=dict[str, ModelUsage])
 
     def add(self, stage: Stage, seconds: float, *labels: str) -> None:
         """Count a duration. ``labels`` are the values for ``LABELS``, from a bounded set."""
@@ -101,6 +101,6 @@ class Measurements:
         finally:
             self.add(stage, time.monotonic() - started, *labels, outcome)
 
-    def spent_by(self, model: str) -> Spent:
+    def spent_by(self, model: str) -> ModelUsage:
         """Return the usage of a model, to which the caller adds."""
-        return self.spent.setdefault(model, Spent())
+        return self.spent.setdefault(model, ModelUsage())

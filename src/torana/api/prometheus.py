@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from torana.measurements import LABELS, Histogram, Measurements, Spent, Stage
+from torana.measurements import LABELS, Histogram, Measurements, ModelUsage, Stage
 from torana.messages import TurnState
 from torana.store.rows.deliveries import DELIVERY_STATES
 from torana.tools.mcp.supervisor import McpStatus
@@ -99,7 +99,7 @@ def _durations(durations: Mapping[Stage, Mapping[tuple[str, ...], Histogram]]) -
         yield family
 
 
-def _usage(spent: Mapping[str, Spent]) -> Sequence[Metric]:
+def _usage(spent: Mapping[str, ModelUsage]) -> Sequence[Metric]:
     tokens = CounterMetricFamily(
         "torana_model_tokens", "Tokens of model responses since the start.", labels=["model", "direction"]
     )

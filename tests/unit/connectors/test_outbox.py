@@ -46,6 +46,7 @@ class Sending:
 
     def __init__(self, database: Database, chat: Chat) -> None:
         self.chat = chat
+        self.measurements = Measurements()
         self.now = utc_now()
         self.meanwhile: Callable[[float], Awaitable[None]] = self._nothing
         self._looks: asyncio.Queue[None] = asyncio.Queue()
@@ -56,7 +57,7 @@ class Sending:
             clock=lambda: self.now,
             settled=self._settled,
             rendering=ThreadPoolExecutor(1),
-            measurements=Measurements(),
+            measurements=self.measurements,
             pause=self._pause,
         )
         self.operator = Deliveries(
@@ -342,3 +343,14 @@ async def test_costly_texts_leave_default_threads_to_other_work(
     finally:
         ended.set()
     assert [row.state for row in await box.idle()] == ["sent"]
+
+
+async def test_attempts_are_measured_by_outcome(sending: Callable[[Chat], Sending]) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [RetryLater("try again") for _ in range(2)]
+    box = sending(chat)
+    await box.say("one")
+    await box.idle()
+    attempts = box.measurements.durations["delivery"]
+    counts = {labels: histogram.buckets()[-1] for labels, histogram in attempts.items()}
+    assert counts == {("home", "failed"): ("+Inf", 2), ("home", "ok"): ("+Inf", 1)}
