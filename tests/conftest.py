@@ -27,10 +27,12 @@ from torana.agent.capability import Safeguards
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
+from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
@@ -191,7 +193,11 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            safeguards=Safeguards(permits=PermissionGate(rules=rules or Rules()), tools=toolset or core),
+            safeguards=Safeguards(
+                permits=PermissionGate(rules=rules or Rules()),
+                tools=toolset or core,
+                measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
+            ),
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,
