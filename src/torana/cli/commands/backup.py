@@ -9,17 +9,14 @@ from typing import Annotated
 import typer
 
 from torana import __version__
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
-from torana.skills.folder import files_to_keep
-from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
 from torana.store.backup.retention import backup_name, delete_old_backups
-from torana.store.engine.integrity import foreign_objects
-from torana.store.engine.read_only import check_there
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command()
@@ -44,6 +41,10 @@ def backup(
 
     The gateway may keep running.
     """
+    from torana.skills.folder import files_to_keep
+    from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
+    from torana.store.engine.read_only import check_there
+
     if to is None and keep is not None:
         raise OperatorError("--keep needs --to, the directory whose old backups are deleted")
     if to is not None and target is not None:
@@ -78,6 +79,8 @@ def backup(
 
 
 def _foreign(database: Path) -> list[str]:
+    from torana.store.engine.integrity import foreign_objects
+
     try:
         return foreign_objects(database)
     except OperatorError as error:

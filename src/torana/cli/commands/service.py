@@ -6,23 +6,23 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from torana.app.checks import settings_faults
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.init_systems.base import Command, InitSystem, ServiceDefinition
 from torana.cli.init_systems.detection import check_permitted, find_init_system
 from torana.cli.init_systems.installation import ServiceInstaller, format_files, run_command
 from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
 from torana.cli.terminal import printable
-from torana.config import Loaded, load
 from torana.errors import ConfigInvalid, OperatorError
 
-app = typer.Typer(
-    no_args_is_help=True, help="Run the gateway as a service that starts with the machine, with daily backups."
-)
+if TYPE_CHECKING:
+    from torana.config import Loaded
+
+app = new_app("Install the gateway as a service, and show its state and log.")
 
 SystemFlag = Annotated[
     bool,
@@ -121,6 +121,8 @@ def _run_for_installed(init_system: InitSystem, command: Command) -> NoReturn:
 def _own_service(
     config: Path | None, data_dir: Path | None, backup_to: Path | None, keep: int
 ) -> ServiceDefinition:
+    from torana.app.checks import settings_faults
+
     if config is None and (named := os.environ.get("TORANA_CONFIG")):
         config = Path(named)
     loaded = settings_from(config=config, data_dir=data_dir)
@@ -139,6 +141,8 @@ def _own_service(
 
 
 def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
+    from torana.config import load
+
     for place in map(Path, (sys.executable, sys.base_prefix, __file__)):
         if place.is_relative_to("/home") or place.is_relative_to("/root"):
             raise OperatorError(
