@@ -10,6 +10,7 @@ import pytest
 
 from torana.cli.init_systems import detection
 from torana.cli.init_systems.base import MARKER
+from torana.store.engine.lock import DataDirLock
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -59,6 +60,20 @@ def test_change_is_refused_without_an_init_system(command: Command, name: str) -
     code, out, err = command("service", name)
     assert (code, out) == (1, "")
     assert err.startswith("this machine runs neither systemd nor launchd; run `torana serve`")
+
+
+def test_service_beside_a_running_gateway_is_refused(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection, "BOOTED", place)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(place / "no-programs"))
+    (place / "data").mkdir()
+    with DataDirLock(data_dir=place / "data", address="http://127.0.0.1:9"):
+        outcome = command("service", "install")
+    line = "a gateway runs already at http://127.0.0.1:9; stop it, and run this again\n"
+    assert outcome == (1, "", line)
+    assert not (place / "none").exists()
 
 
 @pytest.mark.parametrize("name", ["status", "logs"])

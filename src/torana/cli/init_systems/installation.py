@@ -63,9 +63,13 @@ class ServiceInstaller:
             self._report(f"deleted {path}")
         self._run_all(self._init_system.reload_commands())
 
+    def is_installed(self) -> bool:
+        """Return whether a service is installed. Raises ``OperatorError`` for a file that others wrote."""
+        return bool(self._installed())
+
     def check_installed(self) -> None:
         """Raise ``OperatorError`` if no service is installed."""
-        if not self._installed():
+        if not self.is_installed():
             raise OperatorError("no service is installed; `torana service install` installs it")
 
     def _installed(self) -> Sequence[Path]:
