@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,27 @@ def test_logs_of_an_installed_service_come_from_the_journal(
     assert command("service", "logs", "-n", "5", "--follow") == (3, "", "")
     called = (place / "called").read_text()
     assert called == "--user-unit=torana.service --no-pager --lines=5 --follow\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefix", "reason"),
+    [
+        (("--backup-to", "/home/ana/backups"), "/opt", "cannot write /home/ana/backups; name another"),
+        (
+            (),
+            "/home/ana/.pyenv",
+            "cannot read /home/ana/.pyenv; install Torana and its Python outside of /home",
+        ),
+    ],
+)
+def test_system_service_uses_no_home_directory(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], prefix: str, reason: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/torana/bin/python")
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    code, out, err = command("service", "install", "--print", "--system", *arguments)
+    assert (code, out) == (1, "")
+    assert reason in err
 
 
 @pytest.mark.parametrize("option", ["--config", "--data-dir"])

@@ -150,8 +150,11 @@ def _own_service(loaded: Loaded, config: Path | None, backup_to: Path | None, ke
 def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
     from torana.config import load
 
+    backups = (backup_to or SYSTEM_BACKUPS).absolute()
+    if _is_at_home(backups):
+        raise OperatorError(f"the service of the system cannot write {backups}; name another with --backup-to")
     for place in map(Path, (sys.executable, sys.base_prefix, __file__)):
-        if place.is_relative_to("/home") or place.is_relative_to("/root"):
+        if _is_at_home(place):
             raise OperatorError(
                 f"the service of the system cannot read {place}; install Torana and its Python outside of "
                 "/home and /root, for example into /opt/torana, and run the command there"
@@ -165,9 +168,13 @@ def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
         options=("--data-dir", str(SYSTEM_DATA)),
         directory=SYSTEM_SETTINGS,
         stop_seconds=settings.drain + _STOP_MARGIN,
-        backups=(backup_to or SYSTEM_BACKUPS).absolute(),
+        backups=backups,
         keep=keep,
     )
+
+
+def _is_at_home(place: Path) -> bool:
+    return place.is_relative_to("/home") or place.is_relative_to("/root")
 
 
 def _torana() -> Command:

@@ -26,7 +26,7 @@ class ServiceInstaller:
         self,
         *,
         init_system: InitSystem,
-        run: Callable[[Command], int] = run_command,
+        run: Callable[[Command], int],
         report: Callable[[str], None],
     ) -> None:
         self._init_system = init_system
@@ -89,8 +89,8 @@ class ServiceInstaller:
         for command in commands:
             if code := self._run(command):
                 raise OperatorError(
-                    f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run "
-                    "`torana service install` again, or `torana service uninstall`"
+                    f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run the "
+                    "command again"
                 )
 
 
