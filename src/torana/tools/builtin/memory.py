@@ -104,8 +104,13 @@ class MemoryTools:
         return "\n".join(f"Forgotten: {item.text}" for item in gone)
 
     async def _similar(self, user: str, query: str) -> list[Remembered]:
-        """Return the memories that contain a similar word for each word of the query: color, colour."""
+        """Return the memories that contain a similar word for each word of the query: color, colour.
+
+        A name is never guessed: "name" would match the name of the user's sister.
+        """
         wanted = words(query)
+        if "name" in wanted:
+            return []
         newest = await self._memory.list_memories(user, limit=_SIMILAR)
         return [item for item in newest if _resembles(wanted, words(item.text))][:_SHOWN]
 

@@ -19,7 +19,7 @@ _PLEASE = r"(?: too| as well| again| please| now)?"
 _ADD_TO = rf"(?:also )?(?:add|put|write|append|include)(?: down)? {_ENTRIES} (?:to|on|onto|in|into)"
 _ADD = (
     wordings(rf"{_ADD_TO} {_LIST}{_PLEASE}"),
-    wordings(rf"{_ADD_TO} (?!(?:an?|this|that|his|her|their|your) )(?P<name>[\w'-]+) list{_PLEASE}"),
+    wordings(rf"{_ADD_TO} (?!(?:my|the|our|an?|this|that|his|her|their|your) )(?P<name>[\w'-]+) list{_PLEASE}"),
     wordings(rf"{_WHOSE} (?P<name>[\w'-]+) list: {_ENTRIES}"),
 )
 _BUY = wordings(rf"(?:i|we) (?:still )?(?:need|have) to (?:buy|get) {_ENTRIES}")
@@ -35,7 +35,7 @@ _CREATE = (
 )
 _SHOW = (
     wordings(
-        r"(?:(?:what(?:'s| is| are|)|whats|show(?: me)?|read(?: me)?(?: out)?|give me|open|display|view)"
+        r"(?:(?:what(?:'?s| is| are|)|show(?: me)?|read(?: me)?(?: out)?|give me|open|display|view)"
         r"(?: all)?(?: (?:(?:the )?(?:things|items|entries|everything)))?(?: (?:on|in|from))? )?" + _LIST
     ),
     wordings(rf"(?:is|are|do i have) .{{1,60}} (?:on|in) {_LIST}"),
@@ -53,7 +53,7 @@ _TO_DO = wordings(
 _TO_BUY = wordings(r"what (?:do|should) (?:i|we) (?:have|need)?(?: to)? buy(?: today)?")
 _REMOVE = (
     wordings(
-        rf"(?:remove|delete|take|cross|strike|tick|check)(?: off)? (?!.{{0,40}}duplicat){_ENTRIES}(?: off)? "
+        rf"(?:remove|delete|take|cross|strike|tick|check)(?: off)? (?!.{{0,40}}duplicate){_ENTRIES}(?: off)? "
         rf"(?:off|from|on|of|out of)(?: of)? {_LIST}"
     ),
 )
@@ -61,7 +61,7 @@ _CLEAR = wordings(rf"(?:clear|empty|delete|erase|reset|remove)(?: everything (?:
 
 _NAMELESS_ADD = wordings(rf"(?:and |also |please )*(?:add|put) {_ENTRIES} (?:to|on) {_NAMELESS}{_PLEASE}")
 _NAMELESS_SHOW = wordings(
-    rf"(?:what(?:'s| is| else is| are)|whats|show(?: me)?|read(?: me)?)(?: all)?(?: (?:on|in))? {_NAMELESS}",
+    rf"(?:what(?:'?s| is| else is| are)|show(?: me)?|read(?: me)?)(?: all)?(?: (?:on|in))? {_NAMELESS}",
     r"(?:show(?: me)?|read(?: me)?) (?:the|my|our) list",
 )
 _NAMELESS_REMOVE = wordings(
