@@ -18,6 +18,9 @@ import pytest_asyncio
 from torana.app import build
 from torana.config import load
 
+#: About twelve seconds of processor time; tests/unit/models/builtin covers the rules in the fast tier.
+pytestmark = pytest.mark.long
+
 #: The wanted share of all messages that get a useful answer.
 USEFUL_SHARE = 0.79
 #: Maximum characters of an answer, unless the message asks for the whole list.

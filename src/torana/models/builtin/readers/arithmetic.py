@@ -70,7 +70,7 @@ _SPELT = wordings(r"\b(?:plus|minus|times|multiplied by|divided by)\b")
 
 def calculate(message: BuiltinMessage) -> Arguments | None:
     """Read a calculation in numbers and operators, or in one of a few phrases, and nothing else."""
-    said = _digits(_ASKING.sub("", message.phrase).rstrip("= "))
+    said = _digits(_ASKING.sub("", message.phrase).removesuffix(" as a decimal").rstrip("= "))
     expression = _answer_text(said) or (said if _is_sum(said) else "")
     return {"expression": expression} if expression else None
 

@@ -19,7 +19,7 @@ _NOW = (
         r"what (?:date|day|year|month|weekday|day of the week)(?: is it| it is| is today| is this)"
         r"(?: today| now)?" + _IN_PLACE
     ),
-    wordings(r"(?:today's|the current) date"),
+    wordings(r"(?:today's|todays|the current|current) (?:date|day)|date"),
 )
 _PLACE = re.compile(
     r"(?!(?:my|your|our|his|her|its|their|an?|this|that|which|what|total|real|general) )"
@@ -63,7 +63,8 @@ _SPANS = (
     wordings(r"(?:how many |the number of )?days (?:are )?(?:there )?between (?P<start>.+) and (?P<end>.+)"),
     wordings(r"(?:how many )?days (?:are )?(?:there )?from (?P<start>.+?) (?:to|until|till) (?P<end>.+)"),
     wordings(
-        r"(?:how many )?days (?:are |is it )?(?:there |left |remain )?(?:until|till|to|before) (?P<end>.+)"
+        r"(?:how many )?(?:days|weeks) (?:are |is it )?(?:there |left |remain )?"
+        r"(?:until|till|to|before) (?P<end>.+)"
     ),
     wordings(r"how (?:long|far)(?: is it)?(?: away)? (?:until|till|to) (?P<end>.+)"),
     wordings(r"(?:how many )?days (?:is it |are there )?since (?P<start>.+)"),
@@ -97,6 +98,7 @@ _WEEKDAY = (
         r"(?P<start>(?:christmas|x-?mas|easter|halloween|valentine|new year).*)"
     ),
     wordings(r"what(?:'s| is) (?:the date (?:of )?)?(?P<start>tomorrow|yesterday)(?:'s date)?"),
+    wordings(r"what(?:'s| is| will be) the date (?:of |on )?(?P<start>(?:next |this )?\w+day)"),
 )
 _WAS = wordings(r"\b(?:was|did)\b")
 

@@ -20,6 +20,7 @@ _ADD_TO = rf"(?:also )?(?:add|put|write|append|include)(?: down)? {_ENTRIES} (?:
 _ADD = (
     wordings(rf"{_ADD_TO} {_LIST}{_PLEASE}"),
     wordings(rf"{_ADD_TO} (?!(?:my|the|our|an?|this|that|his|her|their|your) )(?P<name>[\w'-]+) list{_PLEASE}"),
+    wordings(rf"{_ADD_TO} {_WHOSE} (?P<name>to-?do)s{_PLEASE}"),
     wordings(rf"{_WHOSE} (?P<name>[\w'-]+) list: {_ENTRIES}"),
 )
 _BUY = wordings(rf"(?:i|we) (?:still )?(?:need|have) to (?:buy|get) {_ENTRIES}")
@@ -40,17 +41,21 @@ _SHOW = (
     ),
     wordings(rf"(?:is|are|do i have) .{{1,60}} (?:on|in) {_LIST}"),
     wordings(rf"how (?:many|much)(?: \w+)?(?: is| are| do i have)?(?: there)? (?:on|in) {_LIST}"),
+    wordings(rf"(?:what(?:'?s| is| are)(?: (?:on|in))? |show(?: me)? |list )?{_WHOSE} (?P<name>to-?do)s"),
     wordings(r"(?P<name>shopping|grocery|to-?do|to do|packing|wish|reading) list"),
 )
 _SHOW_ALL = wordings(
     r"(?:what|which) lists (?:do i have|have i(?: got)?|are there)",
     r"(?:show(?: me)?|list)(?: all)?(?: (?:of )?(?:my|the))? lists",
-    r"my lists",
+    r"(?:what are )?my lists",
 )
 _TO_DO = wordings(
     r"what (?:do|should) i (?:have|need|got)?(?: to)? do(?: today)?", r"what(?:'s| is) (?:left )?to do"
 )
 _TO_BUY = wordings(r"what (?:do|should) (?:i|we) (?:have|need)?(?: to)? buy(?: today)?")
+_DONE = wordings(
+    rf"(?:mark|tick|check|cross) (?:off )?{_ENTRIES} (?:as |off )?(?:done|finished|complete|completed|off)"
+)
 _REMOVE = (
     wordings(
         rf"(?:remove|delete|take|cross|strike|tick|check)(?: off)? (?!.{{0,40}}duplicate){_ENTRIES}(?: off)? "
@@ -113,6 +118,8 @@ def remove_from_list(message: BuiltinMessage) -> Arguments | None:
     """Read a request to remove entries from a named list, or to delete the list."""
     if match := _CLEAR.fullmatch(message.phrase):
         return {"name": _list_name(match["name"]), "entries": [], "everything": True}
+    if match := _DONE.fullmatch(message.phrase):
+        return _removing("todo", match["entries"])
     match = first_match(_REMOVE, message.phrase)
     return _removing(_list_name(match["name"]), match["entries"]) if match else None
 

@@ -21,6 +21,7 @@ _STATEMENT = wordings(
     rf"{_NO_QUESTION}(?:.+ )?"
     r"(?:am|is|are|was|were|has|have|had|can|will|like|love|hate|prefer|live|work|want|need|use|speak)s?"
     r"(?:n't)?\b.*",
+    r"(?:i|we|our|my|his|her|their) [\w'-]+ [\w'-]+ .+",
     # "The plumber comes on Tuesday", "I parked on level 3".
     rf"{_NO_QUESTION}(?:[\w'-]+ ){{1,4}}"
     r"(?:\w{2,}ed|(?:come|go|open|close|start|end|leave|arrive|cost|take|begin)s?|goes) .+",
@@ -39,7 +40,12 @@ _FACT = (
         r"(?P<text>i (?:now )?(?:live in|live at|work at|work for|work as|was born (?:on|in)) [\w', -]{1,80})"
     ),
     wordings(
-        r"(?P<text>i (?:really )?(?:like|love|hate|prefer) (?!(?:you|it|that|this|to know)\b)[\w', -]{1,80})"
+        r"(?P<text>i (?:really )?(?:like|love|hate|prefer|(?:don't|do not|can't) (?:like|eat|drink|stand)) "
+        r"(?!(?:you|it|that|this|to know)\b)[\w', -]{1,80})"
+    ),
+    wordings(
+        r"(?P<text>i have (?:an?|no|one|two|three|four|five|six|\d{1,3}) "
+        r"(?!(?:question|problem|idea|look)\b)[\w' -]{2,40})"
     ),
     wordings(r"(?P<text>my favou?rite [\w' -]{2,40} (?:is|are) [\w', -]{1,80})"),
     wordings(r"(?P<text>my [\w -]{2,40}(?:'s name is| is called| is named) [\w' -]{1,60})"),
@@ -113,6 +119,9 @@ _RECALL = (
     wordings(r"what(?:'?s| is) the (?P<query>(?:[\w'-]+ ){1,3}(?:code|number|password|address|pin|date|size))"),
     wordings(r"(?:what|which) (?P<query>[\w' -]+) do i (?:like|prefer|have)(?: best| most)?"),
     wordings(r"where do (?P<query>i live|i work)"),
+    wordings(r"(?:when|where|what|which|how \w+) (?:does|do|did|has|have) my (?P<query>[\w' -]+)"),
+    wordings(r"how many (?P<query>[\w' -]+) do i have"),
+    wordings(r"what (?P<query>(?:don't|can't) i (?:like|eat|drink))"),
     wordings(r"(?:what|who) am (?P<query>i called)"),
     wordings(r"when was (?P<query>i born)"),
 )
