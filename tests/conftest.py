@@ -69,6 +69,9 @@ settings.register_profile("fast", deadline=None, max_examples=20, derandomize=Tr
 settings.register_profile("long", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
 
+# Collection makes millions of objects that stay: the collector would look at them again and again.
+gc.disable()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of a directory of the long tier."""
@@ -81,6 +84,7 @@ def pytest_collection_finish() -> None:
     """Exempt what is loaded by now from garbage collection, which would look at it again in each test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

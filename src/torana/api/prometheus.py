@@ -10,8 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from torana.measurements import LABELS, Histogram, Measurements, ModelUsage, Stage
-from torana.messages import TurnState
-from torana.store.rows.deliveries import DELIVERY_STATES
+from torana.messages import DELIVERY_STATES, TurnState
 from torana.tools.mcp.supervisor import McpStatus
 
 #: The states of deliveries that are in progress or held.
