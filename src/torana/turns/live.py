@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
+from torana.tracing import SpanPlace
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
@@ -32,6 +34,8 @@ class LiveTurn:
     ending: asyncio.Future[Turn]
     #: The monotonic time at which the turn was accepted or recovered.
     since: float = field(default_factory=time.monotonic)
+    #: The context in which the turn was accepted, with its log fields and its trace. The turn runs in it.
+    context: Context = field(default_factory=copy_context)
     #: Set when the agent has begun to run.
     begun: bool = False
     task: asyncio.Task[None] | None = None
@@ -129,6 +133,8 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
+            pass
         self.measurements.add("queue", time.monotonic() - one.since)
 
     def end(self, ended: Sequence[Turn]) -> None:
