@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet
 T ?= tests
 
+# Without stored byte code, each process of the tests compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
 

@@ -87,7 +87,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
     )
     if access.token is None:
         app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
-    app = RequestScope(UnreadBody(ApiPrefix(app)))
+    app = RequestScope(UnreadBody(ApiPrefix(app)), measurements=services.turns.live.measurements)
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
 
 

@@ -19,6 +19,7 @@ from torana.agent.compaction import Compaction
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
@@ -29,6 +30,7 @@ from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
+from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import ProviderEmbedder
@@ -122,7 +124,10 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
     measured = fixed_tokens if budgets.bound_calls else None
-    agent = _agent(settings, model, acting, contexts=contexts, prices=prices, rules=rules, measured=measured)
+    measurements = Measurements()
+    calls = MeasuredCalls(measurements=measurements, prices=prices)
+    safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
+    agent = _agent(settings, model, safeguards, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
@@ -141,7 +146,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended, asks),
+        turns=_turns(settings, database, agent, budgets, ended, asks, measurements),
         fixed_tokens=fixed_tokens,
         ended=ended,
         asks=asks,
@@ -183,16 +188,15 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
 def _agent(
     settings: Settings,
     model: Model,
-    acting: Acting,
+    safeguards: Safeguards,
     *,
     contexts: Contexts,
     prices: Prices,
-    rules: Rules,
     measured: FixedTokens | None,
 ) -> TurnAgent:
     return TurnAgent(
         model=model,
-        safeguards=Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset),
+        safeguards=safeguards,
         contexts=contexts,
         timezone=ZoneInfo(settings.timezone),
         bounds=bounds_of(settings),
@@ -250,6 +254,7 @@ def _turns(
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
     asks: list[ShowsQuestions],
+    measurements: Measurements,
 ) -> Turns:
     def tell(turn: Turn) -> None:
         for listener in ended:
@@ -257,7 +262,7 @@ def _turns(
 
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=tell),
+        live=LiveTurns(log=MemoryEventLog(), on_end=tell, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,

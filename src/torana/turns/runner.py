@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import Context
 from datetime import datetime
 from functools import partial
@@ -204,6 +205,7 @@ class Runner:
             one.slot = slot
             try:
                 async with slot:
+                    self.live.begin(one)
                     if turn.attempt > 1:
                         await journal.resume()
                     answer = await self._agent.run(turn, recorder, journal)
@@ -240,13 +242,19 @@ class Runner:
             one.settled.set()  # recovery does not wait for a person
             recorder("approval.required", asked_of(approval))
 
+        @asynccontextmanager
+        async def away() -> AsyncGenerator[None]:
+            with self.live.measurements.time("approval"):
+                async with slot.release_while_waiting():
+                    yield
+
         return await self._approvals.ask(
             turn,
             question,
             said=recorder.text,
             keep=keep,
             run=self.writer.persist,
-            away=slot.release_while_waiting,
+            away=away,
             opened=on_opened,
         )
 

@@ -17,12 +17,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torana.api.problems import problem
 from torana.api.request_body import is_too_large
 from torana.errors import Draining, GatewayError
+from torana.measurements import OTHER, Measurements
 from torana.telemetry import bind
 
 _log = logging.getLogger(__name__)
 
 #: The maximum number of bytes to read from a body after refusing it.
 _LINGER_BYTES = 1024 * 1024
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class ResponseAborted(Exception):
@@ -32,8 +35,9 @@ class ResponseAborted(Exception):
 class RequestScope:
     """Assigns an id to each request, logs the request, and answers exceptions with a problem."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, measurements: Measurements | None = None) -> None:
         self._app = app
+        self._measurements = measurements or Measurements()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an HTTP request. Other scopes, such as lifespan, do not reach this class."""
@@ -71,6 +75,8 @@ class RequestScope:
             if status == 0:
                 await problem(GatewayError(), request)(scope, receive, reply)
         finally:
+            seconds = time.monotonic() - started
+            self._measure(request, status, seconds)
             _log.log(
                 logging.DEBUG if path.endswith("/health") else logging.INFO,
                 "request",
@@ -78,9 +84,14 @@ class RequestScope:
                     "method": scope["method"],
                     "path": path,
                     "status": status,
-                    "ms": round((time.monotonic() - started) * 1000, 1),
+                    "ms": round(seconds * 1000, 1),
                 },
             )
+
+    def _measure(self, request: Request, status: int, seconds: float) -> None:
+        method = request.method if request.method in _METHODS else OTHER
+        route = getattr(request.state, "route", OTHER)
+        self._measurements.add("request", seconds, method, route, f"{status // 100}xx")
 
 
 class UnreadBody:

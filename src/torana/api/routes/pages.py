@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from torana import __version__
 from torana.api.openapi import openapi_document
+from torana.api.routes.router import NamedRoute
 
 #: The pages load nothing.
 _HEADERS = {
@@ -23,7 +24,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=NamedRoute)
 
 
 @router.get("/")

@@ -17,6 +17,7 @@ from torana.connectors.base import Capabilities, Connector, Part, PermanentError
 from torana.connectors.runtime.addressing import read_place
 from torana.connectors.transport.splitting import split
 from torana.errors import StoreUnavailable
+from torana.measurements import Measurements
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries
 from torana.store.rows.deliveries import FRESH, Delivery
@@ -49,6 +50,7 @@ class Outbox:
         clock: Callable[[], datetime],
         settled: Callable[[Delivery], Awaitable[None]],
         rendering: Executor,
+        measurements: Measurements,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split
@@ -59,6 +61,7 @@ class Outbox:
         self._clock = clock
         self._settled = settled
         self._rendering = rendering
+        self._measurements = measurements
         self._pause = pause
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -143,8 +146,9 @@ class Outbox:
             return
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
-            async with asyncio.timeout(_CALL):
-                shown_as = await self._send_or_find(connector, delivery, part)
+            with self._measurements.time("delivery", self._account):
+                async with asyncio.timeout(_CALL):
+                    shown_as = await self._send_or_find(connector, delivery, part)
         except PermanentError as error:
             await self._on_refused(delivery, str(error))
         except RetryLater as error:
