@@ -237,8 +237,10 @@ class Runner:
         """Ask a person about a call; while the turn waits, other turns may use its slot."""
 
         def on_opened(approval: Approval) -> None:
-            one.settled.set()  # recovery does not wait for a person
+            one.note_question()  # recovery does not wait for a person
             recorder("approval.required", asked_of(approval))
+            decide = f"torana approvals approve {approval.id}"
+            _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 
         return await self._approvals.ask(
             turn,
