@@ -27,6 +27,7 @@ TOOLS = {
     "hang": "Never answer.",
     "crash": "End in the middle of the call.",
     "big": "Answer with 100 MB.",
+    "values": "Answer with 2 MB of numbers.",
     "garbage": "Write rubbish, then answer.",
     "progress": "Tell of progress without end.",
     "sample": "Ask for the gateway's model, and tell what it said.",
@@ -80,7 +81,7 @@ class Hostile:
         plain = [{"name": name, "description": text, "inputSchema": TEXT} for name, text in TOOLS.items()]
         match self.trick:
             case "many":
-                return {"tools": [{**plain[0], "name": f"tool_{number}"} for number in range(10_000)]}
+                return {"tools": [{**plain[0], "name": f"tool_{number}"} for number in range(1_500)]}
             case "endless":
                 page = int(params.get("cursor", 0))
                 return {"tools": [{**plain[0], "name": f"tool_{page}"}], "nextCursor": str(page + 1)}
@@ -106,6 +107,8 @@ class Hostile:
                 yield _result(id_, {"content": [_text("no paper")], "isError": True})
             case "big":
                 yield _result(id_, {"content": [_text("x" * 100_000_000)]})
+            case "values":
+                yield _result(id_, {"content": [1] * 500_000})
             case "garbage":
                 yield b"\xff\xfe\x00 rubbish\n{\n[]\n\n" + b'{"jsonrpc": "2.0", "id": 999, "result": {}}\n'
                 yield _result(id_, {"content": [_text("after the rubbish")]})

@@ -27,10 +27,13 @@ from torana.errors import (
     UnsupportedMediaType,
     WrongUser,
 )
+from torana.json_bounds import has_more_values
 from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, OnBusy, Principal
 
 #: Room for a message of 10,000 characters with all of them escaped.
 BODY_LIMIT = 256 * 1024
+#: Maximum number of JSON values in a body; each takes time to validate.
+_VALUES_LIMIT = 10_000
 
 _ON_BUSY: tuple[OnBusy, ...] = get_args(OnBusy)
 
@@ -213,6 +216,8 @@ def _detail(line: ErrorDetails) -> str:
 
 
 def _parse_json(raw: bytes) -> dict[str, Any]:
+    if has_more_values(raw, _VALUES_LIMIT):
+        raise InvalidJson(f"The body has more than {_VALUES_LIMIT:,} JSON values.")
     try:
         document: object = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_int=_integer)
     except (ValueError, RecursionError) as error:

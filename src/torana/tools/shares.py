@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
+from torana.messages import Turn, owner_of
 from torana.tools.base import ToolError
 from torana.workers.fair_slots import FairSlots
 
@@ -13,6 +14,11 @@ from torana.workers.fair_slots import FairSlots
 _CALLS = {"run_skill_script": (4, 2), "web_fetch": (8, 2), "web_search": (8, 2), "earlier_messages": (4, 1)}
 #: Seconds until a call must have a slot: twice the time that a script or a page may take.
 _WAIT = 60.0
+
+
+def sharing_user(turn: Turn) -> str:
+    """Return the user whose share of threads, processes and slow tools the turn uses."""
+    return turn.owner if turn.user is None else owner_of(turn.user)
 
 
 class ToolShares:

@@ -14,16 +14,16 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.toolsets.function import FunctionToolsetTool
 
 from torana.errors import ConfigInvalid
-from torana.messages import Turn, owner_of
 from torana.tools.base import ToolContext, promises
 from torana.tools.builtin.arithmetic import calculate
+from torana.tools.builtin.chance import pick_random
 from torana.tools.builtin.csv_query import query_csv
 from torana.tools.builtin.dates import current_time, days_between, shift_date
 from torana.tools.builtin.json_query import query_json
-from torana.tools.builtin.text import count_text, sort_lines, unique_lines
+from torana.tools.builtin.text import change_text, count_text, sort_lines, unique_lines
 from torana.tools.builtin.units import convert_units
 from torana.tools.computing import Computing
-from torana.tools.shares import ToolShares
+from torana.tools.shares import ToolShares, sharing_user
 from torana.tools.threads import ToolThreads
 
 #: The maximum duration of a tool, in seconds.
@@ -36,8 +36,10 @@ _ALONE: tuple[Callable[..., Any], ...] = (
     current_time,
     days_between,
     shift_date,
+    change_text,
     count_text,
     unique_lines,
+    pick_random,
 )
 #: Tools whose arguments determine their running time: they run in worker processes.
 _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
@@ -79,7 +81,7 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[ToolContext], tool: ToolsetTool[ToolContext]
     ) -> Any:
         """Call the tool where it delays no other user: in the event loop, a thread or a worker process."""
-        user = _user(ctx.deps.turn)
+        user = sharing_user(ctx.deps.turn)
         if name in _COMPUTED_BY_NAME:
             return await self._computing.run(_COMPUTED_BY_NAME[name], tool_args, user=user)
         call = partial(super().call_tool, name, tool_args, ctx, tool)
@@ -90,11 +92,6 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
             async with self._shares.slot(name, user):
                 return await call()
         return await self._threads.run(call, user=user)
-
-
-def _user(turn: Turn) -> str:
-    """Return the user whose share of threads and processes the turn uses."""
-    return turn.owner if turn.user is None else owner_of(turn.user)
 
 
 def _without_return_schema(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:

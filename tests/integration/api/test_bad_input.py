@@ -377,3 +377,13 @@ async def test_any_headers_get_clean_answer(
 @given(path=st.text(max_size=40))
 async def test_any_path_gets_clean_answer(client: httpx2.AsyncClient, path: str):
     assert is_clean(await client.get(f"{ROOT}/{quote(path, safe='/%')}"))
+
+
+@pytest.mark.parametrize("path", ["/message", "/v1/tokens"])
+async def test_body_of_many_values_is_refused(gateway: Gateway, stored: Stored, path: str):
+    app, client = gateway
+    raw = b'{"content": "hello", "more": [' + b"0," * 80_000 + b"0]}"
+    problem = checked(await client.post(path, content=raw, headers=JSON))
+    assert (problem["status"], problem["code"]) == (400, "invalid_json")
+    assert "more than 10,000 JSON values" in problem["detail"]
+    assert await stored(app) == 0

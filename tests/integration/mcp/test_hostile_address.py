@@ -58,6 +58,16 @@ async def test_oversized_event_is_refused(start: Start, ask: Ask, events: str) -
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
 
 
+async def test_result_of_many_values_is_refused_before_it_is_validated(
+    start: Start, ask: Ask, address: str, events: str
+) -> None:
+    servers = await start(bad=bad(address), stream=bad(events))
+
+    assert "more than 20,000 JSON values" in await ask(servers, ("bad_values", {}))
+    assert "more than 20,000 JSON values" in await ask(servers, ("stream_values", {}))
+    assert "well" in await ask(servers, ("stream_echo", {"text": "well"}))
+
+
 async def test_endless_header_parameters_are_not_parsed(
     start: Start, ask: Ask, server: Hostile, events: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

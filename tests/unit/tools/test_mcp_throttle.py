@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
+from torana.tools.mcp.throttle import MESSAGE_LIMIT, VALUES_LIMIT, Throttle
 
 
 @pytest.fixture
@@ -41,3 +41,9 @@ async def test_longest_message_is_delayed_for_seconds(pauses: list[float]) -> No
     await Throttle().spend(MESSAGE_LIMIT)
 
     assert pauses[0] > 3
+
+
+async def test_message_of_many_values_is_delayed(pauses: list[float]) -> None:
+    await Throttle().spend(2 * VALUES_LIMIT, values=VALUES_LIMIT)
+
+    assert pauses[0] > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,8 +11,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 
+from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
+from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
@@ -19,6 +21,8 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 _PATIENCE = 10.0
 #: Timeout, in seconds, for the request that ends the session.
 _FAREWELL = 2.0
+#: The end of an event in an event stream.
+_BLANK_LINE = re.compile(rb"(?>\A|\r\n|\r|\n)(?:\r\n|\r|\n)")
 
 
 @asynccontextmanager
@@ -62,26 +66,71 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         response.headers["content-type"] = kind
         response.headers.pop("set-cookie2", None)
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - this transport's type
-        whole = None if kind == "text/event-stream" else MESSAGE_LIMIT
-        response.stream = _BoundedStream(response.stream, self._throttle, whole=whole)
+        bounded = _Events if kind == "text/event-stream" else _Document
+        response.stream = bounded(response.stream, self._throttle)
         return response
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, throttle: Throttle, *, whole: int | None) -> None:
-        """``whole`` is the maximum total size in bytes; None is no limit."""
+class _Bytes(httpx2.AsyncByteStream):
+    """The bytes of a response, at a limited rate."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, throttle: Throttle) -> None:
         self._stream = stream
         self._throttle = throttle
-        self._whole = whole
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        taken = 0
+    async def _chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
-            taken += len(chunk)
-            if self._whole is not None and taken > self._whole:
-                raise httpx2.StreamError(f"the response has more than {self._whole // 1_048_576} MiB")
             await self._throttle.spend(len(chunk), messages=chunk.count(b"\ndata:") + 1)
             yield chunk
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _Document(_Bytes):
+    """A response with one message. It is passed on as a whole, if it is within the limits."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        document = bytearray()
+        async for chunk in self._chunks():
+            document += chunk
+            if len(document) > MESSAGE_LIMIT:
+                raise httpx2.StreamError(f"the response has more than {MESSAGE_LIMIT // 1_048_576} MiB")
+        values = count_values(document, VALUES_LIMIT)
+        await self._throttle.spend(0, messages=0, values=values)
+        if values > VALUES_LIMIT:
+            raise httpx2.StreamError(TOO_MANY_VALUES)
+        yield bytes(document)
+
+
+class _Events(_Bytes):
+    """An event stream. Lines are passed on as a whole, if their event is within the limits."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        rest = bytearray()
+        values = 0
+        async for chunk in self._chunks():
+            # A carriage return may be half of a line end.
+            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r", 0, -1)) + 1
+            rest += chunk[:end] if end else chunk
+            if len(rest) > MESSAGE_LIMIT:
+                raise httpx2.SSEError(f"a line has more than {MESSAGE_LIMIT // 1_048_576} MiB")
+            if end:
+                values = await self._check(bytes(rest), values)
+                yield bytes(rest)
+                rest = bytearray(chunk[end:])
+        await self._check(bytes(rest), values)
+        yield bytes(rest)
+
+    async def _check(self, lines: bytes, values: int) -> int:
+        """Return the number of values in the last event so far. The lines follow ``values`` of their event.
+
+        Raises ``SSEError`` if an event has too many values.
+        """
+        for number, event in enumerate(_BLANK_LINE.split(lines)):
+            found = count_values(event, VALUES_LIMIT)
+            values = found if number else values + found
+            if values > VALUES_LIMIT:
+                raise httpx2.SSEError(TOO_MANY_VALUES)
+            await self._throttle.spend(0, messages=0, values=found)
+        return values

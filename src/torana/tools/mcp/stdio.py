@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 from asyncio.subprocess import PIPE, Process
@@ -21,11 +22,12 @@ from typing import Any, cast
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
 from torana.errors import ConfigInvalid
+from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.throttle import MESSAGE_LIMIT, Throttle
+from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
 #: The streams of a session, to read and to write.
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -36,6 +38,8 @@ _UNREAD = 64
 _GRACE = 1.0
 #: Limits of the logged standard error: characters of a line, and seconds between reads of at most 64 KiB.
 _STDERR_LINE, _STDERR_PAUSE = 500, 0.1
+#: The id of a response, which servers write at the beginning or at the end.
+_ID = re.compile(rb'\A.{0,100}?"id"\s*:\s*(\d{1,18})\s*[,}]|"id"\s*:\s*(\d{1,18}).{0,100}\Z', re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +115,23 @@ def child_environment(server: Server, *, path: str, home: Path) -> Mapping[str, 
     return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", **own}
 
 
+def _parse(line: bytes) -> JSONRPCMessage | None:
+    """Return the message of a line, or None."""
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(response: bytes) -> JSONRPCError | None:
+    """Return an error in place of a response with too many values; None if its request cannot be found."""
+    found = _ID.search(response)
+    if found is None:
+        return None
+    error = ErrorData(code=INVALID_REQUEST, message=TOO_MANY_VALUES)
+    return JSONRPCError(jsonrpc="2.0", id=int(found[1] or found[2]), error=error)
+
+
 class _Program:
     """A running program and its pipes."""
 
@@ -137,15 +158,15 @@ class _Program:
                 except asyncio.LimitOverrunError:
                     reason = f"it sent a message of more than {MESSAGE_LIMIT // 1_048_576} MiB"
                     break
-                await throttle.spend(len(line))
-                try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except (ValueError, RecursionError):
-                    garbage += bool(line.strip())
+                values = count_values(line, VALUES_LIMIT)
+                await throttle.spend(len(line), values=values)
+                message = _parse(line) if values <= VALUES_LIMIT else _refuse(line)
+                if message is not None:
+                    await to_session.send(SessionMessage(message))
+                elif line.strip():
+                    garbage += 1
                     if garbage == 1:
                         _log.warning("mcp_message_invalid", extra={"server": self._server.name})
-                    continue
-                await to_session.send(SessionMessage(message))
             self._ended(reason)
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:

@@ -86,12 +86,20 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         """Return the tools that wait for the operator's review."""
         return tuple(offer for offer in self._latest.offers if offer not in self.status.listing.offers)
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> str:
-        """Return the result of the tool. Raises ``ToolError`` if it fails or cannot be called now."""
-        offered = any(offer.tool == tool for offer in self.offers)
-        if self._connection is None or not offered:
+    async def call(self, tool: str, arguments: Mapping[str, object], *, digest: str) -> str:
+        """Return the result of the tool.
+
+        Raises ``ToolError`` if it fails or cannot be called now, or if ``digest`` is not its definition's.
+        """
+        offered = {offer.tool: offer.digest for offer in self.offers}
+        if self._connection is None or tool not in offered:
             why = "does not offer this tool" if self._connection else "is not connected"
             raise ToolError(f"The MCP server {self._server.name} {why} at the moment; nothing was called.")
+        if offered[tool] != digest:
+            raise ToolError(
+                f"The MCP server {self._server.name} has changed this tool since you called it; nothing was "
+                "called. Read the new description, and call it again if it fits."
+            )
         self.status = replace(self.status, calls=self.status.calls + 1)
         try:
             return await self._connection.call(tool, arguments)

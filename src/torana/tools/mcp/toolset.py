@@ -16,10 +16,15 @@ from torana.tools.base import Permission, ToolContext, ToolError
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.listing import visible_name
 from torana.tools.mcp.servers import McpServers
+from torana.tools.shares import ToolShares, sharing_user
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 #: The server validates the arguments.
 _ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
+#: The maximum number of concurrent calls of a server: in total, and for each user.
+_CALLS = (16, 2)
+#: Seconds until a call must have a slot, if the timeout of the server's calls is not longer.
+_WAIT = 60.0
 
 
 class McpToolset(AbstractToolset[ToolContext]):
@@ -27,6 +32,10 @@ class McpToolset(AbstractToolset[ToolContext]):
 
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
+        self._shares = {
+            name: ToolShares(calls={name: _CALLS}, wait=max(_WAIT, server.timeout))
+            for name, server in servers.servers.items()
+        }
 
     @property
     def id(self) -> str:
@@ -42,7 +51,7 @@ class McpToolset(AbstractToolset[ToolContext]):
                 permission=offer.permission,
                 description=offer.description,
                 schema=offer.schema,
-                at=(name, offer.tool),
+                at=(name, offer.tool, offer.digest),
             )
             for name, supervisor in self._servers.supervisors.items()
             for offer in supervisor.offers
@@ -62,12 +71,13 @@ class McpToolset(AbstractToolset[ToolContext]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[ToolContext], tool: ToolsetTool[ToolContext]
     ) -> str:
-        """Return the server's result. Raises ``ToolError``."""
+        """Return the server's result, when the user has a slot. Raises ``ToolError``."""
         at = (tool.tool_def.metadata or {}).get("mcp")
         if at is None:
             raise ToolError(f"The MCP server of {name} does not offer it at the moment; nothing was called.")
-        server, called = at
-        return await self._servers.supervisors[server].call(called, tool_args)
+        server, called, digest = at
+        async with self._shares[server].slot(server, sharing_user(ctx.deps.turn)):
+            return await self._servers.supervisors[server].call(called, tool_args, digest=digest)
 
     def _tools_of_resumed_calls(
         self, ctx: RunContext[ToolContext]
@@ -97,7 +107,7 @@ class McpToolset(AbstractToolset[ToolContext]):
         permission: Permission,
         description: str = "",
         schema: Mapping[str, Any] | None = None,
-        at: tuple[str, str] | None = None,
+        at: tuple[str, str, str] | None = None,
     ) -> ToolsetTool[ToolContext]:
         return ToolsetTool(
             toolset=self,
