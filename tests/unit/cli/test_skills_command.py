@@ -56,8 +56,8 @@ def test_skill_with_a_long_description_is_loaded_with_a_warning(command: Command
 
     assert "\ntea " in out
     assert err == (
-        "tea: The description in SKILL.md has 1,100 characters, and only the first 1,024 are used; move details "
-        "below the front matter.\n"
+        "tea: The description in SKILL.md has 1,100 characters, and only the first 1,024 are used; "
+        "move details below the front matter.\n"
     )
     assert "used in part, because too long: tea" in command("doctor")[1]
     (tea,) = (
