@@ -199,11 +199,13 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            safeguards=Safeguards(
-                permits=PermissionGate(rules=rules or Rules()),
-                tools=toolset or core,
-                measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
-            ),
+            capabilities=[
+                Safeguards(
+                    permits=PermissionGate(rules=rules or Rules()),
+                    tools=toolset or core,
+                    measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
+                )
+            ],
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,
