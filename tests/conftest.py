@@ -45,6 +45,7 @@ from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
@@ -190,6 +191,7 @@ def open_agent(
                 SkillTools(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces),
                 web_tools,
             ],
             own=[],
@@ -197,11 +199,13 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            safeguards=Safeguards(
-                permits=PermissionGate(rules=rules or Rules()),
-                tools=toolset or core,
-                measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
-            ),
+            capabilities=[
+                Safeguards(
+                    permits=PermissionGate(rules=rules or Rules()),
+                    tools=toolset or core,
+                    measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
+                )
+            ],
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
+from torana.tracing import SpanPlace
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
@@ -32,6 +34,8 @@ class LiveTurn:
     ending: asyncio.Future[Turn]
     #: The monotonic time at which the turn was accepted or recovered.
     since: float = field(default_factory=time.monotonic)
+    #: The context in which the turn was accepted, with its log fields and its trace. The turn runs in it.
+    context: Context = field(default_factory=copy_context)
     #: Set when the agent has begun to run.
     begun: bool = False
     task: asyncio.Task[None] | None = None
@@ -46,6 +50,15 @@ class LiveTurn:
     request: RequestTokens | None = None
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    #: Set, and replaced, when a call of the turn begins to wait for an approval.
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_question(self) -> None:
+        """Wake the callers that wait for an approval question or for recovery."""
+        self.settled.set()
+        self.asked.set()
+        self.asked = asyncio.Event()
 
     @property
     def awaits_approval(self) -> bool:
@@ -129,6 +142,8 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
+            pass
         self.measurements.add("queue", time.monotonic() - one.since)
 
     def end(self, ended: Sequence[Turn]) -> None:
