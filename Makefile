@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet
 T ?= tests
 
+# Without stored byte code, each process of the tests compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
 
@@ -87,6 +90,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated document
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[bf]*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
 	$(BIN)/pre-commit validate-config
 	$(BIN)/zizmor --offline --quiet .github
 

@@ -27,10 +27,12 @@ from torana.agent.capability import Safeguards
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
+from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
@@ -43,6 +45,7 @@ from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
@@ -67,6 +70,9 @@ settings.register_profile("fast", deadline=None, max_examples=20, derandomize=Tr
 settings.register_profile("long", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
 
+# Collection makes millions of objects that stay: the collector would look at them again and again.
+gc.disable()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of a directory of the long tier."""
@@ -79,6 +85,7 @@ def pytest_collection_finish() -> None:
     """Exempt what is loaded by now from garbage collection, which would look at it again in each test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -184,6 +191,7 @@ def open_agent(
                 SkillTools(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces),
                 web_tools,
             ],
             own=[],
@@ -191,7 +199,13 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            safeguards=Safeguards(permits=PermissionGate(rules=rules or Rules()), tools=toolset or core),
+            capabilities=[
+                Safeguards(
+                    permits=PermissionGate(rules=rules or Rules()),
+                    tools=toolset or core,
+                    measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
+                )
+            ],
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,

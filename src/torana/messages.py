@@ -24,6 +24,9 @@ ID_LIMIT = 256
 #: The number of characters of text files that a model receives with one message.
 FILE_TEXT_LIMIT = 20_000
 
+#: The maximum number of days of a usage report.
+USAGE_DAYS_LIMIT = 366
+
 #: Micro-dollars in a dollar; amounts of money are stored in micro-dollars.
 MICRO = 1_000_000
 
@@ -34,6 +37,17 @@ OnBusy = Literal["queue", "steer", "interrupt", "reject"]
 #: memory; everything, for all users; name the user of a message.
 Scope = Literal["message", "read", "skills", "memory", "admin", "impersonate"]
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+#: The scopes of a token that names none.
+DEFAULT_SCOPES: frozenset[Scope] = frozenset({"message", "read", "memory"})
+DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+ScheduleState = Literal["active", "paused", "ended"]
+SCHEDULE_STATES: tuple[ScheduleState, ...] = get_args(ScheduleState)
+#: Handling of times that passed while the gateway was down: run once for all of them, or not at all.
+MissedPolicy = Literal["run_once", "skip"]
+#: The forms in which a session is exported.
+ExportFormat = Literal["jsonl", "markdown"]
+EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 #: The form in which a model receives a file.
 FileKind = Literal["text", "image", "pdf"]
 EventType = Literal[

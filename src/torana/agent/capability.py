@@ -19,6 +19,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.journal_hooks import add_steers, request_with_journal, run_with_journal
+from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.run import Run
 from torana.agent.tool_errors import run_with_error_handling
@@ -35,6 +36,7 @@ class Safeguards(AbstractCapability[Run]):
 
     permits: PermissionGate
     tools: AbstractToolset[ToolContext]
+    measured: MeasuredCalls
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
         """Replace the agent's own toolset, which is empty, with the gateway's tools.
@@ -60,7 +62,8 @@ class Safeguards(AbstractCapability[Run]):
         handler: WrapModelRequestHandler,
     ) -> ModelResponse:
         """Send the model request, and keep the response for the journal."""
-        return await request_with_journal(ctx, request_context, handler)
+        measured = partial(self.measured.request, handler=handler)
+        return await request_with_journal(ctx, request_context, measured)
 
     async def wrap_tool_execute(
         self,
@@ -72,6 +75,7 @@ class Safeguards(AbstractCapability[Run]):
         handler: WrapToolExecuteHandler,
     ) -> Any:
         """Run a permitted tool once."""
-        guarded = partial(run_with_error_handling, call=call, handler=handler)
+        measured = partial(self.measured.run_tool, tool=tool_def.name, handler=handler)
+        guarded = partial(run_with_error_handling, call=call, handler=measured)
         written = partial(run_with_journal, ctx=ctx, call=call, tool=tool_def, handler=guarded)
         return await self.permits.run_tool(args, ctx=ctx, call=call, tool=tool_def, handler=written)

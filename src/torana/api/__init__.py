@@ -87,7 +87,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
     )
     if access.token is None:
         app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
-    app = RequestScope(UnreadBody(ApiPrefix(app)))
+    app = RequestScope(UnreadBody(ApiPrefix(app)), measurements=services.turns.live.measurements)
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
 
 
@@ -114,6 +114,7 @@ def _application(services: Services | None, *, guarded: bool) -> FastAPI:
     )
     app.state.services = services
     app.state.guarded = guarded
+    app.state.pages = {}
     allowed = _allowed_methods(app.routes)
 
     @app.exception_handler(HTTPException)

@@ -6,28 +6,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from torana.messages import TurnState
-from torana.store.rows.deliveries import DELIVERY_STATES
+from torana.measurements import LABELS, Histogram, Measurements, ModelUsage, Stage
+from torana.messages import DELIVERY_STATES, TurnState
 from torana.tools.mcp.supervisor import McpStatus
 
 #: The states of deliveries that are in progress or held.
 _OPEN = tuple(state for state in DELIVERY_STATES if state not in ("sent", "dropped"))
+
+#: The name and the meaning of each stage's histogram.
+_DURATIONS: Mapping[Stage, tuple[str, str]] = {
+    "request": ("torana_http_request_duration_seconds", "HTTP requests, until the end of the response."),
+    "queue": ("torana_queue_wait_seconds", "Waits of turns, from the acceptance until the agent begins."),
+    "turn": ("torana_turn_duration_seconds", "Turns, from the acceptance to the end."),
+    "model": ("torana_model_request_duration_seconds", "Requests to models."),
+    "tool": ("torana_tool_call_duration_seconds", "Calls of tools, without the wait for approval."),
+    "approval": ("torana_approval_wait_seconds", "Waits for the approval of a call."),
+    "delivery": ("torana_delivery_attempt_duration_seconds", "Attempts to send a part of a reply."),
+}
 
 
 def exposition(
     *,
     turns: Mapping[str, int],
     ended: Mapping[TurnState, int],
+    oldest_wait: float,
+    measurements: Measurements,
     connectors: Sequence[Mapping[str, Any]],
     servers: Sequence[McpStatus],
 ) -> bytes:
     """Return the metrics of the gateway and its process.
 
     ``turns`` are the numbers of turns that have not ended, ``ended`` of turns that ended since the start, by
-    state.
+    state. ``oldest_wait`` is the wait of the oldest turn that the agent has not begun, in seconds.
     """
     # Not the library's registry: two gateways in a process must not share counters.
     registry = CollectorRegistry()
@@ -36,6 +49,9 @@ def exposition(
             [
                 _turns(turns),
                 _ended_turns_metric(ended),
+                _oldest_wait_metric(oldest_wait),
+                *_durations(measurements.durations),
+                *_usage(measurements.spent),
                 *_connections(connectors),
                 _deliveries(connectors),
                 *_servers(servers),
@@ -66,6 +82,34 @@ def _ended_turns_metric(counts: Mapping[TurnState, int]) -> Metric:
     for state, count in counts.items():
         family.add_metric([state], count)
     return family
+
+
+def _oldest_wait_metric(seconds: float) -> Metric:
+    return GaugeMetricFamily(
+        "torana_queue_oldest_seconds", "Wait of the oldest turn that the agent has not begun.", value=seconds
+    )
+
+
+def _durations(durations: Mapping[Stage, Mapping[tuple[str, ...], Histogram]]) -> Iterable[Metric]:
+    for stage, (name, text) in _DURATIONS.items():
+        family = HistogramMetricFamily(name, text, labels=LABELS[stage])
+        for labels, histogram in durations[stage].items():
+            family.add_metric(labels, histogram.buckets(), histogram.total)
+        yield family
+
+
+def _usage(spent: Mapping[str, ModelUsage]) -> Sequence[Metric]:
+    tokens = CounterMetricFamily(
+        "torana_model_tokens", "Tokens of model responses since the start.", labels=["model", "direction"]
+    )
+    cost = CounterMetricFamily(
+        "torana_model_cost_usd", "Cost of model responses since the start, in dollars.", labels=["model"]
+    )
+    for model, used in spent.items():
+        tokens.add_metric([model, "input"], used.input_tokens)
+        tokens.add_metric([model, "output"], used.output_tokens)
+        cost.add_metric([model], used.cost_usd)
+    return tokens, cost
 
 
 def _connections(connectors: Sequence[Mapping[str, Any]]) -> Sequence[Metric]:

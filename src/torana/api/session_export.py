@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Literal, get_args
 
 from torana.api.schemas.turns import MessageItem
+from torana.messages import ExportFormat
 from torana.sessions.history import one_line
 from torana.sessions.listing import Session, SessionMessage
-
-Format = Literal["jsonl", "markdown"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~])")
 
 
-def file_name(session: Session, form: Format) -> str:
+def file_name(session: Session, form: ExportFormat) -> str:
     """Return the file name of an exported session. Its id consists of letters, digits and underscores."""
     return f"{session.id}.{'md' if form == 'markdown' else form}"
 
 
-def head(session: Session, form: Format) -> str:
+def head(session: Session, form: ExportFormat) -> str:
     """Return the text before the first message."""
     if form == "jsonl":
         return ""
@@ -29,7 +26,7 @@ def head(session: Session, form: Format) -> str:
     return f"# {title}\n\nChannel {_plain(session.channel)}, begun {session.created_at:%Y-%m-%d %H:%M} UTC\n"
 
 
-def format_message(message: SessionMessage, form: Format) -> str:
+def format_message(message: SessionMessage, form: ExportFormat) -> str:
     """Return a message as a line of JSON, or as a section under its speaker's name."""
     if form == "jsonl":
         return json.dumps(MessageItem.from_message(message).model_dump(mode="json"), ensure_ascii=False) + "\n"

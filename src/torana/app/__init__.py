@@ -91,6 +91,8 @@ class App:
     async def _begin(self) -> None:
         """Start the parts in order; they are closed in reverse order."""
         core, open_ = self.core, self._open
+        if core.traces is not None:
+            open_.push_async_callback(core.traces.close)
         await open_.enter_async_context(core.model)
         if core.embedder:
             await open_.enter_async_context(core.embedder)
@@ -130,7 +132,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = Metrics(
-        turns=core.turns.live.counts, connectors=connectors.status, mcp=core.acting.mcp.supervisors.values
+        live=core.turns.live, connectors=connectors.status, mcp=core.acting.mcp.supervisors.values
     )
     ticker = Ticker(
         database=core.database,

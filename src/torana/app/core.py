@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zoneinfo import ZoneInfo
 
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
@@ -19,16 +20,20 @@ from torana.agent.compaction import Compaction
 from torana.agent.context import Contexts
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
+from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
+from torana.agent.run import Run
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
+from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
+from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import ProviderEmbedder
@@ -49,6 +54,9 @@ from torana.tools.permission import Rule, Rules
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
+
+if TYPE_CHECKING:
+    from torana.otel import OtelTracer
 
 
 class ShowsQuestions(Protocol):
@@ -87,6 +95,8 @@ class Core:
     turns: Turns
     #: The size of the fixed part of each model request.
     fixed_tokens: FixedTokens
+    #: None if no traces are exported.
+    traces: OtelTracer | None
     #: Listeners for the end of turns, and edges that show questions. The edges add themselves.
     ended: list[Callable[[Turn], None]]
     asks: list[ShowsQuestions]
@@ -122,7 +132,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
     measured = fixed_tokens if budgets.bound_calls else None
-    agent = _agent(settings, model, acting, contexts=contexts, prices=prices, rules=rules, measured=measured)
+    traces = open_traces(loaded)
+    measurements = Measurements(tracer=traces) if traces else Measurements()
+    calls = MeasuredCalls(measurements=measurements, prices=prices)
+    safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
+    capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
+    agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
@@ -141,8 +156,9 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended, asks),
+        turns=_turns(settings, database, agent, budgets, ended, asks, measurements),
         fixed_tokens=fixed_tokens,
+        traces=traces,
         ended=ended,
         asks=asks,
     )
@@ -183,16 +199,15 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
 def _agent(
     settings: Settings,
     model: Model,
-    acting: Acting,
+    capabilities: Sequence[AbstractCapability[Run]],
     *,
     contexts: Contexts,
     prices: Prices,
-    rules: Rules,
     measured: FixedTokens | None,
 ) -> TurnAgent:
     return TurnAgent(
         model=model,
-        safeguards=Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset),
+        capabilities=capabilities,
         contexts=contexts,
         timezone=ZoneInfo(settings.timezone),
         bounds=bounds_of(settings),
@@ -250,6 +265,7 @@ def _turns(
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
     asks: list[ShowsQuestions],
+    measurements: Measurements,
 ) -> Turns:
     def tell(turn: Turn) -> None:
         for listener in ended:
@@ -257,7 +273,7 @@ def _turns(
 
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=tell),
+        live=LiveTurns(log=MemoryEventLog(), on_end=tell, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,

@@ -11,54 +11,55 @@ import logging
 import os
 import sys
 from types import ModuleType
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from torana import __version__
+from torana.cli.apps import CommandGroup
 from torana.cli.orphans import run_behind_reaper
 from torana.cli.process_secrets import deny_inspection
 from torana.errors import ConfigInvalid, OperatorError
 
-#: The modules of the commands, in the order of the help page.
-COMMANDS = (
-    "serve",
-    "chat",
-    "doctor",
-    "config",
-    "skills",
-    "sessions",
-    "turns",
-    "approvals",
-    "tools",
-    "schedules",
-    "token",
-    "user",
-    "usage",
-    "connectors",
-    "mcp",
-    "pair",
-    "deliveries",
-    "audit",
-    "backup",
-    "restore",
-)
+#: The commands in the order of the help page: the name, which is also the module's, and the help line.
+COMMANDS = {
+    "serve": "Run the gateway until Ctrl-C or SIGTERM.",
+    "service": "Install the gateway as a service, and show its state and log.",
+    "chat": "Chat with the agent in the terminal.",
+    "doctor": "Check the installation, and suggest cures.",
+    "config": "Show and check the settings.",
+    "skills": "List, show, install and approve skills.",
+    "sessions": "List, show and export sessions.",
+    "turns": "List, show, retry and cancel turns.",
+    "approvals": "List, approve and deny tool calls that wait for approval.",
+    "tools": "Show the agent's tools and their permissions.",
+    "schedules": "List, add, pause and remove reminders and scheduled tasks.",
+    "token": "Create, list, rotate and revoke tokens.",
+    "user": "Export or erase all data of a user.",
+    "usage": "Show messages, tokens and money per day, and the limits.",
+    "connectors": "List chat platforms, and reload their settings.",
+    "mcp": "List MCP servers, and approve tools that changed.",
+    "pair": "List, approve and deny senders on chat platforms.",
+    "deliveries": "List, retry and drop deliveries to chat platforms.",
+    "audit": "List the newest administrative actions.",
+    "backup": "Write all data into a new zip file.",
+    "restore": "Restore a backup. Stop the gateway first.",
+    "completion": "Print the completion script of a shell.",
+}
 
 # If rich is installed, httpx, which python-telegram-bot uses, imports its own command line with rich and
 # pygments: 4 MB in a gateway. None makes that import fail, as it does without rich.
 sys.modules.setdefault("httpx._main", cast("ModuleType", None))
 
-_COMPLETION = ("install_completion", "show_completion")
 
-
-class _Commands(TyperGroup):
-    """Finds a command by importing its module."""
+class _Commands(CommandGroup):
+    """The commands. The module of a command is imported when the command is used, and not for the help page."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Only the names are needed: Typer lists them, and suggests the nearest one for a mistyped name.
-        self.commands = {name: TyperCommand(name) for name in COMMANDS}
+        # Typer lists these, and suggests the nearest name for a mistyped one.
+        self.commands = {name: TyperCommand(name, short_help=line) for name, line in COMMANDS.items()}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or None for an unknown name."""
@@ -66,9 +67,12 @@ class _Commands(TyperGroup):
             return None
         command = typer.main.get_command(importlib.import_module(f"torana.cli.commands.{cmd_name}").app)
         command.name = cmd_name
-        # Typer adds these options to every app; here each app is a part of one.
-        command.params = [param for param in command.params if param.name not in _COMPLETION]
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the table of the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 app = typer.Typer(
@@ -77,6 +81,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
@@ -89,9 +94,10 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", is_eager=True, callback=_print_version
-    ),
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
 ) -> None:
     """Torana: a self-hosted gateway in front of an LLM agent."""
 
@@ -108,6 +114,10 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     # A command without a log prints its errors itself; this prevents Python's default handler.
     logging.getLogger("torana").addHandler(logging.NullHandler())
+    if "_TORANA_COMPLETE" in os.environ:
+        from typer.completion import get_completion_inspect_parameters
+
+        get_completion_inspect_parameters()  # registers the answers to the shells' questions
     try:
         app(prog_name="torana")
     except OperatorError as error:

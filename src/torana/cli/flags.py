@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torana.config import Loaded, load, survey
+if TYPE_CHECKING:
+    from torana.config import Loaded
 
 ConfigFlag = Annotated[
     Path | None,
@@ -32,6 +33,9 @@ def settings_from(**flags: Any) -> Loaded:
 
     Raises ``ConfigInvalid``.
     """
+    # Commands import parts of the gateway when they run, so that their help is printed at once.
+    from torana.config import load
+
     # A copy: secrets are removed from the process's environment, and the settings may be reloaded.
     return _print_warnings(load(flags=flags, environ=dict(os.environ), cwd=Path.cwd()))
 
@@ -41,6 +45,8 @@ def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:
 
     Raises ``ConfigInvalid`` for a file that cannot be read.
     """
+    from torana.config import survey
+
     loaded, faults = survey(flags=flags, environ=os.environ, cwd=Path.cwd())
     return _print_warnings(loaded), faults
 

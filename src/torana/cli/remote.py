@@ -7,21 +7,20 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx2
 import typer
 
 from torana.cli.terminal import printable
-from torana.config import Settings
 from torana.errors import OperatorError
 from torana.messages import utc_now
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.database import Database
-from torana.store.engine.lock import DataDirLock, is_gateway, read_address
-from torana.store.engine.migrate import migrate
-from torana.store.engine.read_only import check_there
-from torana.store.rows.audit import Act
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from torana.config import Settings
+    from torana.store.engine.database import Database
+    from torana.store.rows.audit import Act
 
 T = TypeVar("T")
 
@@ -65,6 +64,8 @@ class RunningGateway:
 
         Raises ``OperatorError`` as ``ask`` does, also if the response ends early.
         """
+        import httpx2
+
         headers = {} if content is None else {"Content-Type": media_type}
         try:
             with (
@@ -84,6 +85,8 @@ class RunningGateway:
 
     def client(self, *, timeout: float | httpx2.Timeout) -> httpx2.Client:
         """Return a client for other requests, with the gateway's token and without a proxy."""
+        import httpx2
+
         return httpx2.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
 
 
@@ -101,6 +104,8 @@ def gateway_at(address: str, settings: Settings) -> RunningGateway:
 
 def running_gateway(settings: Settings) -> RunningGateway | None:
     """Return the gateway that runs on the data directory of the settings, or None."""
+    from torana.store.engine.lock import is_gateway, read_address
+
     address = read_address(settings.data_dir)
     return gateway_at(address, settings) if address is not None and is_gateway(address) else None
 
@@ -120,6 +125,12 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
     With ``making`` a missing database is created, and standard error reports it, because the path may be
     mistyped. Raises ``DataDirBusy``, and ``DataDirUnusable`` if the database is missing and not created.
     """
+    from torana.store.backup.archive import DATABASE_NAME
+    from torana.store.engine.database import Database
+    from torana.store.engine.lock import DataDirLock
+    from torana.store.engine.migrate import migrate
+    from torana.store.engine.read_only import check_there
+
     path = settings.data_dir / DATABASE_NAME
     if not making:
         check_there(path)
@@ -141,4 +152,6 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
 
 def act_by_hand() -> Act:
     """Return the audit record's principal and source for a change that is made without a gateway."""
+    from torana.store.rows.audit import Act
+
     return Act(principal="operator", source="command line", at=utc_now())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Column, Table
-from rich.text import Text
 
 from torana.characters import escape, escape_hidden
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 #: A width at which no cell is wrapped.
 _ENDLESS = 10_000
@@ -43,6 +43,8 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table: folded on a terminal, otherwise with a line for each row."""
+    from rich.console import Console
+
     if sys.stdout.isatty():
         Console(markup=False, highlight=False, emoji=False).print(table)
     else:
@@ -54,6 +56,11 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     Nothing is cut off, so that ids can be copied and lines can be searched.
     """
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Column, Table
+    from rich.text import Text
+
     cells = [[Text(on_one_line(cell)) for cell in row] for row in rows]
     table = Table(*(Column(head, no_wrap=True) for head in heads), box=None, pad_edge=False)
     for row in cells:
@@ -72,6 +79,8 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def _print_whole(table: Table) -> None:
     """Print a table with a line for each row, without padding to the longest line."""
+    from rich.console import Console
+
     console = Console(markup=False, highlight=False, emoji=False, width=_ENDLESS)
     with console.capture() as lines:
         console.print(table)

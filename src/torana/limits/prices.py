@@ -79,7 +79,7 @@ class Prices:
         )
 
     def _of_response(self, response: ModelResponse) -> float:
-        model = self._priced_model(response.model_name or "")
+        model = self.configured_name(response.model_name or "")
         if model in self._own:
             return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
         if response.usage.cost is not None:  # computed by pydantic-ai
@@ -95,7 +95,7 @@ class Prices:
         tokens = response.usage.input_tokens, response.usage.output_tokens
         return (self._of_model(model, *tokens) if model else None) or 0.0
 
-    def _priced_model(self, model_name: str) -> str | None:
+    def configured_name(self, model_name: str) -> str | None:
         """Return the configured name of the model that answered: providers add a date or use another name."""
         if len(self._models) == 1:
             return self._models[0]

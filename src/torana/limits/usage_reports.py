@@ -14,9 +14,6 @@ from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens, usage
 from torana.store.rows.usage import Amount
 
-#: Maximum number of days in a report.
-LONGEST = 366
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from torana.errors import FieldFault, InvalidField, NotFound
-from torana.messages import ID_LIMIT, SCOPES, Principal, Scope, new_id, utc_now
+from torana.messages import DEFAULT_SCOPES, ID_LIMIT, SCOPES, Principal, Scope, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens as rows
@@ -24,8 +24,6 @@ from torana.store.rows.tokens import Token
 
 PREFIX = "torana_"
 
-#: The scopes of a token that names none.
-DEFAULT_SCOPES: frozenset[Scope] = frozenset({"message", "read", "memory"})
 #: The scopes that reach beyond one user. A token that is bound to a user cannot have them.
 UNBOUND_SCOPES: frozenset[Scope] = frozenset({"admin", "impersonate"})
 

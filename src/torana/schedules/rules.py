@@ -1,16 +1,20 @@
 """Due times of cron expressions and of wall-clock times, in a time zone.
 
-cronsim computes the days and times of a rule without a zone. At a change of the clock, the rules of Debian's
+cronsim parses a rule and finds its days. At a change of the clock, the rules of Debian's
 cron(8) apply, as in cronsim: a rule with fixed hours and minutes is due once for each of its times, at the end
 of the change for a skipped time and at the first occurrence of a repeated one; a rule whose hours or minutes
 begin with ``*`` follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a
 wall clock, and loses times where the clock changes by half an hour (Australia/Lord_Howe).
+
+The search for a due time ends at ``HORIZON``. cronsim's own search goes on for fifty years after each time that
+the clock skips.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -40,7 +44,7 @@ def normal(rule: str) -> str:
             f"such as `30 9 * * MON-FRI`; it has at most {RULE_LIMIT} characters."
         )
     try:
-        CronSim(told, datetime(2000, 1, 1))  # noqa: DTZ001 - a rule knows no zone
+        _parse(told)
     except (CronSimError, ValueError, TypeError, AssertionError) as error:
         raise ScheduleInvalid(
             f"`{told}` is never due: {error or 'it cannot be parsed'}. Its "
@@ -52,10 +56,9 @@ def normal(rule: str) -> str:
 
 def smallest_gap(rule: str) -> timedelta:
     """Return the shortest time between two due times of the same day or of consecutive days."""
-    parsed = CronSim(rule, datetime(2000, 1, 1))  # noqa: DTZ001 - as above
-    times = sorted(hour * 60 + minute for hour in parsed.hours for minute in parsed.minutes)
-    times.append(times[0] + 24 * 60)
-    return timedelta(minutes=min(later - earlier for earlier, later in pairwise(times)))
+    times = [datetime.combine(date.min, at) for at in _times(_parse(rule))]
+    times.append(times[0] + _DAY)
+    return min(later - earlier for earlier, later in pairwise(times))
 
 
 def next_due(rule: str, zone: ZoneInfo, after: datetime) -> datetime | None:
@@ -66,10 +69,11 @@ def next_due(rule: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     after = after.astimezone(UTC)  # in another zone, Python calculates with wall-clock times
     goes_by_time = any(field.startswith("*") for field in rule.split()[:2])
     try:
-        due = (_next_in_time if goes_by_time else _next_on_the_clock)(rule, zone, after)
-    except (StopIteration, OverflowError, ValueError):  # never, or after the last year of datetime
+        end = after + HORIZON
+        due = (_next_in_time if goes_by_time else _next_on_the_clock)(_parse(rule), zone, after, end)
+    except (OverflowError, ValueError):  # after the last year of datetime
         return None
-    return due if due <= after + HORIZON else None
+    return due if due is not None and due <= end else None
 
 
 def instant(wall: datetime, zone: ZoneInfo) -> datetime:
@@ -85,27 +89,60 @@ def instant(wall: datetime, zone: ZoneInfo) -> datetime:
         wall = wall.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
-def _next_on_the_clock(rule: str, zone: ZoneInfo, after: datetime) -> datetime:
+def _next_on_the_clock(rule: CronSim, zone: ZoneInfo, after: datetime, end: datetime) -> datetime | None:
     """Return the next due time of a rule with fixed times. A time that the clock shows twice is due once."""
-    for wall in CronSim(rule, _wall(after, zone)):
-        moment = instant(wall, zone)
-        if moment > after:  # false for a time that the clock shows for the second time
-            return moment
-    raise StopIteration
+    moments = (instant(wall, zone) for wall in _wall_times(rule, _wall(after, zone), _wall(end, zone)))
+    # False for a time that the clock shows for the second time.
+    return next((moment for moment in moments if moment > after), None)
 
 
-def _next_in_time(rule: str, zone: ZoneInfo, after: datetime) -> datetime:
-    """Return the next due time of a rule that follows elapsed time. Each clock change starts a new search."""
-    while True:
-        offset = _offset(after, zone)
-        moment = (next(CronSim(rule, _wall(after, zone))) - offset).replace(tzinfo=UTC)
-        change = _change(zone, after, min(moment, after + HORIZON))
+def _next_in_time(rule: CronSim, zone: ZoneInfo, after: datetime, end: datetime) -> datetime | None:
+    """Return the next due time of a rule that follows elapsed time."""
+    searched = wall = _wall(after, zone)
+    while after < end:
+        shown = _wall(after, zone)
+        # A clock change does not start a new search if the found time is still ahead, and all times before it
+        # have been searched.
+        if not searched <= shown < wall:
+            found = next(_wall_times(rule, shown, _wall(end, zone)), None)
+            if found is None:
+                return None
+            searched, wall = shown, found
+        moment = (wall - _offset(after, zone)).replace(tzinfo=UTC)
+        change = _change(zone, after, min(moment, end))
         if change is None:
             return moment
-        shown = _wall(change, zone)
-        if next(CronSim(rule, shown - _SECOND)) == shown:
+        if _is_due(rule, _wall(change, zone)):
             return change
         after = change
+    return None
+
+
+def _parse(rule: str) -> CronSim:
+    return CronSim(rule, datetime(2000, 1, 1))  # noqa: DTZ001 - a rule knows no zone
+
+
+def _times(rule: CronSim) -> list[time]:
+    return [time(hour, minute) for hour in sorted(rule.hours) for minute in sorted(rule.minutes)]
+
+
+def _is_due(rule: CronSim, wall: datetime) -> bool:
+    on_time = wall.second == 0 and wall.minute in rule.minutes and wall.hour in rule.hours
+    return on_time and _is_due_on(rule, wall.date())
+
+
+def _is_due_on(rule: CronSim, day: date) -> bool:
+    return day.month in rule.months and rule.match_day(day)
+
+
+def _wall_times(rule: CronSim, after: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the times of a rule on a wall clock after ``after``, until the day after ``end``."""
+    times = _times(rule)
+    for number in range((end - after).days + 2):
+        day = after.date() + number * _DAY
+        if _is_due_on(rule, day):
+            walls = (datetime.combine(day, at) for at in times)
+            yield from (wall for wall in walls if wall > after)
 
 
 def _wall(moment: datetime, zone: ZoneInfo) -> datetime:

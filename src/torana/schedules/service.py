@@ -9,14 +9,14 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from torana.errors import NotFound, ScheduleEnded, ScheduleInvalid, SchedulesFull
-from torana.messages import new_id, utc_now
+from torana.messages import MissedPolicy, ScheduleState, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.schedules.rules import next_due, smallest_gap
 from torana.schedules.words import read_instant, read_rule
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules as rows
 from torana.store.rows.audit import Act, on_a_users, record
-from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
+from torana.store.rows.schedules import Schedule, ScheduleKind
 from torana.turns.commands import WORDS
 
 #: The maximum length of the text of a schedule.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
@@ -88,7 +89,7 @@ class Skills:
         monotonic: Callable[[], float] = time.monotonic,
         background: Callable[[Callable[[], object]], None] = in_background,
     ) -> None:
-        self._core = SkillDirectory(directory=core_dir, source="core")
+        self._core = _core_directory(core_dir)
         self._user = SkillDirectory(directory=user_dir, source="user") if user_dir else None
         self._user_dir = user_dir
         self._installed = installed
@@ -203,6 +204,12 @@ class Skills:
     def _nearest(self, slug: str) -> str:
         near = get_close_matches(slug, [skill.slug for skill in self.catalogue().loaded], n=1)
         return f" The nearest is {near[0]!r}." if near else ""
+
+
+@lru_cache(maxsize=4)
+def _core_directory(path: Path) -> SkillDirectory:
+    """Return the core skills, which all catalogues of a process share: each file is parsed once."""
+    return SkillDirectory(directory=path, source="core")
 
 
 def _place(item: Item) -> tuple[str, str]:

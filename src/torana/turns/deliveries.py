@@ -7,12 +7,12 @@ from datetime import datetime
 from functools import partial
 
 from torana.errors import NotFound, NotHeld
-from torana.messages import utc_now
+from torana.messages import DeliveryState, utc_now
 from torana.paging import NUMBER_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import deliveries as rows
 from torana.store.rows.audit import Act, record
-from torana.store.rows.deliveries import HELD, Delivery, DeliveryState
+from torana.store.rows.deliveries import HELD, Delivery
 
 
 class Deliveries:

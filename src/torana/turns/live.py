@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.limits.request_tokens import RequestTokens
+from torana.measurements import Measurements
 from torana.messages import Turn
+from torana.tracing import SpanPlace
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
@@ -28,6 +32,12 @@ class LiveTurn:
 
     turn: Turn
     ending: asyncio.Future[Turn]
+    #: The monotonic time at which the turn was accepted or recovered.
+    since: float = field(default_factory=time.monotonic)
+    #: The context in which the turn was accepted, with its log fields and its trace. The turn runs in it.
+    context: Context = field(default_factory=copy_context)
+    #: Set when the agent has begun to run.
+    begun: bool = False
     task: asyncio.Task[None] | None = None
     #: Set while the agent runs. Only then may the task be cancelled without losing the turn's end.
     slot: Slot | None = None
@@ -40,6 +50,15 @@ class LiveTurn:
     request: RequestTokens | None = None
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    #: Set, and replaced, when a call of the turn begins to wait for an approval.
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_question(self) -> None:
+        """Wake the callers that wait for an approval question or for recovery."""
+        self.settled.set()
+        self.asked.set()
+        self.asked = asyncio.Event()
 
     @property
     def awaits_approval(self) -> bool:
@@ -55,9 +74,16 @@ class LiveTurn:
 class LiveTurns:
     """Registry of the turns that have not ended; opens and closes their event logs."""
 
-    def __init__(self, *, log: EventLog, on_end: Callable[[Turn], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        on_end: Callable[[Turn], None] | None = None,
+        measurements: Measurements | None = None,
+    ) -> None:
         """Call ``on_end`` with every turn that ends; it must not block."""
         self.log = log
+        self.measurements = measurements or Measurements()
         self._on_end = on_end
         self._live: dict[str, LiveTurn] = {}
         #: Sessions in which the end of a turn could not be written yet.
@@ -79,6 +105,11 @@ class LiveTurns:
         running = sum(one.task is not None for one in self._live.values())
         waiting = sum(one.awaits_approval for one in self._live.values())
         return {"running": running - waiting, "waiting": waiting, "queued": len(self._live) - running}
+
+    def oldest_wait(self) -> float:
+        """Return the seconds for which the oldest turn whose agent has not begun waits; 0 if none waits."""
+        since = min((one.since for one in self._live.values() if not one.begun), default=None)
+        return 0.0 if since is None else time.monotonic() - since
 
     def get(self, turn_id: str) -> LiveTurn | None:
         return self._live.get(turn_id)
@@ -108,6 +139,13 @@ class LiveTurns:
         else:
             self.log.append(turn.id, "turn.resumed", {"attempt": attempt, "text": settled})
 
+    def begin(self, one: LiveTurn) -> None:
+        """Note that the agent begins to run a turn."""
+        one.begun = True
+        with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
+            pass
+        self.measurements.add("queue", time.monotonic() - one.since)
+
     def end(self, ended: Sequence[Turn]) -> None:
         """Remove ended turns, and notify the waiting callers, the event streams and ``on_end``."""
         for turn in ended:
@@ -117,6 +155,7 @@ class LiveTurns:
         one = self._live.pop(ended.id, None)
         if one is not None:
             one.ending.set_result(ended)
+            self.measurements.add("turn", time.monotonic() - one.since, ended.state)
             one.settled.set()
             if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
                 self.log.append(ended.id, "message.snapshot", {"text": ended.reply})

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from tests.standins.addresses import ManyAddresses
 
 from torana.app import App, build
 from torana.config import load
@@ -35,10 +36,10 @@ async def _gateways(directory: Path, empty_database: Path) -> AsyncGenerator[Sta
             data_dir.mkdir(exist_ok=True)
             if not (data_dir / "torana.db").exists():
                 shutil.copy(empty_database, data_dir)
-            app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 10_000))
+            app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 1_000))
             await app.start()
             stack.push_async_callback(app.close)
-            transport = httpx2.ASGITransport(app=app.asgi)
+            transport = httpx2.ASGITransport(app=ManyAddresses(app.asgi))
             client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:18789")
             return app, await stack.enter_async_context(client)
 

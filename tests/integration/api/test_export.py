@@ -10,8 +10,8 @@ import httpx2
 import pytest
 from starlette.types import Message
 
-from torana.api.session_export import FORMATS
 from torana.app import App
+from torana.messages import EXPORT_FORMATS
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx2.AsyncClient]
@@ -83,7 +83,7 @@ async def test_message_during_export_leaves_export_consistent(gateway: Gateway):
     assert asked[120:] == [f"later {n}" for n in range(len(asked) - 120)]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 async def test_deletion_during_export_aborts_response_and_logs_info(
     gateway: Gateway, caplog: pytest.LogCaptureFixture, form: str
 ):
@@ -115,7 +115,7 @@ async def test_deletion_during_export_aborts_response_and_logs_info(
     assert vars(told)["reason"].startswith("there is no session")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 async def test_export_includes_queued_message(start: Start, form: str):
     gate = asyncio.Event()
     model = ScriptedModel([gate, "done"])

@@ -63,6 +63,47 @@ async def test_turns_are_counted_by_state_and_outcome(start: Start):
     assert found["torana_turns_ended_total", "cancelled"] == 0
     assert found["torana_turns", "queued"] == 0
 
+    await client.post("/message", json={"content": "/help"})
+    assert (await scraped(client))["torana_turns_ended_total", "completed"] == 2
+
+
+async def test_oldest_waiting_turn_has_an_age_and_each_turn_one_wait(start: Start):
+    gate = asyncio.Event()
+    _, client = await start(ScriptedModel([gate, "one"], "two"))
+    assert (await scraped(client))[("torana_queue_oldest_seconds",)] == 0
+
+    later = {"Prefer": "respond-async"}
+    await client.post("/message", json={"content": "first", "channelId": "a"}, headers=later)
+    await client.post("/message", json={"content": "second", "channelId": "a"}, headers=later)
+    found = await until(client, "torana_queue_wait_seconds_count", is_=1)
+    assert found[("torana_queue_oldest_seconds",)] > 0
+
+    gate.set()
+    found = await until(client, "torana_turns_ended_total", "completed", is_=2)
+    assert found[("torana_queue_oldest_seconds",)] == 0
+    assert found[("torana_queue_wait_seconds_count",)] == 2
+    assert found["torana_turn_duration_seconds_count", "completed"] == 2
+
+
+async def test_labels_of_requests_are_bounded(start: Start):
+    _, client = await start()
+    await client.post("/message", json={"content": "hello", "userId": "ana"})
+    for path in ("/api/v1/turns/turn_1", "/v1/turns/turn_2", "/nothing/1", "/nothing/2"):
+        await client.get(path)
+    await client.request("BREW", "/nothing")
+    await client.head("/v1/turns/turn_3")
+
+    names = "torana_http_request_duration_seconds_count"
+    requests = {name[1:]: value for name, value in (await scraped(client)).items() if name[0] == names}
+
+    assert requests == {
+        ("POST", "/message", "2xx"): 1,
+        ("GET", "/v1/turns/{turn_id}", "4xx"): 2,
+        ("HEAD", "/v1/turns/{turn_id}", "4xx"): 1,
+        ("GET", "other", "4xx"): 2,
+        ("other", "other", "4xx"): 1,
+    }
+
 
 async def test_connectors_and_deliveries_are_counted_by_account(start: Start):
     _, client = await start(connectors=CONNECTORS)

@@ -341,6 +341,43 @@ def test_shared_memory_is_bounded(gateway: Gateway) -> None:
     assert result.first == "The script was stopped: it used more than 512 MiB of memory."
 
 
+def test_page_tables_count_as_memory(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import mmap, time
+        # Reading an untouched page takes a page table of 4 KiB for each 2 MiB, and no memory of the process.
+        held = []
+        while True:
+            held.append(mmap.mmap(-1, 2**36, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
+            for at in range(0, 2**36, 2**21):
+                held[-1][at]
+        """,
+        limits={"memory": 64 * 2**20},
+    )
+
+    assert result.first == "The script was stopped: it used more than 64 MiB of memory."
+
+
+def test_memory_that_the_kernel_takes_for_a_script_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import fcntl, os, time
+        # Each byte of a file has a lock of its own. The kernel lists them by file.
+        for number in range(40):
+            if os.fork() == 0:
+                break
+        file = open(f"/tmp/{number}", "w")
+        for at in range(0, 2**30, 2):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, at)
+        """,
+        limits={"kernel": 8 * 2**20},
+    )
+
+    assert result.first == (
+        "The script was stopped: the kernel's memory grew by more than 8 MiB during the run."
+    )
+
+
 def test_disk_space_is_bounded(gateway: Gateway) -> None:
     result = gateway.run(
         """

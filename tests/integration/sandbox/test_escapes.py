@@ -211,13 +211,20 @@ def test_script_without_hosts_has_no_network(gateway: Gateway) -> None:
         pytest.param("libc.memfd_create(b'x', 0)", id="memory that is not counted"),
         pytest.param("libc.shmget(0, 4096, 0o1600)", id="System V memory"),
         pytest.param("libc.syscall(425, 8, None)", id="io_uring"),
+        pytest.param("libc.syscall(444, None, 0, 1)", id="Landlock"),
+        pytest.param("libc.inotify_init1(0)", id="queue of file events"),
+        pytest.param("libc.prctl(22, 2, 0, 0, 0)", id="filter of system calls"),
+        pytest.param("libc.splice(pipe[0], None, pipe[1], None, 1, 0)", id="page by reference"),
+        pytest.param("libc.vmsplice(pipe[1], None, 0, 0)", id="page of a process by reference"),
         pytest.param("libc.ioctl(0, 0x5412, b'x')", id="type into the terminal"),
         pytest.param("libc.prctl(23, 21, 0, 0, 0) - 1 or -1", id="a capability in the bounding set"),
         pytest.param("libc.kill(-1, 0) and -1 or libc.sethostname(b'x', 1)", id="name of the machine"),
     ],
 )
 def test_system_calls_of_escapes_fail(gateway: Gateway, call: str) -> None:
-    result = gateway.run(f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nprint({call})")
+    result = gateway.run(
+        f"import ctypes, os\nlibc, pipe = ctypes.CDLL(None, use_errno=True), os.pipe()\nprint({call})"
+    )
 
     assert result.text == "exit code 0\nstdout:\n-1"
 

@@ -47,6 +47,27 @@ def test_interpreter_is_chosen_by_shebang_or_suffix(gateway: Gateway, name: str,
     assert gateway.call(script=name, arguments=["x"]).text == "exit code 0\nstdout:\nran x"
 
 
+def test_programs_copy_files_without_the_refused_calls(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os, shutil, socket, subprocess
+        text = "line\\n" * 100_000
+        open("/tmp/a", "w").write(text)
+        shutil.copy("/tmp/a", "/tmp/b")
+        copy = "cp b c && cat c | cat > d && tar cf - d | tar xOf - > e"
+        subprocess.run(copy, shell=True, cwd="/tmp", check=True)
+        reader, writer = socket.socketpair()
+        if os.fork() == 0:
+            writer.sendfile(open("/tmp/e", "rb"))
+            raise SystemExit
+        writer.close()
+        print(reader.makefile().read() == text)
+        """
+    )
+
+    assert result.text == "exit code 0\nstdout:\nTrue"
+
+
 def test_exit_code_and_error_output_are_shown(gateway: Gateway) -> None:
     text = gateway.run("raise SystemExit('no such city')").text
     assert text == "exit code 1\nstderr:\nno such city"

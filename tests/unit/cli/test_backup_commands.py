@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -169,3 +170,56 @@ def test_restore_replaces_an_empty_database(command: Command, data: Path) -> Non
     assert command("restore", "mine.zip")[0] == 0
 
     assert check_database(data / "torana.db") == HEAD
+
+
+def test_backups_in_a_directory_are_limited_to_the_newest(command: Command, data: Path, place: Path) -> None:
+    backups = place / "backups"
+    backups.mkdir()
+    old = [backups / f"torana-2026010{day}T040000Z.zip" for day in (1, 2, 3)]
+    others = [backups / "torana-before-the-move.zip", backups / "photos.zip"]
+    for file in (*old, *others):
+        file.touch()
+
+    code, out, err = command("backup", "--to", "backups", "--keep", "2")
+
+    written = _written(out.partition("\n")[0])
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1:] == [f"deleted {Path('backups') / file.name}" for file in old[:2]]
+    assert {file.name for file in backups.iterdir()} == {file.name for file in (written, old[2], *others)}
+
+
+def test_directory_of_backups_is_created_for_its_owner_only(command: Command, data: Path, place: Path) -> None:
+    assert command("backup", "--to", "backups")[0] == 0
+    assert (place / "backups").stat().st_mode & 0o777 == 0o700
+
+
+def test_directory_of_backups_on_a_missing_disk_is_not_created(
+    command: Command, data: Path, place: Path
+) -> None:
+    assert command("backup", "--to", "disk/backups") == (1, "", "disk/backups: No such file or directory\n")
+    assert not (place / "disk").exists()
+
+
+def test_remains_of_a_killed_backup_are_deleted_after_a_day(command: Command, data: Path, place: Path) -> None:
+    left, running = place / ".torana-backup-left", place / ".torana-backup-running"
+    for scratch in (left, running):
+        scratch.mkdir()
+        (scratch / "torana.db").touch()
+    os.utime(left, (0, 0))
+
+    assert command("backup", "--to", ".", "--keep", "1")[0] == 0
+    assert not left.exists()
+    assert (running / "torana.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--keep", "3"), "--keep needs --to, the directory whose old backups are deleted\n"),
+        (("mine.zip", "--to", "backups"), "name either --to or mine.zip, not both\n"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    command: Command, data: Path, arguments: tuple[str, ...], line: str
+) -> None:
+    assert command("backup", *arguments) == (1, "", line)

@@ -40,6 +40,10 @@ def test_version_is_printed(command: Command) -> None:
     assert command("--version") == (0, f"{__version__}\n", "")
 
 
+def test_version_has_a_short_flag(command: Command) -> None:
+    assert command("-V") == (0, f"{__version__}\n", "")
+
+
 def test_package_runs_as_a_module() -> None:
     run = [sys.executable, "-m", "torana", "--version"]
     assert (
@@ -53,7 +57,73 @@ def test_every_command_has_help(command: Command, name: str, flag: str) -> None:
     code, out, err = command(*name.split(), flag)
     assert (code, err) == (0, "")
     assert "Usage: torana" in out
-    assert "completion" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+#: Modules that take longer to import than the help of a command takes.
+SLOW_MODULES = (
+    "asyncio",
+    "fastapi",
+    "httpx2",
+    "openai",
+    "pydantic",
+    "pydantic_ai",
+    "rich",
+    "sqlalchemy",
+    "uvicorn",
+)
+
+#: Prints the help of every command, and the slow modules that this has imported.
+PRINT_HELP = f"""
+import sys
+from torana.cli import app
+for name in sys.stdin.read().splitlines():
+    try:
+        app([*name.split(), "--help"], prog_name="torana")
+    except SystemExit:
+        print(name, sorted(sys.modules.keys() & set({SLOW_MODULES})), file=sys.stderr)
+"""
+
+
+def test_help_imports_no_slow_module() -> None:
+    names = ["", *COMMANDS, *(name for name, _ in LEAVES)]
+    run = [sys.executable, "-c", PRINT_HELP]
+    ended = subprocess.run(run, input="\n".join(names), capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stderr.splitlines() == [f"{name} []" for name in names]
+
+
+def test_help_page_needs_no_module_of_a_command() -> None:
+    run = [sys.executable, "-X", "importtime", "-m", "torana", "--help"]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    assert "torana.cli" in ended.stderr
+    assert "torana.cli.commands" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_line_is_a_sentence_that_fits(name: str) -> None:
+    assert COMMANDS[name].endswith(".")
+    assert len(COMMANDS[name]) + max(map(len, COMMANDS)) + 4 <= 80
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_is_printed(command: Command, shell: str) -> None:
+    code, out, err = command("completion", shell)
+    assert (code, err) == (0, "")
+    assert f"_TORANA_COMPLETE=complete_{shell}" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("torana deli", ["deliveries"]), ("torana skills in", ["install"]), ("torana pair list --js", ["--json"])],
+)
+def test_bash_completes_commands_and_options(
+    command: Command, monkeypatch: pytest.MonkeyPatch, typed: str, completed: list[str]
+) -> None:
+    monkeypatch.setenv("_TORANA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+    code, out, err = command()
+    assert (code, out.split(), err) == (0, completed, "")
 
 
 @pytest.mark.parametrize(("name", "leaf"), LEAVES, ids=[name for name, _ in LEAVES])
@@ -64,7 +134,7 @@ def test_commands_and_options_have_descriptions(name: str, leaf: Any) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [(("sreve",), "serve"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
+    [(("chta",), "chat"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],
 )
 def test_mistyped_command_suggests_the_nearest(command: Command, typed: tuple[str, ...], meant: str) -> None:
     code, out, err = command(*typed)

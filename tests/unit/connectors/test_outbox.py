@@ -19,6 +19,7 @@ from torana.connectors.base import Capabilities, OutcomeUnknown, Place, RetryLat
 from torana.connectors.runtime.addressing import dump_place
 from torana.connectors.runtime.outbox import REPEATED, Outbox
 from torana.errors import StoreUnavailable
+from torana.measurements import Measurements
 from torana.messages import EVERYONE, utc_now
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries as rows
@@ -45,6 +46,7 @@ class Sending:
 
     def __init__(self, database: Database, chat: Chat) -> None:
         self.chat = chat
+        self.measurements = Measurements()
         self.now = utc_now()
         self.meanwhile: Callable[[float], Awaitable[None]] = self._nothing
         self._looks: asyncio.Queue[None] = asyncio.Queue()
@@ -55,6 +57,7 @@ class Sending:
             clock=lambda: self.now,
             settled=self._settled,
             rendering=ThreadPoolExecutor(1),
+            measurements=self.measurements,
             pause=self._pause,
         )
         self.operator = Deliveries(
@@ -340,3 +343,14 @@ async def test_costly_texts_leave_default_threads_to_other_work(
     finally:
         ended.set()
     assert [row.state for row in await box.idle()] == ["sent"]
+
+
+async def test_attempts_are_measured_by_outcome(sending: Callable[[Chat], Sending]) -> None:
+    chat = Chat(able("keyed"))
+    chat.faults = [RetryLater("try again") for _ in range(2)]
+    box = sending(chat)
+    await box.say("one")
+    await box.idle()
+    attempts = box.measurements.durations["delivery"]
+    counts = {labels: histogram.buckets()[-1] for labels, histogram in attempts.items()}
+    assert counts == {("home", "failed"): ("+Inf", 2), ("home", "ok"): ("+Inf", 1)}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torana.errors import ScheduleInvalid
-from torana.schedules.rules import next_due, normal, smallest_gap
+from torana.schedules.rules import HORIZON, next_due, normal, smallest_gap
 
 BERLIN, LORD_HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
 ZONES = (BERLIN, LORD_HOWE, ZoneInfo("America/St_Johns"), ZoneInfo("Asia/Kolkata"), ZoneInfo("UTC"))
@@ -194,3 +195,76 @@ def test_rule_is_normalized_and_an_impossible_rule_is_never_due() -> None:
     assert normal(" 0  9 * * mon-fri ") == "0 9 * * MON-FRI"
     # A fifth Monday that is the first of a month cannot be excluded by the fields alone.
     assert next_due("0 0 */31 2 1#5", BERLIN, datetime(2026, 1, 1, tzinfo=UTC)) is None
+
+
+#: Days that occur seldom or never, and the days on which clocks are set forward.
+RARE_DAYS = st.one_of(
+    st.sampled_from(["29 2 *", "*/28 2 SUN#5", "*/31 2 1#5", "*/50 * SUN#5", "L 2 */6"]),
+    st.sampled_from(["* 3 SUN#2", "8-14 3 */7", "* 3 7L", "25-31 3 */7", "* 4 5L", "* 9 SUN#1", "* 10 SUN#1"]),
+)
+#: Times that a clock skips, as fixed times and as times that follow elapsed time.
+SKIPPED_TIMES = st.one_of(
+    st.sampled_from(["*/30 2", "* 2", "0-59/7 2", "30 2", "*/15 0", "* */25", "15 0,2", "5 *"]),
+    st.tuples(MINUTES, HOURS).map(" ".join),
+)
+FORWARD_ZONES = [
+    *ZONES,
+    *map(ZoneInfo, ("America/New_York", "Africa/Cairo", "America/Santiago", "Africa/Casablanca")),
+]
+
+
+def calls_during(work: Callable[[], object]) -> int:
+    """Return the number of functions that the work calls, as a measure of its cost."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@given(
+    times=SKIPPED_TIMES,
+    days=st.one_of(RARE_DAYS, st.tuples(DAYS, st.just("*"), WEEKDAYS).map(" ".join)),
+    zone=st.sampled_from(FORWARD_ZONES),
+    start=STARTS,
+)
+@example(
+    times="*/30 2",
+    days="* 3 SUN#2",
+    zone=ZoneInfo("America/New_York"),
+    start=datetime.fromisoformat("2026-03-09"),
+)
+@example(times="*/7 *", days="*/50 * SUN#5", zone=BERLIN, start=datetime.fromisoformat("2026-01-01"))
+def test_search_is_bounded_for_times_that_never_occur(
+    times: str, days: str, zone: ZoneInfo, start: datetime
+) -> None:
+    rule, after = f"{times} {days}", start.replace(tzinfo=UTC)
+
+    # Some calls for each day until the horizon, and some for each minute of a day.
+    assert calls_during(lambda: next_due(rule, zone, after)) < 10 * HORIZON.days + 20 * 24 * 60
+
+
+@pytest.mark.parametrize("rule", ["*/30 2 * 3 SUN#2", "* 2 8-14 3 */7"])
+def test_times_that_the_clock_always_skips_are_never_due(rule: str) -> None:
+    assert next_due(rule, ZoneInfo("America/New_York"), datetime(2026, 1, 1, tzinfo=UTC)) is None
+    # A fixed time is due at the end of the change.
+    assert shown("30 2 * 3 SUN#2", "America/New_York", "2026-01-01 00:00", 2) == [
+        "08 03:00 -0400",
+        "14 03:00 -0400",
+    ]
+
+
+@given(times=st.tuples(MINUTES, HOURS).map(" ".join), days=RARE_DAYS, start=STARTS)
+def test_seldom_due_times_equal_cronsim_without_clock_jumps(times: str, days: str, start: datetime) -> None:
+    rule = f"{times} {days}"
+    theirs = next(CronSim(rule, start), None)
+    expected = None if theirs is None or theirs > start + HORIZON else theirs.replace(tzinfo=UTC)
+
+    assert next_due(rule, ZoneInfo("UTC"), start.replace(tzinfo=UTC)) == expected

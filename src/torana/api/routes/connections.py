@@ -20,8 +20,7 @@ from torana.api.schemas.connections import (
     SenderBody,
     SendersBody,
 )
-from torana.messages import EVERYONE
-from torana.store.rows.deliveries import DELIVERY_STATES
+from torana.messages import DELIVERY_STATES, EVERYONE
 
 _State = Annotated[
     str,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torana.messages import Turn, TurnState
 from torana.tools.mcp.supervisor import McpSupervisor
+from torana.turns import LiveTurns
 
 #: The text format 0.0.4 of Prometheus (its page "Exposition formats").
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,18 +19,17 @@ _ENDS: tuple[TurnState, ...] = ("completed", "failed", "cancelled")
 class Metrics:
     """Collects the metrics of ``GET /metrics``.
 
-    Label values are states, and names of accounts and kinds from the settings; never texts or ids of users.
+    Label values are states, routes, and names from the settings and of tools; never texts or ids of users.
     """
 
     def __init__(
         self,
         *,
-        turns: Callable[[], Mapping[str, int]],
+        live: LiveTurns,
         connectors: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]],
         mcp: Callable[[], Iterable[McpSupervisor]],
     ) -> None:
-        """``turns`` returns the numbers of turns that have not ended, by state."""
-        self._turns = turns
+        self._live = live
         self._connectors = connectors
         self._mcp = mcp
         self._ended = dict.fromkeys(_ENDS, 0)
@@ -44,8 +44,10 @@ class Metrics:
         from torana.api.prometheus import exposition
 
         return exposition(
-            turns=self._turns(),
+            turns=self._live.counts(),
             ended=self._ended,
+            oldest_wait=self._live.oldest_wait(),
+            measurements=self._live.measurements,
             connectors=await self._connectors(),
             servers=[one.status for one in self._mcp()],
         )

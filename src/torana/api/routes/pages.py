@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import jinja2
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from torana import __version__
 from torana.api.openapi import openapi_document
+from torana.api.routes.router import NamedRoute
 
 #: The pages load nothing.
 _HEADERS = {
@@ -23,7 +24,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=NamedRoute)
 
 
 @router.get("/")
@@ -41,14 +42,29 @@ async def prefix() -> Response:
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    template = _templates().get_template("docs.html")
-    page = template.render(api=openapi_document(request.app), guarded=request.app.state.guarded)
-    return HTMLResponse(page, headers=_HEADERS)
+    return HTMLResponse(_make_once(request.app, _docs_page), headers=_HEADERS)
 
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    return JSONResponse(openapi_document(request.app))
+    return Response(_make_once(request.app, _openapi_bytes), media_type="application/json")
+
+
+def _docs_page(app: FastAPI) -> bytes:
+    template = _templates().get_template("docs.html")
+    return template.render(api=openapi_document(app), guarded=app.state.guarded).encode()
+
+
+def _openapi_bytes(app: FastAPI) -> bytes:
+    return bytes(JSONResponse(openapi_document(app)).body)
+
+
+def _make_once(app: FastAPI, make: Callable[[FastAPI], bytes]) -> bytes:
+    """Return ``make(app)`` from its first call. Making a large page takes some 10 ms."""
+    pages: dict[Callable[[FastAPI], bytes], bytes] = app.state.pages
+    if make not in pages:
+        pages[make] = make(app)
+    return pages[make]
 
 
 def closed_door() -> Callable[[Mapping[str, str]], Response]:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
 from torana.api.responses import NoStoreResponse
+
+
+class NamedRoute(APIRoute):
+    """Notes the template of its path in the state of the request."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request of the route's path; the state outlives copies of the scope."""
+        scope["state"]["route"] = self.path
+        await super().handle(scope, receive, send)
 
 
 def new_router() -> APIRouter:
     """Return an empty router. The name of a handler is the id of its operation in the OpenAPI document."""
     return APIRouter(
-        default_response_class=NoStoreResponse, generate_unique_id_function=lambda route: route.name
+        default_response_class=NoStoreResponse,
+        generate_unique_id_function=lambda route: route.name,
+        route_class=NamedRoute,
     )

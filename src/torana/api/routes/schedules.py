@@ -12,9 +12,8 @@ from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import named_user, one_of, read_body
 from torana.api.routes.router import new_router
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
-from torana.messages import ID_LIMIT, Principal
+from torana.messages import ID_LIMIT, SCHEDULE_STATES, Principal
 from torana.schedules import NewSchedule
-from torana.store.rows.schedules import SCHEDULE_STATES
 
 _PLACE = "/v1/schedules"
 _MISSING = "There is no such schedule."

@@ -9,13 +9,14 @@ from starlette.responses import StreamingResponse
 
 from torana.api.middleware.request_scope import ResponseAborted
 from torana.api.openapi import with_headers
-from torana.api.session_export import Format, file_name, format_message, head
+from torana.api.session_export import file_name, format_message, head
 from torana.errors import GatewayError
+from torana.messages import ExportFormat
 from torana.sessions.listing import Session, SessionMessage
 
 JSON_LINES = "application/x-ndjson"
 
-_MEDIA_TYPES: Mapping[Format, str] = {"jsonl": JSON_LINES, "markdown": "text/markdown; charset=utf-8"}
+_MEDIA_TYPES: Mapping[ExportFormat, str] = {"jsonl": JSON_LINES, "markdown": "text/markdown; charset=utf-8"}
 
 
 class ExportStream(StreamingResponse):
@@ -27,7 +28,9 @@ class ExportStream(StreamingResponse):
 
     media_type = JSON_LINES
 
-    def __init__(self, session: Session, form: Format, pages: AsyncGenerator[Sequence[SessionMessage]]) -> None:
+    def __init__(
+        self, session: Session, form: ExportFormat, pages: AsyncGenerator[Sequence[SessionMessage]]
+    ) -> None:
         super().__init__(
             _write_export(session, form, pages),
             media_type=_MEDIA_TYPES[form],
@@ -48,7 +51,7 @@ def export_answer() -> dict[str, Any]:
 
 
 async def _write_export(
-    session: Session, form: Format, pages: AsyncGenerator[Sequence[SessionMessage]]
+    session: Session, form: ExportFormat, pages: AsyncGenerator[Sequence[SessionMessage]]
 ) -> AsyncGenerator[str]:
     yield head(session, form)
     try:

@@ -13,7 +13,7 @@ from torana.api.request_body import read_optional_body
 from torana.api.routes.router import new_router
 from torana.api.routes.session_export import ExportStream, export_answer
 from torana.api.schemas.turns import DeletedBody, ForkBody, MessageItem, MessagesBody, SessionBody, SessionsBody
-from torana.api.session_export import Format
+from torana.messages import ExportFormat
 
 _MISSING = "There is no such session."
 
@@ -86,7 +86,7 @@ async def export_session(
     request: Request,
     session_id: Id,
     form: Annotated[
-        Format,
+        ExportFormat,
         Query(alias="format", description="`jsonl`: a JSON object per message and line. `markdown`: Markdown."),
     ] = "jsonl",
 ) -> Response:

@@ -20,8 +20,8 @@ from torana.api.schemas.people import (
     TokenRequest,
     TokensBody,
 )
-from torana.messages import utc_now
-from torana.people.tokens import DEFAULT_OVERLAP, DEFAULT_SCOPES, NewToken
+from torana.messages import DEFAULT_SCOPES, utc_now
+from torana.people.tokens import DEFAULT_OVERLAP, NewToken
 
 _MISSING = "There is no such token."
 

@@ -12,12 +12,14 @@ from torana.api.routes.router import new_router
 from torana.api.schemas.usage import SpendingBody, UserSpendingBody
 from torana.api.user_ids import UserInPath
 from torana.errors import InvalidField
-from torana.limits.usage_reports import LONGEST, Subject
+from torana.limits.usage_reports import Subject
+from torana.messages import USAGE_DAYS_LIMIT
 
 _Days = Annotated[
     str,
     Query(
-        description=f"The number of days up to today, 1 to {LONGEST}; a number outside counts as the nearest.",
+        description=f"The number of days up to today, 1 to {USAGE_DAYS_LIMIT}; "
+        "a number outside counts as the nearest.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),
@@ -55,5 +57,5 @@ async def user_usage(request: Request, user: UserInPath, days: _Days = "30") -> 
 def _days(text: str) -> int:
     """Return the number of days to report, limited to the allowed range. Raises ``InvalidField``."""
     if not text.isascii() or not text.isdecimal():
-        raise InvalidField(f"`days` must be a whole number from 1 to {LONGEST}.")
-    return max(1, min(int(text), LONGEST))
+        raise InvalidField(f"`days` must be a whole number from 1 to {USAGE_DAYS_LIMIT}.")
+    return max(1, min(int(text), USAGE_DAYS_LIMIT))

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
 from torana.api.schemas.mcp import McpServerBody
-from torana.store.rows.deliveries import DeliveryState
+from torana.messages import DeliveryState
 from torana.store.rows.senders import Paired, SenderState
 
 _Who = Annotated[

@@ -10,15 +10,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field
 
 from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
-from torana.messages import Scope
+from torana.messages import DEFAULT_SCOPES, Scope
 from torana.people.erasure import Receipt
-from torana.people.tokens import (
-    DEFAULT_OVERLAP,
-    DEFAULT_SCOPES,
-    LABEL_LIMIT,
-    LONGEST_LIFE,
-    LONGEST_OVERLAP,
-)
+from torana.people.tokens import DEFAULT_OVERLAP, LABEL_LIMIT, LONGEST_LIFE, LONGEST_OVERLAP
 from torana.store.rows.audit import AuditEntry
 from torana.store.rows.tokens import Token, TokenStatus
 

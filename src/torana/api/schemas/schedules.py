@@ -7,9 +7,10 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from torana.api.schemas.base import CLEAN, TEXT, Id, Page, RequestBody, Time, Wire
+from torana.messages import MissedPolicy, ScheduleState
 from torana.schedules.service import TEXT_LIMIT
 from torana.schedules.words import WORDS_LIMIT
-from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleKind, ScheduleState
+from torana.store.rows.schedules import Schedule, ScheduleKind
 
 #: The bounds of these are for the document: ``Schedules`` checks them, and answers with ``schedule_invalid``.
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": TEXT_LIMIT, "pattern": TEXT})]

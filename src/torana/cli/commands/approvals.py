@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import typer
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import RunningGateway, the_gateway
 from torana.cli.terminal import print_rows, printable
 from torana.errors import OperatorError
-from torana.store.rows.approval_questions import arguments_text, visible
 
-app = typer.Typer(help="List, approve and deny tool calls that wait for approval.", no_args_is_help=True)
+app = new_app("List, approve and deny tool calls that wait for approval.")
 
 _Approval = Annotated[
     str,
@@ -113,6 +113,8 @@ def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> d
 
 def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None) -> None:
     """Print a call with all of its arguments, and the replacing arguments (``instead``)."""
+    from torana.store.rows.approval_questions import arguments_text, visible
+
     lines = [f"{item['id']}  {visible(item['tool'])}", arguments_text(item["arguments"])]
     if instead is not None:
         lines += ["approved with these arguments instead:", arguments_text(instead)]
@@ -151,6 +153,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _row(item: dict[str, Any]) -> tuple[str, ...]:
+    from torana.store.rows.approval_questions import visible
+
     until = item["expiresAt"][:16].replace("T", " ")
     arguments = visible(json.dumps(item["arguments"], ensure_ascii=False))
     return item["id"], item["turnId"], item["callId"], visible(item["tool"]), until, arguments

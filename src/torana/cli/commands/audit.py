@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torana.api.schemas.people import AuditEntryBody
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.terminal import print_rows
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import audit as rows
-from torana.store.rows.audit import AuditEntry
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from torana.store.rows.audit import AuditEntry
+
+app = new_app()
 
 
 @app.command()
@@ -27,9 +27,12 @@ def audit(
     as_json: JsonFlag = False,
 ) -> None:
     """List the newest administrative actions with their time, principal, object and source."""
+    from torana.api.schemas.people import AuditEntryBody
+    from torana.store.rows import audit as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_entries, before=None, limit=limit)
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if as_json:
         items = [AuditEntryBody.from_entry(entry).model_dump(mode="json") for entry in found]
         typer.echo(json.dumps({"items": items}, indent=2))

@@ -9,16 +9,14 @@ from typing import Annotated
 import typer
 
 from torana import __version__
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
-from torana.skills.folder import files_to_keep
-from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
-from torana.store.engine.integrity import foreign_objects
-from torana.store.engine.read_only import check_there
+from torana.store.backup.retention import backup_name, delete_old_backups
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command()
@@ -29,6 +27,13 @@ def backup(
             help=("The file to write, or its directory. Default: torana-<time>.zip in the current directory.")
         ),
     ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="A directory of backups, which is created if it is missing.")
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, help="Delete all but this number of the newest backups in --to."),
+    ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
@@ -36,10 +41,18 @@ def backup(
 
     The gateway may keep running.
     """
+    from torana.skills.folder import files_to_keep
+    from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
+    from torana.store.engine.read_only import check_there
+
+    if to is None and keep is not None:
+        raise OperatorError("--keep needs --to, the directory whose old backups are deleted")
+    if to is not None and target is not None:
+        raise OperatorError(f"name either --to or {target}, not both")
     settings = settings_from(config=config, data_dir=data_dir).settings
     now = datetime.now(UTC)
-    file = _file(target or Path(), now)
     check_there(settings.data_dir / DATABASE_NAME)
+    file = _file(target or Path(), now) if to is None else _directory(to) / backup_name(now)
     if file.exists():
         raise OperatorError(f"{file} already exists; name another file, or a directory")
     if not file.parent.is_dir():
@@ -55,6 +68,9 @@ def backup(
             progress=progress,
         )
     typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+    if to is not None and keep is not None:
+        for old in delete_old_backups(to, keep=keep, now=now):
+            typer.echo(f"deleted {old}")
     if foreign := _foreign(settings.data_dir / DATABASE_NAME):
         warning = (
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
@@ -63,6 +79,8 @@ def backup(
 
 
 def _foreign(database: Path) -> list[str]:
+    from torana.store.engine.integrity import foreign_objects
+
     try:
         return foreign_objects(database)
     except OperatorError as error:
@@ -70,4 +88,10 @@ def _foreign(database: Path) -> list[str]:
 
 
 def _file(target: Path, now: datetime) -> Path:
-    return target / f"torana-{now:%Y%m%dT%H%M%SZ}.zip" if target.is_dir() else target
+    return target / backup_name(now) if target.is_dir() else target
+
+
+def _directory(to: Path) -> Path:
+    # Without parents: if a disk is not mounted, its backups must not fill the disk of the mount point's parent.
+    to.mkdir(mode=0o700, exist_ok=True)
+    return to

@@ -14,32 +14,29 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-import httpx2
 import typer
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
-from torana.cli.gateway import Gateway, listen
 from torana.cli.remote import RunningGateway, gateway_at, other_token, running_gateway
 from torana.cli.terminal import on_one_line, printable
-from torana.config import Loaded
 from torana.messages import utc_now
-from torana.store.engine.lock import DataDirLock
-from torana.store.rows.approval_questions import visible
-from torana.telemetry import configure_logging
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    import httpx2
+
+    from torana.config import Loaded
+
+app = new_app()
 
 _SCHEDULING = ("schedule_once", "schedule_repeating")
 _UNHEARD = "Schedules run only while a gateway runs: torana serve"
 #: The maximum number of pages read before a prompt; the next prompt continues after them.
 _PAGES = 5
 _HELP = "/new starts a new conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops waiting for an answer."
-
-#: Seconds. The gateway sends a comment every 15 s between events.
-_TIMEOUT = httpx2.Timeout(60, connect=10)
 
 
 @app.command()
@@ -104,6 +101,8 @@ class _Talk:
 
     def say(self, content: str) -> bool:
         """Send a message, print the answer as it arrives, and return whether it is complete."""
+        import httpx2
+
         # Input in an encoding other than UTF-8 contains surrogates, which JSON cannot encode.
         content = content.encode(errors="replace").decode()
         body = {"content": content, "channelId": self._channel, "userId": self._user}
@@ -123,6 +122,8 @@ class _Talk:
         A turn that was interrupted by the gateway's stop is followed again once it asks a question or has
         ended.
         """
+        import httpx2
+
         with suppress(httpx2.TransportError):  # the next message reports the missing gateway
             if self._broken_off:
                 self._resume()
@@ -163,6 +164,8 @@ class _Talk:
         typer.echo("Stopped waiting. The answer will appear in the conversation.")
 
     def _follow(self, response: httpx2.Response) -> bool:
+        import httpx2
+
         with suppress(httpx2.TransportError):  # the same as a response without its last event
             for event, data in _events(response):
                 match event:
@@ -191,6 +194,8 @@ class _Talk:
 
     def _ask(self, asked: dict[str, Any]) -> None:
         """Ask the user whether a tool may run. Without a terminal, deny it."""
+        from torana.store.rows.approval_questions import visible
+
         self._end_line()
         arguments = json.dumps(asked["arguments"], ensure_ascii=False)
         what = visible(f"{asked['tool']} with {arguments}")
@@ -278,12 +283,16 @@ def _login() -> str:
 @contextmanager
 def _gateway(loaded: Loaded) -> Generator[httpx2.Client]:
     """Yield a client of the gateway on this data directory, or of a temporary gateway."""
+    import httpx2
+
+    # The gateway sends a comment every 15 s between events.
+    timeout = httpx2.Timeout(60, connect=10)
     running = running_gateway(loaded.settings)
     if running is not None:
-        with running.client(timeout=_TIMEOUT) as client:
+        with running.client(timeout=timeout) as client:
             yield client
     else:
-        with _own_gateway(loaded) as own, own.client(timeout=_TIMEOUT) as client:
+        with _own_gateway(loaded) as own, own.client(timeout=timeout) as client:
             yield client
 
 
@@ -293,6 +302,10 @@ def _own_gateway(loaded: Loaded) -> Generator[RunningGateway]:
 
     It uses the token of the settings, so that a second ``torana chat`` can use it as well.
     """
+    from torana.cli.gateway import Gateway, listen
+    from torana.store.engine.lock import DataDirLock
+    from torana.telemetry import configure_logging
+
     local = replace(loaded, settings=loaded.settings.model_copy(update={"host": "127.0.0.1"}))
     with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(1, "torana-gateway") as thread:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"

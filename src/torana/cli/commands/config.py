@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
-from rich.table import Table
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
 from torana.cli.terminal import on_one_line, print_table
-from torana.config import SECRETS, TABLES, Loaded
 from torana.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from torana.config import Loaded
 
 #: The text in place of a secret that is set.
 HIDDEN = "********"
 
-app = typer.Typer(help="Show and check the settings.", no_args_is_help=True)
+app = new_app("Show and check the settings.")
 
 
 @app.command()
@@ -46,6 +48,8 @@ def check(config: ConfigFlag = None) -> None:
 
 
 def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    from torana.config import SECRETS, TABLES
+
     values = loaded.settings.model_dump(mode="json")
     values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
     values |= {name: dict.fromkeys(values[name], HIDDEN) for name in TABLES}
@@ -53,6 +57,8 @@ def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
 
 
 def _print_table(loaded: Loaded) -> None:
+    from rich.table import Table
+
     table = Table("setting", "value", "origin", box=None, pad_edge=False)
     for name, entry in _entries(loaded).items():
         table.add_row(name, *map(on_one_line, (_cell(entry["value"]), entry["origin"])))

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import typer
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import on_one_line, print_rows
 
-app = typer.Typer(help="List chat platforms, and reload their settings.", no_args_is_help=True)
+app = new_app("List chat platforms, and reload their settings.")
 
 
 @app.command("list")

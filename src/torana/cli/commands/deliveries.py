@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
-from torana.api.schemas.connections import DeliveryBody
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import on_one_line, print_rows
-from torana.messages import EVERYONE
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import deliveries as rows
-from torana.store.rows.deliveries import DELIVERY_STATES, Delivery, DeliveryState
+from torana.messages import DELIVERY_STATES, EVERYONE, DeliveryState
 
-app = typer.Typer(help="List, retry and drop deliveries to chat platforms.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from torana.store.rows.deliveries import Delivery
+
+app = new_app("List, retry and drop deliveries to chat platforms.")
 
 _Id = Annotated[str, typer.Argument(help="The delivery's id, such as dlv_0198….")]
 
@@ -44,9 +44,12 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List deliveries, the newest first: sent, in progress, and held for the operator."""
+    from torana.api.schemas.connections import DeliveryBody
+    from torana.store.rows import deliveries as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_deliveries, owner=EVERYONE, state=state, account=account, limit=limit)
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if as_json:
         items = [DeliveryBody.model_validate(delivery).model_dump(mode="json") for delivery in found]
         typer.echo(json.dumps({"items": items}, indent=2))

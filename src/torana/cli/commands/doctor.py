@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import httpx2
 import typer
 
-from torana.app.checks import (
-    check_connectors,
-    check_data_dir,
-    check_mcp,
-    check_models,
-    check_search,
-    check_tools,
-)
-from torana.app.tooling import open_bubblewrap, open_skills
-from torana.cli.commands.skills.reading import SkillsHere
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.gateway import listen
 from torana.cli.remote import running_gateway
 from torana.cli.terminal import indented
-from torana.config import Loaded
-from torana.connectors.registry import Account
 from torana.errors import DataDirUnusable, GatewayError, OperatorError
-from torana.models.providers import probe
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.database_file import database_exists
-from torana.store.engine.integrity import check_database, foreign_objects
-from torana.store.engine.migrate import HEAD
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from torana.config import Loaded
+    from torana.connectors.registry import Account
+
+app = new_app()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +65,37 @@ def _run_check(name: str, check: Callable[[Loaded], str], loaded: Loaded) -> Doc
 
 
 def _data(loaded: Loaded) -> str:
+    from torana.app.checks import check_data_dir
+
     check_data_dir(loaded)
     directory = loaded.settings.data_dir
     return str(directory) if directory.exists() else f"{directory} will be created at the first start"
 
 
+def _disk(loaded: Loaded) -> str:
+    from rich.filesize import decimal
+
+    from torana.store.backup.archive import DATABASE_NAME
+    from torana.store.engine.disk_usage import measure_disk
+
+    directory = loaded.settings.data_dir
+    if not directory.is_dir():
+        return "nothing is stored yet"
+    usage = measure_disk(directory, DATABASE_NAME)
+    found = f"{decimal(usage.free)} free; the database has {decimal(usage.database)}"
+    if usage.remains:
+        names = ", ".join(path.name for path in usage.remains)
+        found += f"; delete these remains of restores and upgrades if you do not need them: {names}"
+    if usage.is_low:
+        raise OperatorError(f"{found}; free disk space: a backup or an upgrade needs room for a copy")
+    return found
+
+
 def _gateway(loaded: Loaded) -> str:
+    import httpx2
+
+    from torana.cli.gateway import listen
+
     settings = loaded.settings
     gateway = running_gateway(settings)
     if gateway is None:
@@ -103,6 +114,11 @@ def _gateway(loaded: Loaded) -> str:
 
 
 def _database(loaded: Loaded) -> str:
+    from torana.store.backup.archive import DATABASE_NAME
+    from torana.store.engine.database_file import database_exists
+    from torana.store.engine.integrity import check_database, foreign_objects
+    from torana.store.engine.migrate import HEAD
+
     path = loaded.settings.data_dir / DATABASE_NAME
     if not database_exists(path):
         return "will be created at the first start"
@@ -119,6 +135,8 @@ def _database(loaded: Loaded) -> str:
 
 
 def _skills(loaded: Loaded) -> str:
+    from torana.cli.commands.skills.reading import SkillsHere
+
     try:
         here = SkillsHere(loaded)
     except DataDirUnusable:
@@ -135,6 +153,8 @@ def _skills(loaded: Loaded) -> str:
 
 
 def _sandbox(loaded: Loaded) -> str:
+    from torana.app.tooling import open_bubblewrap, open_skills
+
     fault = open_bubblewrap(loaded.settings).fault()
     if fault is None:
         return "scripts of skills can run"
@@ -146,6 +166,8 @@ def _sandbox(loaded: Loaded) -> str:
 
 
 def _tools(loaded: Loaded) -> str:
+    from torana.app.checks import check_search, check_tools
+
     names = check_tools(loaded)
     check_search(loaded)
     return ", ".join(names) or "no tools of your own"
@@ -165,10 +187,14 @@ def _permissions(loaded: Loaded) -> str:
 
 
 def _connectors(loaded: Loaded) -> str:
+    from torana.app.checks import check_connectors
+
     return ", ".join(_account_label(account) for account in check_connectors(loaded)) or "none"
 
 
 def _mcp(loaded: Loaded) -> str:
+    from torana.app.checks import check_mcp
+
     servers = check_mcp(loaded)
     gateway = running_gateway(loaded.settings)
     if gateway is None or not servers:
@@ -188,12 +214,18 @@ def _account_label(account: Account) -> str:
 
 
 def _model(loaded: Loaded) -> str:
+    import asyncio
+
+    from torana.app.checks import check_models
+    from torana.models.providers import probe
+
     result = asyncio.run(probe(check_models(loaded)))
     return f"{result.model} answered in {result.latency_ms:.0f} ms"
 
 
 _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("data", _data),
+    ("disk", _disk),
     ("gateway", _gateway),
     ("database", _database),
     ("skills", _skills),

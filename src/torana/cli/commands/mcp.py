@@ -9,12 +9,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from torana.characters import escape_unprintable
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import indented, on_one_line, print_rows
 from torana.errors import OperatorError
 
-app = typer.Typer(help="List MCP servers, and approve tools that changed.", no_args_is_help=True)
+app = new_app("List MCP servers, and approve tools that changed.")
 
 
 @app.command("list")

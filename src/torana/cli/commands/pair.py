@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torana.api.schemas.connections import SenderBody
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
 from torana.cli.terminal import on_one_line, print_rows
-from torana.config import Settings
-from torana.connectors.registry import kinds_of_people
 from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
-from torana.people.pairing import Pairing
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import senders as rows
-from torana.store.rows.senders import Paired
 
-app = typer.Typer(help="List, approve and deny senders on chat platforms.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from torana.api.schemas.connections import SenderBody
+    from torana.config import Settings
+    from torana.people.pairing import Pairing
+    from torana.store.rows.senders import Paired
+
+app = new_app("List, approve and deny senders on chat platforms.")
 
 _Who = Annotated[
     str, typer.Argument(help=("The code that the sender received, or an id such as telegram:12345."))
@@ -39,11 +38,12 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the senders who asked to talk, the newest first, with the operator's decision."""
+    from torana.api.schemas.connections import SenderBody
+    from torana.store.rows import senders as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_senders, state=None, limit=limit)
-    found = [
-        SenderBody.from_paired(sender) for sender in read_database(settings.data_dir / DATABASE_NAME, work)
-    ]
+    found = [SenderBody.from_paired(sender) for sender in read_store(settings, work)]
     if as_json:
         items = [sender.model_dump(mode="json") for sender in found]
         typer.echo(json.dumps({"items": items}, indent=2))
@@ -70,6 +70,8 @@ def approve(
     data_dir: DataDirFlag = None,
 ) -> None:
     """Approve a sender."""
+    from torana.connectors.registry import kinds_of_people
+
     body = {"who": who} if user is None else {"who": who, "user": user}
     settings = settings_from(config=config, data_dir=data_dir).settings
     kinds = kinds_of_people(settings.connectors)
@@ -85,6 +87,8 @@ def approve(
 @app.command()
 def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
     """Deny a sender, or revoke an approval."""
+    from torana.connectors.registry import kinds_of_people
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     kinds = kinds_of_people(settings.connectors)
     sender = _decide(
@@ -105,6 +109,11 @@ def _decide(
     by_hand: Callable[[Pairing], Awaitable[Paired]],
 ) -> SenderBody:
     """Return the sender after the decision. Raises ``OperatorError`` if the decision is refused."""
+    import asyncio
+
+    from torana.api.schemas.connections import SenderBody
+    from torana.people.pairing import Pairing
+
     gateway = running_gateway(settings)
     if gateway is not None:
         return gateway.ask("POST", f"/v1/pairing/{word}", body=body, read=SenderBody.model_validate)

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
-from torana.store.backup.archive import restore_backup
-from torana.store.engine.lock import DataDirLock
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command()
@@ -33,6 +31,9 @@ def restore(
     data_dir: DataDirFlag = None,
 ) -> None:
     """Restore a backup. Stop the gateway first. The replaced data is kept beside the restored data."""
+    from torana.store.backup.archive import restore_backup
+    from torana.store.engine.lock import DataDirLock
+
     limit = None if max_size is None else _bytes(max_size)
     settings = settings_from(config=config, data_dir=data_dir).settings
     with (
@@ -57,6 +58,8 @@ def restore(
 
 
 def _bytes(text: str) -> int:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
     try:
         size = TypeAdapter(ByteSize).validate_python(text)
     except ValidationError:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from torana.api.schemas.schedules import ScheduleBody
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_fields, print_rows
 from torana.errors import OperatorError
-from torana.messages import EVERYONE
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import schedules as rows
-from torana.store.rows.schedules import MissedPolicy, Schedule, ScheduleState
+from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 
-app = typer.Typer(help="List, add, pause and remove reminders and scheduled tasks.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from torana.store.rows.schedules import Schedule
+
+app = new_app("List, add, pause and remove reminders and scheduled tasks.")
 
 _Id = Annotated[str, typer.Argument(help="The schedule's id, such as sch_0198….")]
 _SHOWN = 60
@@ -37,9 +37,11 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the schedules of all users, the newest first."""
+    from torana.store.rows import schedules as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_schedules, owner=EVERYONE, state=state, user=user, limit=limit)
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if as_json:
         typer.echo(json.dumps({"items": [_document(schedule) for schedule in found]}, indent=2))
         return
@@ -54,9 +56,11 @@ def show(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
     """Show a schedule with its next time, or the reason why it has none."""
+    from torana.store.rows import schedules as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.get, owner=EVERYONE, schedule_id=schedule_id)
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if found is None:
         raise OperatorError(f"there is no schedule {schedule_id}; `torana schedules list` names them")
     _print(_document(found), as_json=as_json)
@@ -129,6 +133,8 @@ def _print(schedule: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _document(schedule: Schedule) -> Mapping[str, Any]:
+    from torana.api.schemas.schedules import ScheduleBody
+
     return ScheduleBody.from_schedule(schedule).model_dump(mode="json")
 
 

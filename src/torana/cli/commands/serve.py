@@ -8,20 +8,19 @@ import threading
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torana import __version__, http11
-from torana.cli.collector import paused_collector, spare_what_stays
+from torana import __version__
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
-from torana.cli.gateway import Gateway, listen
-from torana.config import Loaded, Settings
 from torana.errors import DataDirUnusable
-from torana.store.engine.lock import DataDirLock
-from torana.telemetry import configure_logging
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from torana.config import Loaded, Settings
+
+app = new_app()
 
 #: Seconds that the process gets to end after everything is closed.
 _LEAVING = 1.0
@@ -44,6 +43,11 @@ def serve(
     config: ConfigFlag = None,
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM."""
+    from torana import http11
+    from torana.cli.collector import paused_collector, spare_what_stays
+    from torana.cli.gateway import Gateway, listen
+    from torana.store.engine.lock import DataDirLock
+
     with paused_collector():
         loaded = settings_from(
             host=host, port=port, model=model, data_dir=data_dir, skills_dir=skills_dir, config=config
@@ -74,6 +78,8 @@ def _log_file(settings: Settings) -> Path:
 
 
 def _log_to(file: Path, settings: Settings) -> None:
+    from torana.telemetry import configure_logging
+
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
         configure_logging(level=settings.log_level, format=settings.log_format, file=file, stream=sys.stderr)

@@ -8,24 +8,22 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from sqlalchemy.engine import Connection
 
-from torana.api.schemas.turns import MessageItem
-from torana.api.session_export import Format, format_message, head
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.terminal import print_fields, print_rows, printable
 from torana.errors import OperatorError
-from torana.messages import EVERYONE
-from torana.paging import LARGEST_PAGE
-from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import sessions as rows
+from torana.messages import EVERYONE, ExportFormat
 
-app = typer.Typer(help="List, show and export sessions.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from torana.sessions.listing import Session, SessionMessage
+
+app = new_app("List, show and export sessions.")
 
 _SessionId = Annotated[str, typer.Argument(help="The session's id, such as ses_0198….")]
 _SHOWN = 60
@@ -41,6 +39,10 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the sessions, the most recently used first."""
+    from torana.sessions.listing import session_of
+    from torana.store.engine.read_only import read_database
+    from torana.store.rows import sessions as rows
+
     database = _database(config, data_dir)
     work = partial(rows.list_sessions, owner=EVERYONE, channel=channel, user=user, before=None, limit=limit)
     found = [session_of(row) for row in read_database(database, work)]
@@ -62,6 +64,11 @@ def show(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a session with its newest messages."""
+    from torana.api.schemas.turns import MessageItem
+    from torana.api.session_export import format_message
+    from torana.sessions.listing import messages_of
+    from torana.store.engine.read_only import read_database
+    from torana.store.rows import sessions as rows
 
     def read(connection: Connection) -> tuple[Session, list[SessionMessage]]:
         session = _find_session(connection, session_id)
@@ -84,7 +91,7 @@ def show(
 def export(
     session_id: _SessionId,
     form: Annotated[
-        Format, typer.Option("--format", help=("One JSON object per line for each message, or Markdown."))
+        ExportFormat, typer.Option("--format", help=("One JSON object per line for each message, or Markdown."))
     ] = "jsonl",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=("The file to write. Default: standard output."))
@@ -93,6 +100,8 @@ def export(
     data_dir: DataDirFlag = None,
 ) -> None:
     """Export all messages of a session."""
+    from torana.api.session_export import format_message, head
+    from torana.store.engine.read_only import read_database
 
     def write(connection: Connection) -> None:
         session = _find_session(connection, session_id)
@@ -120,6 +129,10 @@ def _open_output(output: Path | None) -> Any:
 
 
 def _every_message(connection: Connection, session_id: str) -> Iterator[SessionMessage]:
+    from torana.paging import LARGEST_PAGE
+    from torana.sessions.listing import messages_of
+    from torana.store.rows import sessions as rows
+
     seq = 0
     while said := rows.list_turns(connection, EVERYONE, session_id, from_seq=seq + 1, limit=LARGEST_PAGE):
         for row in said:
@@ -128,10 +141,15 @@ def _every_message(connection: Connection, session_id: str) -> Iterator[SessionM
 
 
 def _database(config: Path | None, data_dir: Path | None) -> Path:
+    from torana.store.backup.archive import DATABASE_NAME
+
     return settings_from(config=config, data_dir=data_dir).settings.data_dir / DATABASE_NAME
 
 
 def _find_session(connection: Connection, session_id: str) -> Session:
+    from torana.sessions.listing import session_of
+    from torana.store.rows import sessions as rows
+
     row = rows.get(connection, EVERYONE, session_id)
     if row is None:
         raise OperatorError(f"there is no session {session_id}; `torana sessions list` names the newest")

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast, get_args
 from urllib.parse import quote
 
 import typer
 
-from torana.api.schemas.people import IssuedTokenBody, TokenBody
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
 from torana.cli.terminal import on_one_line, print_rows
-from torana.config import Settings
 from torana.errors import GatewayError, OperatorError
-from torana.messages import SCOPES, Scope, utc_now
-from torana.people.tokens import DEFAULT_OVERLAP, DEFAULT_SCOPES, Issued, NewToken, Tokens
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import tokens as rows
+from torana.messages import DEFAULT_SCOPES, SCOPES, Scope, utc_now
 
-app = typer.Typer(help="Create, list, rotate and revoke tokens.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from torana.api.schemas.people import IssuedTokenBody, TokenBody
+    from torana.config import Settings
+    from torana.people.tokens import Issued, Tokens
+
+app = new_app("Create, list, rotate and revoke tokens.")
 
 _TokenId = Annotated[str, typer.Argument(help="The token's id, such as tok_0198….")]
 #: The fields of a new token that are printed with ``--json``.
@@ -51,7 +51,7 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found[1] else timedelta()
 
 
-T = TypeVar("T", bound=TokenBody)
+T = TypeVar("T", bound="TokenBody")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,9 @@ def create(
     """Create a token. The token is printed once, alone on standard output; its description goes to standard
     error.
     """
+    from torana.api.schemas.people import IssuedTokenBody
+    from torana.people.tokens import NewToken
+
     scopes = DEFAULT_SCOPES if scope is None else frozenset(cast("list[Scope]", scope))
     new = NewToken(user=user, scopes=scopes, label=label, lifetime=expires)
 
@@ -121,10 +124,13 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the tokens, the newest first, including expired and revoked ones, without their secrets."""
+    from torana.api.schemas.people import TokenBody
+    from torana.store.rows import tokens as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_tokens, before=None, limit=limit)
     now = utc_now()
-    tokens = read_database(settings.data_dir / DATABASE_NAME, work)
+    tokens = read_store(settings, work)
     found = [TokenBody.from_token(token, now) for token in tokens]
     if as_json:
         items = [token.model_dump(mode="json") for token in found]
@@ -153,6 +159,9 @@ def rotate(
     as_json: JsonFlag = False,
 ) -> None:
     """Replace a token with a new one, which is printed as by `create`."""
+    from torana.api.schemas.people import IssuedTokenBody
+    from torana.people.tokens import DEFAULT_OVERLAP
+
     both = DEFAULT_OVERLAP if overlap is None else overlap
 
     async def by_hand(tokens: Tokens) -> IssuedTokenBody:
@@ -172,6 +181,7 @@ def rotate(
 @app.command()
 def revoke(token_id: _TokenId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
     """Revoke a token. The next request with it is refused."""
+    from torana.api.schemas.people import TokenBody
 
     async def by_hand(tokens: Tokens) -> TokenBody:
         return TokenBody.from_token(await tokens.revoke(token_id, act=act_by_hand()), utc_now())
@@ -183,10 +193,16 @@ def revoke(token_id: _TokenId, config: ConfigFlag = None, data_dir: DataDirFlag 
 
 
 def _issued_body(issued: Issued) -> IssuedTokenBody:
+    from torana.api.schemas.people import IssuedTokenBody
+
     return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
 
 
 def _apply_change(settings: Settings, change: _Change[T]) -> T:
+    import asyncio
+
+    from torana.people.tokens import Tokens
+
     gateway = running_gateway(settings)
     if gateway is not None:
         return gateway.ask(change.method, change.path, body=change.body, read=change.model.model_validate)

@@ -8,11 +8,12 @@ from urllib.parse import urlencode
 
 import typer
 
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import on_one_line, print_rows
 
-app = typer.Typer(help="Show the agent's tools and their permissions.", no_args_is_help=True)
+app = new_app("Show the agent's tools and their permissions.")
 
 
 @app.callback()

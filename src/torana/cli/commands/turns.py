@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import on_one_line, print_fields, print_rows
-from torana.config import Settings
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, Turn, TurnState
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
-from torana.store.rows import turns as rows
 
-app = typer.Typer(help="List, show, retry and cancel turns.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from torana.config import Settings
+
+app = new_app("List, show, retry and cancel turns.")
 
 _TurnId = Annotated[str, typer.Argument(help="The turn's id, such as turn_0198….")]
 _SHOWN = 60
@@ -34,9 +35,11 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the newest turns, with the errors of failed ones."""
+    from torana.store.rows import turns as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.newest, owner=EVERYONE, state=state, limit=limit)
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if as_json:
         typer.echo(json.dumps({"items": [_record(turn) for turn in found]}, indent=2))
         return
@@ -51,9 +54,11 @@ def show(
     turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
     """Show a turn: its message, and its reply or error."""
+    from torana.store.rows import turns as rows
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.get, owner=EVERYONE, turn_id=turn_id)
-    turn = read_database(settings.data_dir / DATABASE_NAME, work)
+    turn = read_store(settings, work)
     if turn is None:
         raise OperatorError(f"there is no turn {turn_id}; `torana turns list` names the newest")
     record = _record(turn)

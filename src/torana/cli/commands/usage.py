@@ -6,24 +6,23 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.bar import Bar
-from rich.console import Console
-from rich.table import Column, Table
 
-from torana.api.schemas.usage import SpendingBody
-from torana.app.limits import limits_of
+from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.terminal import on_one_line
 from torana.errors import OperatorError
-from torana.limits.usage_reports import LONGEST, Spent, State, Subject, UsageReport, report
-from torana.messages import utc_now
-from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.read_only import read_database
+from torana.messages import USAGE_DAYS_LIMIT, utc_now
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from torana.limits.usage_reports import Spent, State, UsageReport
+
+app = new_app()
 
 #: The maximum length of a bar, in columns of the terminal.
 _BAR = 40
@@ -34,19 +33,25 @@ def usage(
     user: Annotated[str | None, typer.Option(help="Only usage of this user.")] = None,
     token: Annotated[str | None, typer.Option(help="Only usage of this token, by its id.")] = None,
     days: Annotated[
-        int, typer.Option(min=1, max=LONGEST, help=("The number of days up to today, in UTC."))
+        int, typer.Option(min=1, max=USAGE_DAYS_LIMIT, help=("The number of days up to today, in UTC."))
     ] = 30,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show messages, tokens and money per day, and the state of the limits."""
+    from rich.console import Console
+
+    from torana.api.schemas.usage import SpendingBody
+    from torana.app.limits import limits_of
+    from torana.limits.usage_reports import Subject, report
+
     if user is not None and token is not None:
         raise OperatorError("--user and --token exclude each other; give one of them")
     settings = settings_from(config=config, data_dir=data_dir).settings
     subject = Subject(user=user, token=token)
     work = partial(report, subject=subject, limits=limits_of(settings), days=days, at=utc_now())
-    found = read_database(settings.data_dir / DATABASE_NAME, work)
+    found = read_store(settings, work)
     if as_json:
         spending = SpendingBody.from_report(found).model_dump(mode="json")
         typer.echo(json.dumps({"account": subject.account} | spending, indent=2))
@@ -59,6 +64,9 @@ def usage(
 
 def _plot(found: UsageReport) -> Table:
     """Return a line for each day. The bars show money if any was spent, else tokens, else messages."""
+    from rich.bar import Bar
+    from rich.table import Column, Table
+
     heights = [_heights(spent) for _, spent in found.days]
     title, values = next(
         (
@@ -92,6 +100,9 @@ def _numbers(spent: Spent) -> list[str]:
 
 
 def _limits(states: Sequence[State]) -> Table:
+    from rich.bar import Bar
+    from rich.table import Column, Table
+
     columns = [Column(name, justify="right", no_wrap=True) for name in ("limit", "used", "held back")]
     bars, ends = Column(max_width=_BAR // 2), Column("free again", no_wrap=True)
     table = Table(Column("policy", no_wrap=True), *columns, bars, ends, box=None, pad_edge=False)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from zipfile import ZipFile
 
-import httpx2
 import typer
 
-from torana.api.user_ids import write_user_id
+from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import printable
 from torana.errors import OperatorError
 
-app = typer.Typer(help="Export or erase all data of a user.", no_args_is_help=True)
+if TYPE_CHECKING:
+    import httpx2
+
+app = new_app("Export or erase all data of a user.")
 
 _UserId = Annotated[str, typer.Argument(help="The user's id: the value of `userId` in requests.")]
 #: Seconds. The gateway rewrites its whole database.
@@ -32,6 +34,8 @@ def export(
     data_dir: DataDirFlag = None,
 ) -> None:
     """Write all data of a user into a new zip file."""
+    from torana.api.user_ids import write_user_id
+
     if output.exists():
         raise OperatorError(f"{output} already exists; name another file")
     settings = settings_from(config=config, data_dir=data_dir).settings
@@ -57,6 +61,8 @@ def erase(
     data_dir: DataDirFlag = None,
 ) -> None:
     """Erase all data of a user, and list what was erased and kept. This cannot be undone."""
+    from torana.api.user_ids import write_user_id
+
     settings = settings_from(config=config, data_dir=data_dir).settings
     if not yes:
         typer.confirm(f"Permanently erase all data of {printable(user_id)!r}?", abort=True)

@@ -211,6 +211,7 @@ class _RunningAccount:
             clock=clock,
             settled=self._progress.wait_until_hidden,
             rendering=rendering,
+            measurements=admission.turns.live.measurements,
             pause=pause,
         )
         self.supervisor = Supervisor(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,10 +18,12 @@ from torana.connectors.base import Capabilities, Connector, Part, PermanentError
 from torana.connectors.runtime.addressing import read_place
 from torana.connectors.transport.splitting import split
 from torana.errors import StoreUnavailable
+from torana.measurements import Measurements
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries
 from torana.store.rows.deliveries import FRESH, Delivery
 from torana.supervision import backoff
+from torana.tracing import SpanDetails, SpanPlace
 
 #: The prefix of a part that may have arrived before; parts leave room for it.
 REPEATED = "(sent again) "
@@ -49,6 +52,7 @@ class Outbox:
         clock: Callable[[], datetime],
         settled: Callable[[Delivery], Awaitable[None]],
         rendering: Executor,
+        measurements: Measurements,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split
@@ -59,6 +63,7 @@ class Outbox:
         self._clock = clock
         self._settled = settled
         self._rendering = rendering
+        self._measurements = measurements
         self._pause = pause
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -143,8 +148,9 @@ class Outbox:
             return
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
-            async with asyncio.timeout(_CALL):
-                shown_as = await self._send_or_find(connector, delivery, part)
+            with self._measurements.time("delivery", self._account), self._trace(delivery):
+                async with asyncio.timeout(_CALL):
+                    shown_as = await self._send_or_find(connector, delivery, part)
         except PermanentError as error:
             await self._on_refused(delivery, str(error))
         except RetryLater as error:
@@ -158,6 +164,12 @@ class Outbox:
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
             await self._keep_sent(delivery, shown_as)
+
+    def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
+        """Record an attempt below the turn that it delivers."""
+        attributes = {"torana.account": self._account, "torana.delivery.attempt": delivery.tries}
+        place = SpanPlace(kind="client", of_turn=delivery.turn_id)
+        return self._measurements.tracer.span("delivery", place, **attributes)
 
     async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Store that a part arrived; retry until the store accepts it."""

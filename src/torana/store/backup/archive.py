@@ -27,6 +27,7 @@ from torana.store.backup.entries import (
     extract,
     select_entries,
 )
+from torana.store.backup.retention import SCRATCH_PREFIX
 from torana.store.engine.database_file import RESTORE_PREFIX, sync_directory
 from torana.store.engine.integrity import check_restorable
 from torana.store.engine.snapshot import Progress, copy_database
@@ -75,7 +76,7 @@ def _write(
     at: datetime,
     progress: Progress,
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".torana-backup-") as scratch:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH_PREFIX) as scratch:
         database = Path(scratch, DATABASE_NAME)
         copy_database(data_dir / DATABASE_NAME, database, progress)
         archive = Path(scratch, "archive.zip")

@@ -14,17 +14,14 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import GATEWAY_OWNER, Turn, new_id
+from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
 from torana.store.engine.tables import deliveries, owned_by, subscriptions, undelivered, unsent
 from torana.store.rows import approvals
-
-DeliveryState = Literal["preview", "pending", "sending", "sent", "ambiguous", "refused", "stale", "dropped"]
-DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 
 #: The states in which a delivery waits for the operator, who may retry it.
 HELD: tuple[DeliveryState, ...] = ("ambiguous", "refused", "stale")

@@ -16,18 +16,13 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, RowMapping
 
-from torana.messages import SCHEDULE_PRINCIPAL, TurnState, owner_of
+from torana.messages import SCHEDULE_PRINCIPAL, MissedPolicy, ScheduleState, TurnState, owner_of
 from torana.store.engine.tables import active, owned_by, schedules, turns, unfinished
 from torana.store.rows import usage
 from torana.store.rows.usage import Amount
 
 ScheduleKind = Literal["remind", "task"]
 SCHEDULE_KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
-ScheduleState = Literal["active", "paused", "ended"]
-SCHEDULE_STATES: tuple[ScheduleState, ...] = get_args(ScheduleState)
-#: Handling of times that passed while the gateway was down: run once for all of them, or not at all.
-MissedPolicy = Literal["run_once", "skip"]
-MISSED_POLICIES: tuple[MissedPolicy, ...] = get_args(MissedPolicy)
 
 #: After the clock was set back, due times of a rule beyond this are computed again.
 _FAR = timedelta(days=1)

@@ -195,6 +195,7 @@ def _report(outcome: Outcome, limits: SandboxLimits, *, secrets: Mapping[str, st
     why = {
         "time": f"it was still running after {limits.seconds:g} seconds",
         "memory": f"it used more than {limits.memory >> 20} MiB of memory",
+        "kernel": f"the kernel's memory grew by more than {limits.kernel >> 20} MiB during the run",
         "processes": f"it ran more than {PROCESS_FACTOR * limits.processes} processes and threads",
         "output": f"it wrote more than {limits.flood >> 20} MiB of output",
         "files": f"it made more than {limits.files:,} files",

@@ -34,6 +34,8 @@ STARTED = b"\0"
 _INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
+#: POSIX timers count as pending signals.
+_PENDING_SIGNALS = 1_024
 #: Top-level directories that are links into /usr on most systems.
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 #: The parts of /etc that programs need: libraries, certificates, Debian's alternatives, the time zone.
@@ -226,6 +228,7 @@ def _limits(limits: SandboxLimits) -> Sequence[str]:
         "--core=0",
         "--memlock=0",
         "--msgqueue=0",
+        f"--sigpending={_PENDING_SIGNALS}",
         # The low priority cannot be raised again.
         "--nice=0",
         "--rtprio=0",

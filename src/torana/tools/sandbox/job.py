@@ -10,7 +10,7 @@ from typing import Literal
 MIB = 1024 * 1024
 
 #: The limit at which a run was stopped.
-Stopped = Literal["time", "memory", "processes", "output", "files", "written", "filled"]
+Stopped = Literal["time", "memory", "kernel", "processes", "output", "files", "written", "filled"]
 
 
 class SandboxFault(Exception):
@@ -24,6 +24,8 @@ class SandboxLimits:
     seconds: float = 30.0
     #: For each process, and for all of them together.
     memory: int = 512 * MIB
+    #: The growth of the kernel's own memory during the run. The system reports it for the whole machine.
+    kernel: int = 512 * MIB
     processes: int = 64
     #: For the private temporary directory, for each file, and for all data written to writable directories.
     disk: int = 64 * MIB

@@ -47,6 +47,7 @@ class BoundedProcess:
         self._flood = 0
         #: Bytes in the run's sockets at the last measurement.
         self._in_sockets = 0
+        self._kernel_before = usage.kernel_memory()
         #: Descriptors of killed processes.
         self._dying: list[int] = []
         #: One thread for each watcher.
@@ -139,6 +140,8 @@ class BoundedProcess:
         room = self._limits.memory - self._in_sockets
         if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
             exceeded.append("memory")
+        if usage.kernel_memory() - self._kernel_before > self._limits.kernel:
+            exceeded.append("kernel")
         if writes and sum(map(usage.bytes_written, pids)) > self._limits.disk:
             exceeded.append("written")
         # A single process may still be building the sandbox, and would show the host's file systems.

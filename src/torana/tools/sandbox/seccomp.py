@@ -1,21 +1,33 @@
 """A filter of system calls (seccomp(2), in classic BPF) that scripts do not need and an escape might use.
 
-Namespaces do not cover these kernel features: sockets outside of network namespaces (AF_VSOCK), memory that is
-not counted for a process (memfd, System V), disk space without writes (fallocate), input to a terminal
-(TIOCSTI), keys, tracing, io_uring, BPF and mounts. A forbidden call fails with an error. Requests for larger
-socket buffers are ignored: the memory of sockets is estimated from their number.
+A forbidden call fails with an error. There are three groups:
+
+- Kernel features that namespaces do not cover: sockets outside of network namespaces (AF_VSOCK), input to a
+  terminal (TIOCSTI), keys, tracing, io_uring, mounts, and disk space without writes (fallocate).
+- Programs that run in the kernel: bpf(2), filters of sockets and of system calls. No limit of a process covers
+  the memory of their machine code, and some thousands of them can stop the kernel. Those of netfilter need a
+  capability that a script lacks.
+- Memory that counts for no process: memfd, System V, queues of file events (inotify, fanotify), asynchronous
+  I/O, rules of Landlock, and pages that ``vmsplice``, ``splice``, ``tee`` and ``sendfile`` pass by reference: a
+  few bytes can hold a large page. After the error of the last four, programs copy.
+
+Other kernel memory has a bound elsewhere:
+
+- Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
+  between Unix sockets: the same limit.
+- The watches of epoll: the kernel's share for each user (4 % of the memory). Pipes: also (64 MiB).
+- POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
+- Locked memory, which pages of MSG_ZEROCOPY need: a limit of zero.
+- Buffers of sockets and page tables: measured for each run. Larger buffers are silently not granted.
+- File locks, memory areas and the rest: the growth of the kernel's own memory is measured (``usage``).
 """
 
 from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
-
-# linux/audit.h: the architectures of the numbers below.
-_X86_64, _AARCH64 = 0xC000003E, 0xC00000B7
+from collections.abc import Iterator, Mapping, Sequence
+from errno import EAFNOSUPPORT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 
 # linux/bpf_common.h and linux/seccomp.h
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -26,7 +38,10 @@ _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 #: The usual protocols, as zero or by number: TCP, UDP, and for AF_NETLINK the one of address queries.
 _PROTOCOLS = (0, 1, 6, 17)
-_SOL_SOCKET, _BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
+#: SO_SNDBUF and SO_RCVBUF are ignored; these are SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_BPF,
+#: SO_ATTACH_REUSEPORT_CBPF and _EBPF, and SO_RESERVE_MEM.
+_SOL_SOCKET, _BUFFERS, _FORBIDDEN_OPTIONS = 1, (7, 8), (26, 44, 50, 51, 52, 73)
+_PR_SET_SECCOMP = 22
 _IOCTLS = (
     *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
     *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
@@ -36,88 +51,108 @@ _NEW_NAMESPACES = 0x7E020000
 #: Bit 30 marks the x32 calls of x86-64, which have other numbers.
 _X32 = 0x40000000
 
-
-@dataclass(frozen=True)
-class _Calls:
-    arch: int
-    socket: int
-    socketpair: int
-    setsockopt: int
-    ioctl: int
-    clone: int
-    clone3: int
-    fallocate: int
-    forbidden: tuple[int, ...]
-
-
-# Since Linux 5.1 new calls have the same number on all machines: io_uring, mount calls, memfd_secret …
-_NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
-_MACHINES = {
-    "x86_64": _Calls(
-        arch=_X86_64,
-        socket=41,
-        socketpair=53,
-        setsockopt=54,
-        ioctl=16,
-        clone=56,
-        clone3=435,
-        fallocate=285,
-        # ptrace mount umount2 pivot_root unshare setns bpf keyctl add_key request_key userfaultfd
-        # perf_event_open memfd_create shmget semget msgget kexec_load process_vm_readv process_vm_writev
-        # open_by_handle_at
-        forbidden=(
-            *(101, 165, 166, 155, 272, 308, 321, 250, 248, 249, 323, 298),
-            *(319, 29, 64, 68, 246, 310, 311, 304),
-            *_NEWER,
-        ),
-    ),
-    "aarch64": _Calls(
-        arch=_AARCH64,
-        socket=198,
-        socketpair=199,
-        setsockopt=208,
-        ioctl=29,
-        clone=220,
-        clone3=435,
-        fallocate=47,
-        forbidden=(
-            *(117, 40, 39, 41, 97, 268, 280, 219, 217, 218, 282, 241),
-            *(279, 194, 190, 186, 104, 270, 271, 265),
-            *_NEWER,
-        ),
-    ),
+#: By machine: its constant of linux/audit.h, and the column of the numbers below.
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# The numbers of calls on x86-64 and aarch64; None where a machine has no such call.
+#: Calls whose arguments decide.
+_EXAMINED: Mapping[str, tuple[int, int]] = {
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "setsockopt": (54, 208),
+    "ioctl": (16, 29),
+    "prctl": (157, 167),
+    "clone": (56, 220),
+}
+_FORBIDDEN: Mapping[str, tuple[int | None, int | None]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kexec_load": (246, 104),
+    "open_by_handle_at": (304, 265),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "pivot_root": (155, 41),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "bpf": (321, 280),
+    "seccomp": (317, 277),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "io_setup": (206, 0),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "landlock_create_ruleset": (444, 444),
+}
+#: Calls with an error of their own, after which programs and the C library use another call.
+_REPLACEABLE: Mapping[str, tuple[int, tuple[int, int]]] = {
+    "clone3": (ENOSYS, (435, 435)),  # the filter cannot read its flags; those of clone() it can
+    "fallocate": (EOPNOTSUPP, (285, 47)),  # one call could fill a disk before the next measurement
+    "vmsplice": (EINVAL, (278, 75)),
+    "splice": (EINVAL, (275, 76)),
+    "tee": (EINVAL, (276, 77)),
+    "sendfile": (EINVAL, (40, 71)),
 }
 
 
 def program(machine: str | None = None) -> bytes:
     """Return the filter for ``machine``, by default this one. For an unknown machine it allows all calls."""
-    calls = _MACHINES.get(machine or platform.machine())
-    return b"".join(_assemble(calls)) if calls else _allow()
+    known = _MACHINES.get(machine or platform.machine())
+    return b"".join(_assemble(*known)) if known else _allow()
 
 
-def _assemble(calls: _Calls) -> Iterator[bytes]:
+def _assemble(arch: int, column: int) -> Iterator[bytes]:
     yield _step(_LOAD, _ARCH)
-    yield from _unless(_EQUAL, (calls.arch,), ENOSYS)
+    yield from _unless(_EQUAL, (arch,), ENOSYS)
     yield _step(_LOAD, _NUMBER)
     yield from _when(_AT_LEAST, _X32, _answer(ENOSYS))
-    # After ENOSYS the C library uses clone(), whose flags the filter can read.
-    yield from _when(_EQUAL, calls.clone3, _answer(ENOSYS))
-    # One call could fill a disk before the next measurement. After this error the C library writes zeros.
-    yield from _when(_EQUAL, calls.fallocate, _answer(EOPNOTSUPP))
-    for number in calls.forbidden:
-        yield from _when(_EQUAL, number, _answer(EPERM))
-    kinds = [_step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT)]
-    kinds += [_step(_LOAD, _THIRD), *_unless(_EQUAL, _PROTOCOLS, EPROTONOSUPPORT), _allow()]
-    for number in (calls.socket, calls.socketpair):
-        yield from _when(_EQUAL, number, *kinds)
-    sizes = [step for option in _BUFFERS for step in _when(_EQUAL, option, _answer(0))]
-    of_sockets = _when(_EQUAL, _SOL_SOCKET, _step(_LOAD, _THIRD), *sizes)
-    yield from _when(_EQUAL, calls.setsockopt, _step(_LOAD, _SECOND), *of_sockets, _allow())
-    ioctls = [step for code in _IOCTLS for step in _when(_EQUAL, code, _answer(EPERM))]
-    yield from _when(_EQUAL, calls.ioctl, _step(_LOAD, _SECOND), *ioctls, _allow())
-    namespaces = _when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))
-    yield from _when(_EQUAL, calls.clone, _step(_LOAD, _FIRST), *namespaces, _allow())
+    for error, numbers in _REPLACEABLE.values():
+        yield from _when(_EQUAL, numbers[column], _answer(error))
+    for numbers in _FORBIDDEN.values():
+        if (number := numbers[column]) is not None:
+            yield from _when(_EQUAL, number, _answer(EPERM))
+    for name, steps in _examinations():
+        yield from _when(_EQUAL, _EXAMINED[name][column], *steps, _allow())
     yield _allow()
+
+
+def _examinations() -> Iterator[tuple[str, Sequence[bytes]]]:
+    """Yield the steps that examine the arguments of a call, by its name."""
+    kinds = [_step(_LOAD, _FIRST), *_unless(_EQUAL, _FAMILIES, EAFNOSUPPORT)]
+    kinds += [_step(_LOAD, _THIRD), *_unless(_EQUAL, _PROTOCOLS, EPROTONOSUPPORT)]
+    yield "socket", kinds
+    yield "socketpair", kinds
+    options = [step for option in _BUFFERS for step in _when(_EQUAL, option, _answer(0))]
+    options += _refuse(_FORBIDDEN_OPTIONS)
+    of_sockets = _when(_EQUAL, _SOL_SOCKET, _step(_LOAD, _THIRD), *options)
+    yield "setsockopt", [_step(_LOAD, _SECOND), *of_sockets]
+    yield "ioctl", [_step(_LOAD, _SECOND), *_refuse(_IOCTLS)]
+    yield "prctl", [_step(_LOAD, _FIRST), *_refuse((_PR_SET_SECCOMP,))]
+    yield "clone", [_step(_LOAD, _FIRST), *_when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))]
+
+
+def _refuse(values: Sequence[int]) -> list[bytes]:
+    """Return the steps that fail for a number among ``values``."""
+    return [step for value in values for step in _when(_EQUAL, value, _answer(EPERM))]
 
 
 def _when(test: int, value: int, *then: bytes) -> list[bytes]:

@@ -30,6 +30,8 @@ _NAME = 6
 _FEW_THREADS = 16
 #: The sandbox's own file systems, by their paths inside.
 _DISKS = ("tmp", "dev/shm")
+#: The fields of /proc/meminfo with memory of the kernel that belongs to no process and cannot be reclaimed.
+_KERNEL_MEMORY = ("SUnreclaim", "VmallocUsed", "Percpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +82,37 @@ def _children(threads: Iterable[str]) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of memory, counting shared memory fully for each process. Fast."""
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    """Return the bytes of memory and page tables, counting shared memory fully for each process. Fast."""
+    with suppress(OSError):
+        return _sum_of_fields(Path(f"/proc/{pid}/status"), ("VmRSS", "VmPTE"))
     return 0
 
 
 def proportional(pid: int) -> int:
-    """Return the bytes of memory, counting shared memory proportionally. Slow, but accurate.
+    """Return the bytes of memory and page tables, counting shared memory proportionally. Slow, but accurate.
 
     Without permission, as for root without the right to trace, shared memory counts fully.
     """
     with suppress(OSError):
         try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            shared = _sum_of_fields(Path(f"/proc/{pid}/smaps_rollup"), ("Pss",))
         except PermissionError:
             return resident(pid)
-        return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+        return shared + _sum_of_fields(Path(f"/proc/{pid}/status"), ("VmPTE",))
     return 0
+
+
+def kernel_memory() -> int:
+    """Return the bytes that the kernel of the machine uses for itself, such as file locks and memory areas."""
+    with suppress(OSError):
+        return _sum_of_fields(Path("/proc/meminfo"), _KERNEL_MEMORY)
+    return 0
+
+
+def _sum_of_fields(path: Path, names: Sequence[str]) -> int:
+    """Return the sum of lines such as ``VmRSS:  1024 kB`` in bytes. Missing lines count as zero."""
+    fields = (line.partition(":") for line in path.read_text().splitlines())
+    return sum(int(value.split()[0]) * 1024 for name, _, value in fields if name in names)
 
 
 def sockets(pid: int) -> int:

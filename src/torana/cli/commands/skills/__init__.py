@@ -1,10 +1,9 @@
 """``torana skills``: list, show, install and approve skills."""
 
-import typer
-
+from torana.cli.apps import new_app
 from torana.cli.commands.skills import changing, listing
 
-app = typer.Typer(help="List, show, install and approve skills.", no_args_is_help=True)
+app = new_app("List, show, install and approve skills.")
 
 app.command("list")(listing.list_)
 app.command()(listing.show)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from torana.api.schemas.skills import SkillDetailBody
 from torana.cli.commands.skills.listing import Slug
-from torana.cli.commands.skills.printing import report_lines
-from torana.cli.commands.skills.reading import SkillsHere
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import RunningGateway, act_by_hand, own_database, running_gateway
 from torana.cli.terminal import on_one_line
-from torana.config import Loaded
 from torana.errors import GatewayError, OperatorError
-from torana.skills.errors import SkillInvalid
-from torana.skills.installation.fetching import Fetcher, open_fetcher
-from torana.skills.installation.installer import UPLOAD, SkillInstaller
-from torana.skills.installation.sources import read_source
-from torana.web import Guard
+
+if TYPE_CHECKING:
+    from torana.api.schemas.skills import SkillDetailBody
+    from torana.config import Loaded
+    from torana.skills.installation.fetching import Fetcher
+    from torana.skills.installation.installer import SkillInstaller
 
 #: Seconds for the gateway to unpack and scan an archive.
 _PATIENCE = 180.0
@@ -90,6 +84,9 @@ def approve(
     After approval the skill is loaded, and its scripts may run with the shown needs, until one of its files
     changes.
     """
+    from torana.cli.commands.skills.printing import report_lines
+    from torana.cli.commands.skills.reading import SkillsHere
+
     loaded = settings_from(config=config, data_dir=data_dir)
     body = SkillsHere(loaded).body(slug)
     version = body.newer or body.current
@@ -145,6 +142,9 @@ def update(
     as_json: JsonFlag = False,
 ) -> None:
     """Fetch an installed skill again. A new version waits in quarantine; the approved one stays active."""
+    from torana.cli.commands.skills.reading import SkillsHere
+    from torana.skills.installation.installer import UPLOAD
+
     loaded = settings_from(config=config, data_dir=data_dir)
     decision = SkillsHere(loaded).installed.decision(slug)
     origin = source or (decision and decision.origin)
@@ -184,6 +184,8 @@ def remove(
 
 def _warn_of_secrets(loaded: Loaded, slug: str, granted: Collection[str]) -> None:
     """Warn of granted secrets that are not set in the running gateway, which read .env at its start."""
+    from torana.cli.commands.skills.reading import SkillsHere
+
     gateway = running_gateway(loaded.settings)
     if gateway is not None:
         records = gateway.ask("GET", "/skills", read=list[Mapping[str, Any]])
@@ -208,6 +210,8 @@ def _change(
     body: Mapping[str, Any] | None = None,
     as_json: bool,
 ) -> None:
+    from torana.cli.commands.skills.reading import SkillsHere
+
     _apply_change(loaded, _Change(method=method, path=_path(slug, end), body=body, by_hand=by_hand))
     skill = SkillsHere(loaded).body(slug)
     typer.echo(_json(skill) if as_json else on_one_line(_state_line(skill)))
@@ -215,6 +219,9 @@ def _change(
 
 def _apply_change(loaded: Loaded, change: _Change) -> str:
     """Make a change and return the skill's slug. Raises ``OperatorError`` if it is refused."""
+    from torana.cli.commands.skills.reading import SkillsHere
+    from torana.skills.installation.installer import SkillInstaller
+
     gateway = running_gateway(loaded.settings)
     with _waiting("unpacking and scanning the skill"):
         if gateway is not None:
@@ -239,6 +246,11 @@ def _slug_of(document: Any) -> str:
 
 def _fetch_archive(loaded: Loaded, source: str, path: str | None) -> tuple[bytes, str]:
     """Return an archive of a local or remote source, fetched with the rights of the terminal's user."""
+    import asyncio
+
+    from torana.skills.errors import SkillInvalid
+    from torana.skills.installation.sources import read_source
+
     fetcher = _fetcher(loaded)
     try:
         found = read_source(source, local=True)
@@ -249,11 +261,16 @@ def _fetch_archive(loaded: Loaded, source: str, path: str | None) -> tuple[bytes
 
 
 def _fetcher(loaded: Loaded) -> Fetcher:
+    from torana.skills.installation.fetching import open_fetcher
+    from torana.web import Guard
+
     guard = Guard(allow=loaded.settings.web_allow, deny=loaded.settings.web_deny)
     return open_fetcher(guard=guard, environ=os.environ, local=True)
 
 
 def _run(work: Coroutine[Any, Any, object]) -> object:
+    import asyncio
+
     try:
         return asyncio.run(work)
     except GatewayError as error:
@@ -262,11 +279,17 @@ def _run(work: Coroutine[Any, Any, object]) -> object:
 
 def _waiting(label: str) -> Any:
     """Show the current activity on standard error if it is a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(stderr=True)
     return console.status(Text(on_one_line(label)))
 
 
 def _tell_report(loaded: Loaded, slug: str, *, as_json: bool) -> SkillDetailBody:
+    from torana.cli.commands.skills.printing import report_lines
+    from torana.cli.commands.skills.reading import SkillsHere
+
     body = SkillsHere(loaded).body(slug)
     if as_json:
         typer.echo(_json(body))

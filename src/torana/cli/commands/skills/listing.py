@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from torana.api.schemas.contract import SkillBody
-from torana.api.schemas.skills import SkillDetailBody, SkillStandingBody, SkillVersionBody
-from torana.cli.commands.skills.printing import report_lines
-from torana.cli.commands.skills.reading import SkillsHere
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.terminal import on_one_line, print_table, printable
 from torana.errors import OperatorError
-from torana.skills import BrokenSkill, Catalogue, Skill, Skills
-from torana.skills.status import Look, SkillDetails, SkillStatus
+
+if TYPE_CHECKING:
+    from torana.skills import BrokenSkill, Catalogue, Skill, Skills
+    from torana.skills.status import Look, SkillDetails, SkillStatus
 
 Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
 
 
 def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """List the loaded skills, then those that are not: in quarantine, disabled, changed or broken."""
+    from torana.api.schemas.skills import SkillStandingBody
+    from torana.cli.commands.skills.reading import SkillsHere
+
     here = SkillsHere(settings_from(config=config, data_dir=data_dir))
     catalogue = here.skills.catalogue()
     waiting = [one for one in here.standings.list_statuses() if one.state in ("quarantine", "disabled")]
@@ -49,6 +49,8 @@ def show(
     slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
     """Show a skill: its place, needs, suspicious lines, files and instructions."""
+    from torana.cli.commands.skills.reading import SkillsHere
+
     here = SkillsHere(settings_from(config=config, data_dir=data_dir))
     shown = here.get(slug)
     look = shown.newer or shown.current
@@ -61,6 +63,8 @@ def show(
 
 
 def _details(skills: Skills, shown: SkillDetails) -> dict[str, Any]:
+    from torana.api.schemas.skills import SkillDetailBody
+
     look, body = shown.current or shown.newer, SkillDetailBody.from_details(shown).model_dump(mode="json")
     if look is None:
         return body
@@ -70,6 +74,8 @@ def _details(skills: Skills, shown: SkillDetails) -> dict[str, Any]:
 
 
 def _record(skills: Skills, skill: Skill) -> dict[str, Any]:
+    from torana.api.schemas.contract import SkillBody
+
     return SkillBody.from_skill(skill, skills.missing(skill)).model_dump(mode="json")
 
 
@@ -88,6 +94,8 @@ def _fault(item: BrokenSkill) -> dict[str, str]:
 
 
 def _print_table(skills: Skills, catalogue: Catalogue) -> None:
+    from rich.table import Table
+
     table = Table("skill", "source", "missing", "description", box=None, pad_edge=False)
     for skill in catalogue.loaded:
         missing = skills.missing(skill)
@@ -97,6 +105,9 @@ def _print_table(skills: Skills, catalogue: Catalogue) -> None:
 
 
 def _print(shown: SkillDetails, look: Look) -> None:
+    from torana.api.schemas.skills import SkillVersionBody
+    from torana.cli.commands.skills.printing import report_lines
+
     skill, standing = look.skill, shown.standing
     is_newer = look is shown.newer
     state = "a newer version, in quarantine" if is_newer else standing.state

@@ -1,0 +1,181 @@
+"""``torana service``: run the gateway as a service of systemd or launchd."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from torana.cli.apps import new_app
+from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.init_systems.base import Command, InitSystem, ServiceDefinition
+from torana.cli.init_systems.detection import check_permitted, find_init_system
+from torana.cli.init_systems.installation import ServiceInstaller, format_files, run_command
+from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
+from torana.cli.terminal import printable
+from torana.errors import ConfigInvalid, OperatorError
+
+if TYPE_CHECKING:
+    from torana.config import Loaded
+
+app = new_app("Install the gateway as a service, and show its state and log.")
+
+SystemFlag = Annotated[
+    bool,
+    typer.Option(
+        "--system", help="The service of the whole system, with its own user, instead of your own service."
+    ),
+]
+
+#: Seconds beyond `TORANA_DRAIN` in which connections are closed and replies are sent.
+_STOP_MARGIN = 30
+
+
+@app.command()
+def install(
+    system: SystemFlag = False,
+    backup_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--backup-to",
+            help="The directory of the daily backups. Default: torana-backups beside the data directory; with "
+            f"--system, {SYSTEM_BACKUPS}.",
+        ),
+    ] = None,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="The number of daily backups to keep.")] = 7,
+    backups: Annotated[
+        bool, typer.Option("--backups/--no-backups", help="Whether to write daily backups.")
+    ] = True,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the files of the service, and change nothing.")
+    ] = False,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Install and start the service, also in place of an older one.
+
+    Your own service uses the settings of the current directory. With --system, the settings are in /etc/torana
+    and the data in /var/lib/torana.
+    """
+    if not only_print:
+        check_permitted(system=system, uid=os.geteuid())
+    init_system = find_init_system(system=system)
+    if system:
+        if config is not None or data_dir is not None:
+            raise OperatorError(
+                f"with --system, the settings are in {SYSTEM_SETTINGS} and the data in {SYSTEM_DATA}; omit "
+                "--config and --data-dir"
+            )
+        service = _system_service(backup_to, keep)
+    else:
+        service = _own_service(config, data_dir, backup_to, keep)
+    if not backups:
+        service = replace(service, backups=None)
+    if only_print:
+        typer.echo(format_files(init_system.files(service)), nl=False)
+        return
+    _installer(init_system).install(service)
+    typer.echo("the service is installed and started; `torana service logs` shows its log")
+
+
+@app.command()
+def uninstall(system: SystemFlag = False) -> None:
+    """Stop the service and delete its files. The data, the backups and the settings stay."""
+    check_permitted(system=system, uid=os.geteuid())
+    _installer(find_init_system(system=system)).uninstall()
+
+
+@app.command()
+def status(system: SystemFlag = False) -> None:
+    """Print the state of the service."""
+    init_system = find_init_system(system=system)
+    _run_for_installed(init_system, init_system.status_command())
+
+
+@app.command()
+def logs(
+    system: SystemFlag = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The number of lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+) -> None:
+    """Print the last lines of the service's log."""
+    init_system = find_init_system(system=system)
+    _run_for_installed(init_system, init_system.logs_command(lines=lines, follow=follow))
+
+
+def _installer(init_system: InitSystem) -> ServiceInstaller:
+    return ServiceInstaller(
+        init_system=init_system, run=run_command, report=lambda line: typer.echo(printable(line), err=True)
+    )
+
+
+def _run_for_installed(init_system: InitSystem, command: Command) -> NoReturn:
+    _installer(init_system).check_installed()
+    raise typer.Exit(run_command(command))
+
+
+def _own_service(
+    config: Path | None, data_dir: Path | None, backup_to: Path | None, keep: int
+) -> ServiceDefinition:
+    from torana.app.checks import settings_faults
+
+    if config is None and (named := os.environ.get("TORANA_CONFIG")):
+        config = Path(named)
+    loaded = settings_from(config=config, data_dir=data_dir)
+    if faults := settings_faults(loaded):
+        raise ConfigInvalid("\n".join(faults))
+    _warn_about_variables(loaded)
+    data = loaded.settings.data_dir.absolute()
+    return ServiceDefinition(
+        torana=_torana(),
+        options=("--data-dir", str(data), *(("--config", str(config.absolute())) if config else ())),
+        directory=Path.cwd(),
+        stop_seconds=loaded.settings.drain + _STOP_MARGIN,
+        backups=(backup_to or data.with_name(f"{data.name}-backups")).absolute(),
+        keep=keep,
+    )
+
+
+def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
+    from torana.config import load
+
+    for place in map(Path, (sys.executable, sys.base_prefix, __file__)):
+        if place.is_relative_to("/home") or place.is_relative_to("/root"):
+            raise OperatorError(
+                f"the service of the system cannot read {place}; install Torana and its Python outside of "
+                "/home and /root, for example into /opt/torana, and run the command there"
+            )
+    # The environment of this shell is not the service's.
+    settings = load(
+        flags={"data_dir": SYSTEM_DATA}, environ={}, cwd=SYSTEM_SETTINGS, user_dir=SYSTEM_SETTINGS
+    ).settings
+    return ServiceDefinition(
+        torana=_torana(),
+        options=("--data-dir", str(SYSTEM_DATA)),
+        directory=SYSTEM_SETTINGS,
+        stop_seconds=settings.drain + _STOP_MARGIN,
+        backups=(backup_to or SYSTEM_BACKUPS).absolute(),
+        keep=keep,
+    )
+
+
+def _torana() -> Command:
+    # -P: a module in the working directory must not replace one of Torana's.
+    return sys.executable, "-P", "-m", "torana"
+
+
+def _warn_about_variables(loaded: Loaded) -> None:
+    """Name the settings that only this shell has."""
+    prefix = "environment "
+    only_here = sorted(
+        origin.removeprefix(prefix)
+        for setting, origin in loaded.origins.items()
+        if origin.startswith(prefix) and setting != "data_dir"
+    )
+    if only_here:
+        line = f"warning: the service does not get {', '.join(only_here)} of this shell; write them into .env"
+        typer.echo(printable(line), err=True)

@@ -1,0 +1,1 @@
+"""The init systems that can run the gateway as a service: their files and commands."""

@@ -1,0 +1,102 @@
+"""Install a service: write its files, and run the commands of its init system."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from torana.cli.init_systems.base import MARKER, Command, InitSystem, ServiceDefinition
+from torana.errors import OperatorError
+
+
+def run_command(command: Command) -> int:
+    """Run a command that writes to this terminal, and return its exit code. Raises ``OperatorError``."""
+    try:
+        return subprocess.run(command, check=False).returncode  # noqa: S603 - the init systems' own commands
+    except FileNotFoundError:
+        raise OperatorError(f"{command[0]} is missing; install it, or check PATH") from None
+
+
+class ServiceInstaller:
+    """Installs and uninstalls the service. Data and settings of the gateway are never changed."""
+
+    def __init__(
+        self,
+        *,
+        init_system: InitSystem,
+        run: Callable[[Command], int] = run_command,
+        report: Callable[[str], None],
+    ) -> None:
+        self._init_system = init_system
+        self._run = run
+        self._report = report
+
+    def install(self, service: ServiceDefinition) -> None:
+        """Write the files and start the service; an installed service is replaced.
+
+        Raises ``OperatorError`` before anything is written if a file was written by others, and for a command
+        that fails; then the files stay, and a second call continues.
+        """
+        files = self._init_system.files(service)
+        if installed := self._installed():
+            self._stop(installed)
+        for path in installed:
+            if path not in files:
+                path.unlink()
+        for path, text in files.items():
+            _write(path, text)
+            self._report(f"wrote {path}")
+        self._run_all(self._init_system.start_commands(service))
+        for command, consequence in self._init_system.optional_commands().items():
+            if self._run(command):
+                self._report(f"warning: {consequence}")
+
+    def uninstall(self) -> None:
+        """Stop the service and delete its files. Raises ``OperatorError`` if none is installed."""
+        self.check_installed()
+        installed = self._installed()
+        self._stop(installed)
+        for path in installed:
+            path.unlink()
+            self._report(f"deleted {path}")
+        self._run_all(self._init_system.reload_commands())
+
+    def check_installed(self) -> None:
+        """Raise ``OperatorError`` if no service is installed."""
+        if not self._installed():
+            raise OperatorError("no service is installed; `torana service install` installs it")
+
+    def _installed(self) -> Sequence[Path]:
+        """Return the existing files. Raises ``OperatorError`` for a file that was written by others."""
+        installed = [path for path in self._init_system.possible_files() if path.exists()]
+        for path in installed:
+            if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
+                raise OperatorError(f"{path} was not written by Torana; move it away, or delete it")
+        return installed
+
+    def _stop(self, installed: Sequence[Path]) -> None:
+        for command in self._init_system.stop_commands(installed):
+            if self._run(command):  # it may be stopped already
+                self._report(f"warning: `{shlex.join(command)}` failed")
+
+    def _run_all(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if code := self._run(command):
+                raise OperatorError(
+                    f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run "
+                    "`torana service install` again, or `torana service uninstall`"
+                )
+
+
+def format_files(files: Mapping[Path, str]) -> str:
+    """Return the texts of the files, each after its path."""
+    return "\n".join(f"# {path}\n{text}" for path, text in files.items())
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
