@@ -45,6 +45,7 @@ from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
@@ -190,6 +191,7 @@ def open_agent(
                 SkillTools(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces),
                 web_tools,
             ],
             own=[],

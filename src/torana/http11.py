@@ -27,6 +27,14 @@ from torana.errors import BadRequest, GatewayError
 #: The maximum size of a request line and headers together, in bytes.
 HEAD_LIMIT = 64 * 1024
 
+#: The maximum number of lines in a head, and of trailers.
+HEAD_LINES = 256
+
+#: A chunked body may have this many chunks, and one more for each further bytes. Each chunk costs as much time
+#: as some hundred bytes.
+FREE_CHUNKS = 256
+BYTES_PER_CHUNK = 64
+
 #: Seconds within which the request line and headers must arrive.
 HEAD_SECONDS = 30.0
 
@@ -47,6 +55,8 @@ _PROBLEM = "application/problem+json"
 
 #: A target in absolute form without its query. Userinfo in it is an error (RFC 9110, 4.2.4).
 _ABSOLUTE = re.compile(rb"https?://([^/@]+)(/.*)?", re.IGNORECASE)
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 _BYTES = re.compile(r": (bytearray\(|b['\"]).*", re.DOTALL)
 
@@ -108,7 +118,6 @@ class Config(uvicorn.Config):
         super().__init__(
             _OriginServer(app),
             http=Protocol,
-            h11_max_incomplete_event_size=HEAD_LIMIT,
             ws="none",
             log_config=None,
             log_level="warning",
@@ -146,6 +155,41 @@ class _OriginServer:
         await self._app(scope, receive, send)
 
 
+class BoundedConnection(h11.Connection):
+    """A parser that refuses heads with many lines, bodies in many small chunks, and many trailers.
+
+    Such a request costs much more time than its size. A connection also parses the body of a request that was
+    refused without reading it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, HEAD_LIMIT)
+        self._chunks = 0
+        self._bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next event. Raises ``h11.RemoteProtocolError``, also at the bounds."""
+        if self.their_state is h11.IDLE:
+            self._check_lines()
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            self._bytes += len(event.data)
+            if self._chunks > FREE_CHUNKS + self._bytes // BYTES_PER_CHUNK:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        elif isinstance(event, h11.EndOfMessage) and len(event.headers) > HEAD_LINES:
+            raise h11.RemoteProtocolError("too many trailers")
+        return event
+
+    def _check_lines(self) -> None:
+        received, _ = self.trailing_data
+        end = _END_OF_HEAD.search(received)
+        if received.count(b"\n", 0, end.end() if end else None) > HEAD_LINES:
+            raise h11.RemoteProtocolError("too many header lines")
+
+
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with connection limits, and a problem as the response to an invalid request.
 
@@ -160,6 +204,12 @@ class Protocol(H11Protocol):
     _unread_since: float | None = None
     #: The client's address or network, as ``_network`` returns it.
     network = ""
+    #: Whether the next request waits until the client has read the last response.
+    _next_waits = False
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.conn = BoundedConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Accept the connection if there is room, and start the time limit for its first head."""
@@ -206,9 +256,11 @@ class Protocol(H11Protocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Start to wait for the next request."""
+        """Start to wait for the next request. A pipelined one waits until the client reads the response."""
         self._waiting_since = self.loop.time()
-        super().on_response_complete()
+        self._next_waits = self.flow.write_paused
+        if not self._next_waits:
+            super().on_response_complete()
 
     def pause_writing(self) -> None:
         """Record that the client does not read."""
@@ -216,9 +268,12 @@ class Protocol(H11Protocol):
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Record that the client reads again."""
+        """Record that the client reads again, and continue with its next request."""
         self._unread_since = None
         super().resume_writing()
+        if self._next_waits and self.cycle.response_complete:
+            self._next_waits = False
+            super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the time limit for a head."""

@@ -1,4 +1,4 @@
-"""The HTTP server at its connection limit: which connection it closes for a new one."""
+"""The HTTP server at its limits: connections, small chunks, heads, and responses that are not read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from socket import create_server
 from typing import Any
 
+import h11
 import pytest
 import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torana import http11
 
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+SMALL_CHUNK = b"1\r\nx\r\n"
 CLOSED = b""
+#: More than the buffers of a connection take.
+LARGE = 32 << 20
 
 
 class Client:
@@ -36,6 +43,11 @@ class Client:
                 return await self._reader.readuntil(end)
         except (asyncio.IncompleteReadError, ConnectionError):
             return CLOSED
+
+    async def read(self, count: int) -> None:
+        """Read so many bytes."""
+        async with asyncio.timeout(20):
+            await self._reader.readexactly(count)
 
     async def close(self) -> None:
         """End it."""
@@ -64,10 +76,22 @@ class Room:
         await self._called.acquire()
         return client
 
+    async def next_call(self) -> None:
+        """Wait until the server has called the application for one more of the paths that wait."""
+        async with asyncio.timeout(20):
+            await self._called.acquire()
+
+    def has_more_calls(self) -> bool:
+        """Return whether the server has called the application more often than was waited for."""
+        return not self._called.locked()
+
 
 @pytest.fixture
 async def room() -> AsyncGenerator[Room]:
-    """``/wait`` gets no answer, ``/stream`` an unfinished one, ``/flood`` a huge one, others one at once."""
+    """``/wait`` gets no answer, ``/stream`` an unfinished one, ``/flood`` an endless one, others one at once.
+
+    That of ``/large`` has ``LARGE`` bytes.
+    """
     called = asyncio.Semaphore(0)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -77,7 +101,7 @@ async def room() -> AsyncGenerator[Room]:
         if scope["path"] == "/wait":
             called.release()
             await asyncio.Event().wait()
-        length = 0 if scope["path"] in ("/", "/body") else 1 << 30
+        length = {"/": 0, "/body": 0, "/large": LARGE}.get(scope["path"], 1 << 30)
         head = [(b"content-length", str(length).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         if scope["path"] == "/flood":
@@ -88,7 +112,7 @@ async def room() -> AsyncGenerator[Room]:
             await send({"type": "http.response.body", "body": b"event", "more_body": True})
             called.release()
             await asyncio.Event().wait()
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": bytes(LARGE) if scope["path"] == "/large" else b""})
 
     async with AsyncExitStack() as stack:
         yield Room(await stack.enter_async_context(_served(app)), stack, called)
@@ -199,3 +223,93 @@ async def test_connection_that_does_not_read_its_response_is_closed(
     await newcomer.say(GET % b"")
 
     assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
+
+
+async def test_body_in_many_small_chunks_is_refused(room: Room) -> None:
+    client = await room.enter()
+    await client.say(CHUNKED % b"body" + SMALL_CHUNK * 1_000)
+
+    assert (await client.hear()).startswith(b"HTTP/1.1 400 ")
+    assert b"the chunks of the body are too small" in await client.hear(b"}")
+    assert await client.hear() == CLOSED
+
+
+async def test_body_in_some_small_chunks_is_accepted(room: Room) -> None:
+    client = await room.enter()
+    await client.say(CHUNKED % b"body" + SMALL_CHUNK * http11.FREE_CHUNKS + b"0\r\n\r\n")
+    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+
+    # The next request of the connection has its own bound.
+    await client.say(CHUNKED % b"body" + SMALL_CHUNK * http11.FREE_CHUNKS + b"0\r\n\r\n")
+    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_small_chunks_after_the_response_close_the_connection(room: Room) -> None:
+    client = await room.enter()
+    await client.say(CHUNKED % b"")
+    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+
+    await client.say(SMALL_CHUNK * 1_000)
+
+    assert await client.hear() == CLOSED
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a:\r\n" * 300 + b"\r\n", b"too many header lines"),
+        (b"GET / HTTP/1.1\r\n" + b"a:\n" * 300, b"too many header lines"),
+        (CHUNKED % b"body" + b"0\r\n" + b"a:\r\n" * 300 + b"\r\n", b"too many trailers"),
+    ],
+    ids=["head", "unfinished head", "trailers"],
+)
+async def test_too_many_lines_are_refused(room: Room, raw: bytes, reason: bytes) -> None:
+    client = await room.enter()
+    await client.say(raw)
+
+    assert (await client.hear()).startswith(b"HTTP/1.1 400 ")
+    assert reason in await client.hear(b"}")
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(1, 3), st.integers(1, 300)), max_size=600),
+    cut=st.integers(1, 5_000),
+)
+def test_cost_of_a_body_is_bounded_by_its_size(sizes: list[int], cut: int) -> None:
+    body = b"".join(b"%x\r\n%s\r\n" % (size, bytes(size)) for size in sizes)
+    raw = CHUNKED % b"" + body + b"0\r\n\r\n"
+    parsed: list[int] = []
+    connection = http11.BoundedConnection()
+    too_small = any(
+        count > http11.FREE_CHUNKS + sum(sizes[:count]) // http11.BYTES_PER_CHUNK
+        for count in range(len(sizes) + 1)
+    )
+    try:
+        for start in range(0, len(raw), cut):
+            connection.receive_data(raw[start : start + cut])
+            while (event := connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                parsed += [len(event.data)] if isinstance(event, h11.Data) and event.chunk_start else []
+        refused = False
+    except h11.RemoteProtocolError:
+        refused = True
+
+    assert len(parsed) <= http11.FREE_CHUNKS + sum(sizes) // http11.BYTES_PER_CHUNK
+    # A chunk that arrives in parts counts from its first part.
+    assert refused or not too_small
+    if all(size >= http11.BYTES_PER_CHUNK for size in sizes):
+        assert not refused
+
+
+async def test_pipelined_request_waits_until_the_response_is_read(room: Room) -> None:
+    client = await room.enter()
+    await client.say(GET % b"large" + GET % b"wait")
+    for _ in range(2):
+        other = await room.enter()
+        await other.say(GET % b"")
+        await other.hear()
+    assert not room.has_more_calls()
+
+    await client.hear()
+    await client.read(LARGE)
+
+    await room.next_call()

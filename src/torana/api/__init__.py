@@ -114,6 +114,7 @@ def _application(services: Services | None, *, guarded: bool) -> FastAPI:
     )
     app.state.services = services
     app.state.guarded = guarded
+    app.state.pages = {}
     allowed = _allowed_methods(app.routes)
 
     @app.exception_handler(HTTPException)

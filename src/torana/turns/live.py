@@ -51,6 +51,15 @@ class LiveTurn:
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
+    #: Set, and replaced, when a call of the turn begins to wait for an approval.
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_question(self) -> None:
+        """Wake the callers that wait for an approval question or for recovery."""
+        self.settled.set()
+        self.asked.set()
+        self.asked = asyncio.Event()
+
     @property
     def awaits_approval(self) -> bool:
         return self.slot is not None and self.slot.away > 0

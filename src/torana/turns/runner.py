@@ -254,8 +254,10 @@ class Runner:
         call = {"gen_ai.tool.name": question.tool, "gen_ai.tool.call.id": question.call_id}
 
         def on_opened(approval: Approval) -> None:
-            one.settled.set()  # recovery does not wait for a person
+            one.note_question()  # recovery does not wait for a person
             recorder("approval.required", asked_of(approval))
+            decide = f"torana approvals approve {approval.id}"
+            _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 
         @asynccontextmanager
         async def away() -> AsyncGenerator[None]:

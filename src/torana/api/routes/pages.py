@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import jinja2
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -42,14 +42,29 @@ async def prefix() -> Response:
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    template = _templates().get_template("docs.html")
-    page = template.render(api=openapi_document(request.app), guarded=request.app.state.guarded)
-    return HTMLResponse(page, headers=_HEADERS)
+    return HTMLResponse(_make_once(request.app, _docs_page), headers=_HEADERS)
 
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    return JSONResponse(openapi_document(request.app))
+    return Response(_make_once(request.app, _openapi_bytes), media_type="application/json")
+
+
+def _docs_page(app: FastAPI) -> bytes:
+    template = _templates().get_template("docs.html")
+    return template.render(api=openapi_document(app), guarded=app.state.guarded).encode()
+
+
+def _openapi_bytes(app: FastAPI) -> bytes:
+    return bytes(JSONResponse(openapi_document(app)).body)
+
+
+def _make_once(app: FastAPI, make: Callable[[FastAPI], bytes]) -> bytes:
+    """Return ``make(app)`` from its first call. Making a large page takes some 10 ms."""
+    pages: dict[Callable[[FastAPI], bytes], bytes] = app.state.pages
+    if make not in pages:
+        pages[make] = make(app)
+    return pages[make]
 
 
 def closed_door() -> Callable[[Mapping[str, str]], Response]:
