@@ -58,6 +58,17 @@ def pages() -> list[str]:
     return [str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))]
 
 
+def linked_files() -> list[str]:
+    """Return the other files that pages link to, such as examples of configurations."""
+    files = {
+        (ROOT / page).parent.joinpath(link).resolve()
+        for page in pages()
+        for link in re.findall(r"\]\(([\w./-]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+        if not link.endswith(".md")
+    }
+    return [str(file.relative_to(ROOT.resolve())) for file in sorted(files) if file.is_file()]
+
+
 def _entries(text: str, folder: Path = Path()) -> list[Entry]:
     """Return the linked pages in order, and in place of a folder's index a section with its pages."""
     links = [str(folder / link) for link in re.findall(r"\]\(([\w./-]+\.md)\)", text)]
@@ -84,7 +95,7 @@ def main(out: Annotated[Path, typer.Argument()] = ROOT / "site") -> None:
     """Build the site; a link without a target is an error."""
     build = ROOT / "build" / "site"
     shutil.rmtree(build, ignore_errors=True)
-    for page in (*pages(), *CONFIG["extra_css"]):
+    for page in (*pages(), *linked_files(), *CONFIG["extra_css"]):
         copy = build / "pages" / page
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / page, copy)

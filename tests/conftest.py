@@ -13,6 +13,8 @@ import venv
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -45,6 +47,7 @@ from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
@@ -129,6 +132,17 @@ def database(open_database: Callable[[], Database]) -> Database:
 
 
 @pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Starts processes that have imported the gateway: ``processes.Process(target=…)``.
+
+    They are copies of one process without threads, so they start within milliseconds.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.conftest", "torana.app"])
+    return context
+
+
+@pytest.fixture(scope="session")
 def core_skills() -> Skills:
     """The skills of the package."""
     return Skills(core_dir=CORE_DIR, user_dir=None, environ={})
@@ -190,6 +204,7 @@ def open_agent(
                 SkillTools(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces),
                 web_tools,
             ],
             own=[],
@@ -197,11 +212,13 @@ def open_agent(
         )
         return TurnAgent(
             model=model,
-            safeguards=Safeguards(
-                permits=PermissionGate(rules=rules or Rules()),
-                tools=toolset or core,
-                measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
-            ),
+            capabilities=[
+                Safeguards(
+                    permits=PermissionGate(rules=rules or Rules()),
+                    tools=toolset or core,
+                    measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
+                )
+            ],
             contexts=Contexts(
                 sessions=sessions,
                 memory=memory,
@@ -240,6 +257,7 @@ async def open_turns(
         ended: Callable[[Turn], None] | None = None,
         approvals: Approvals | None = None,
         rules: Rules | None = None,
+        measurements: Measurements | None = None,
     ) -> Turns:
         turns = turns_over(
             database,
@@ -251,6 +269,7 @@ async def open_turns(
             pause=pause,
             ended=ended,
             approvals=approvals,
+            measurements=measurements,
         )
         opened.append(turns)
         return turns

@@ -1,7 +1,8 @@
-"""Bound the number of values in a JSON text before it is parsed.
+"""Bound the number of values in a JSON text, and their nesting, before it is parsed.
 
 Parsing and validating takes time for each value rather than for each byte: two megabytes of small values take
-pydantic half a minute, one string of two megabytes takes it a millisecond.
+pydantic half a minute, one string of two megabytes takes it a millisecond. Nested values are
+handled recursively.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import re
 _STARTS = (b",", b"[", b"{")
 #: A string, or one of these bytes outside of strings. A string without an end ends with its line.
 _TOKEN = re.compile(rb'"(?:[^"\\\r\n]++|\\[^\r\n])*+"?|[\[{,]')
+
+#: A string, also one without an end, or the beginning or the end of a list or an object.
+_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def has_more_values(text: bytes | bytearray, limit: int) -> bool:
@@ -34,3 +38,26 @@ def count_values(text: bytes | bytearray, limit: int) -> int:
         if found > limit:
             break
     return found
+
+
+def without_deep_values(text: str, depth: int) -> str:
+    """Return a JSON text in which ``null`` replaces lists and objects that are nested deeper than ``depth``.
+
+    Takes linear time, also for a text that is not JSON; such a text stays invalid.
+    """
+    pieces: list[str] = []
+    level, begin = 0, 0
+    for token in _BRACKET.finditer(text):
+        match token[0]:
+            case "[" | "{":
+                level += 1
+                if level == depth + 1:
+                    pieces.append(text[begin : token.start()])
+            case "]" | "}":
+                if level == depth + 1:
+                    pieces.append("null")
+                    begin = token.end()
+                level -= 1
+            case _:
+                pass
+    return "".join(pieces) + text[begin:] if level <= depth else "".join(pieces)

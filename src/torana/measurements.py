@@ -11,6 +11,8 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Literal
 
+from torana.tracing import NoTracer, Tracer
+
 Stage = Literal["request", "queue", "turn", "model", "tool", "approval", "delivery"]
 
 #: The names of the labels of each stage. ``outcome`` is ``ok`` or ``failed``.
@@ -71,8 +73,9 @@ class ModelUsage:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything that was measured since the start. Use it in the thread of the event loop only."""
+    """The durations and the usage since the start, and the tracer. Use it in the event loop only."""
 
+    tracer: Tracer = field(default_factory=NoTracer)
     #: By the values of the labels.
     durations: Mapping[Stage, dict[tuple[str, ...], Histogram]] = field(
         default_factory=lambda: {stage: {} for stage in LABELS}

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -97,10 +98,10 @@ class Gateway:
             stdout.write(said)
 
 
-def answers_ok(url: str) -> bool:
+def answers_ok(url: str, *, verify: ssl.SSLContext | bool = True) -> bool:
     """Return whether a gateway at this URL reports that it is healthy."""
     try:
-        return httpx2.get(url, trust_env=False).json()["status"] == "ok"
+        return httpx2.get(url, trust_env=False, verify=verify).json()["status"] == "ok"
     except (httpx2.TransportError, ValueError):
         return False
 
@@ -180,11 +181,22 @@ class Person:
     streams: bool = False
     user: str = "ana"
     channel: str = "kitchen"
+    #: The certificate that the URL's server has signed itself.
+    certificate: Path | None = None
 
     def client(self) -> httpx2.Client:
         """Return an HTTP client that authenticates."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
+        return httpx2.Client(
+            base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False, verify=self._verify()
+        )
+
+    def is_answered(self) -> bool:
+        """Return whether a healthy gateway answers at the URL."""
+        return answers_ok(f"{self.url}health", verify=self._verify())
+
+    def _verify(self) -> ssl.SSLContext | bool:
+        return ssl.create_default_context(cafile=self.certificate) if self.certificate else True
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""

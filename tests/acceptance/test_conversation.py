@@ -22,11 +22,13 @@ TOKEN = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
 
 CORE_SKILLS = (
     "calculator",
+    "chance",
     "conversation",
     "csv-query",
     "dates-and-times",
     "files",
     "json-query",
+    "lists",
     "memory",
     "reminders",
     "skill-guide",

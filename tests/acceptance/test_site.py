@@ -13,13 +13,19 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The pages of the site, which is built in strict mode: a link without a target fails."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the site, which is built in strict mode: a link without a target fails."""
     out = tmp_path_factory.mktemp("site") / "site"
     command = [sys.executable, str(ROOT / "scripts/build_site.py"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {str(page.relative_to(out)): page.read_text(encoding="utf-8") for page in out.rglob("*.html")}
+    return out
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> dict[str, str]:
+    """The pages of the site."""
+    return {str(page.relative_to(built)): page.read_text(encoding="utf-8") for page in built.rglob("*.html")}
 
 
 def test_every_page_is_on_the_site(site: dict[str, str]) -> None:
@@ -41,3 +47,13 @@ def test_blocks_inside_of_lists_are_rendered(site: dict[str, str]) -> None:
 
     assert len(paragraphs["docs/howto/chat-platforms.html"]) > 10
     assert [(name, text) for name, texts in paragraphs.items() for text in texts if raw.search(text)] == []
+
+
+def test_linked_files_are_on_the_site(built: Path, site: dict[str, str]) -> None:
+    links = {
+        built.joinpath(name).parent / link
+        for name, page in site.items()
+        for link in re.findall(r'href="?([\w./-]*deploy/[\w./-]+)', page)
+    }
+    assert len(links) > 5
+    assert [link for link in links if not link.resolve().is_file()] == []

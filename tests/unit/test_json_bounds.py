@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.json_bounds import count_values, has_more_values
+from torana.json_bounds import count_values, has_more_values, without_deep_values
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -25,6 +25,18 @@ def values_of(document: Any) -> int:
             return 1 + sum(map(values_of, cast("dict[str, Any]", document).values()))
         case _:
             return 1
+
+
+def pruned(document: Any, depth: int) -> Any:
+    match document:
+        case list() | dict() if not depth:
+            return None
+        case list():
+            return [pruned(item, depth - 1) for item in cast("list[Any]", document)]
+        case dict():
+            return {name: pruned(item, depth - 1) for name, item in cast("dict[str, Any]", document).items()}
+        case _:
+            return document
 
 
 @given(JSON, st.integers(1, 50), st.booleans())
@@ -54,3 +66,14 @@ def test_escaped_backslash_does_not_continue_a_string() -> None:
 @pytest.mark.parametrize("line_end", [b"\n", b"\r", b"\r\n"])
 def test_string_without_an_end_hides_no_values_of_the_next_line(line_end: bytes) -> None:
     assert has_more_values(b': "' + line_end + b"data: [1,1,1]", 3)
+
+
+@given(JSON, st.integers(0, 5))
+def test_values_nested_deeper_become_null(document: Any, depth: int) -> None:
+    assert json.loads(without_deep_values(json.dumps(document), depth)) == pruned(document, depth)
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "]" * 5_000, "[[[]", '{"a": [[', '["[[[['])
+def test_invalid_text_stays_invalid(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated|Extra"):
+        json.loads(without_deep_values(text, 2))

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pydantic_ai
 from pydantic_ai import RunUsage, UsageLimits
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from torana.agent.capability import Safeguards
 from torana.agent.context import Contexts
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
@@ -82,7 +82,7 @@ class TurnAgent:
         self,
         *,
         model: Model,
-        safeguards: Safeguards,
+        capabilities: Sequence[AbstractCapability[Run]],
         contexts: Contexts,
         timezone: ZoneInfo,
         bounds: Bounds,
@@ -90,13 +90,15 @@ class TurnAgent:
         prices: Prices,
         fixed_tokens: FixedTokens | None = None,
     ) -> None:
-        """``fixed_tokens`` measures requests; it is set if tokens or money are limited."""
+        """``capabilities`` contain ``Safeguards``. ``fixed_tokens`` measures requests; it is set if tokens or
+        money are limited.
+        """
         self._model = model
         self._agent = pydantic_ai.Agent(
             model,
             name="torana",
             deps_type=Run,
-            capabilities=[safeguards],
+            capabilities=capabilities,
             retries={"tools": _WRONG_CALLS},
             model_settings=ModelSettings(max_tokens=bounds.output_tokens) if bounds.output_tokens else None,
         )
@@ -132,6 +134,7 @@ class TurnAgent:
             result = await self._agent.run(
                 context.prompt,
                 deps=run,
+                conversation_id=turn.session_id,
                 message_history=context.messages,
                 instructions=context.instructions,
                 usage=used,

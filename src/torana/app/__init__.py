@@ -91,6 +91,8 @@ class App:
     async def _begin(self) -> None:
         """Start the parts in order; they are closed in reverse order."""
         core, open_ = self.core, self._open
+        if core.traces is not None:
+            open_.push_async_callback(core.traces.close)
         await open_.enter_async_context(core.model)
         if core.embedder:
             await open_.enter_async_context(core.embedder)

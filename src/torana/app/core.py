@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zoneinfo import ZoneInfo
 
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
@@ -23,9 +24,11 @@ from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
+from torana.agent.run import Run
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
+from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
@@ -51,6 +54,9 @@ from torana.tools.permission import Rule, Rules
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
+
+if TYPE_CHECKING:
+    from torana.otel import OtelTracer
 
 
 class ShowsQuestions(Protocol):
@@ -89,6 +95,8 @@ class Core:
     turns: Turns
     #: The size of the fixed part of each model request.
     fixed_tokens: FixedTokens
+    #: None if no traces are exported.
+    traces: OtelTracer | None
     #: Listeners for the end of turns, and edges that show questions. The edges add themselves.
     ended: list[Callable[[Turn], None]]
     asks: list[ShowsQuestions]
@@ -124,10 +132,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
     measured = fixed_tokens if budgets.bound_calls else None
-    measurements = Measurements()
+    traces = open_traces(loaded)
+    measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
     safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
-    agent = _agent(settings, model, safeguards, contexts=contexts, prices=prices, measured=measured)
+    capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
+    agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
@@ -148,6 +158,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         compaction=compaction,
         turns=_turns(settings, database, agent, budgets, ended, asks, measurements),
         fixed_tokens=fixed_tokens,
+        traces=traces,
         ended=ended,
         asks=asks,
     )
@@ -188,7 +199,7 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
 def _agent(
     settings: Settings,
     model: Model,
-    safeguards: Safeguards,
+    capabilities: Sequence[AbstractCapability[Run]],
     *,
     contexts: Contexts,
     prices: Prices,
@@ -196,7 +207,7 @@ def _agent(
 ) -> TurnAgent:
     return TurnAgent(
         model=model,
-        safeguards=safeguards,
+        capabilities=capabilities,
         contexts=contexts,
         timezone=ZoneInfo(settings.timezone),
         bounds=bounds_of(settings),

@@ -17,12 +17,15 @@ _CONVENTIONAL = re.compile(
     re.IGNORECASE,
 )
 
+#: The headers of exported traces, which may contain a key.
+_EXPORT_HEADERS = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
+
 
 def secret_variables(loaded: Loaded) -> frozenset[str]:
     """Return the names of the variables that may be removed after the gateway is built.
 
-    They are the gateway's own settings, the keys of model providers, and the variables that the settings of
-    connectors and MCP servers name. ``loaded.provider_environ`` keeps their values.
+    They are the gateway's own settings, the keys of model providers and collectors, and the variables that the
+    settings of connectors and MCP servers name. ``loaded.provider_environ`` keeps their values.
     """
     settings = loaded.settings
     own = {name for name in loaded.provider_environ if name.upper().startswith(PREFIX)}
@@ -30,7 +33,8 @@ def secret_variables(loaded: Loaded) -> frozenset[str]:
     if settings.mcp_config is not None:
         texts.append(settings.mcp_config.read_text(encoding="utf-8", errors="replace"))
     named = {name for text in texts for name in _REFERENCE.findall(text)}
-    return KEY_VARIABLES.union(own, (name for name in named if not _CONVENTIONAL.fullmatch(name)))
+    named = {name for name in named if not _CONVENTIONAL.fullmatch(name)}
+    return KEY_VARIABLES.union(own, named, _EXPORT_HEADERS)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -19,6 +19,7 @@ from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.python import PythonTools
 from torana.tools.builtin.schedules import ScheduleTools
@@ -97,6 +98,7 @@ def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) ->
         scripts,
         python,
         FileTools(workspaces=means.workspaces),
+        ListTools(workspaces=means.workspaces),
         WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
 

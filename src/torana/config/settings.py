@@ -414,6 +414,17 @@ class Settings(BaseModel):
             "nothing else. 0 disables it."
         ),
     )
+    trace_endpoint: BaseUrl = Field(
+        default=None,
+        description=(
+            "The address of an OpenTelemetry collector that receives traces over OTLP/HTTP, such as "
+            "`http://127.0.0.1:4318`. It needs the extra `otel`."
+        ),
+    )
+    trace_content: bool = Field(
+        default=False,
+        description="Add the texts of messages, and the arguments and results of tools, to the traces.",
+    )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
         default="info", description="The lowest level of events that are logged."
     )

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
 from torana.errors import ModelResponseTooLarge
 from torana.telemetry import MASK
 
@@ -37,6 +39,9 @@ _ERROR_BYTES = 65_536
 #: The headers in which providers expect a key, and the length below which a value may be an ordinary word.
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _SHORTEST_KEY = 8
+
+#: Passes on the current span (W3C Trace Context), and no baggage.
+_TRACE = TraceContextTextMapPropagator()
 
 _EVENT_STREAM = "text/event-stream"
 
@@ -68,6 +73,7 @@ def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
 def _hooked(client: Any, max_bytes: int) -> Any:
     async def ask_uncompressed(request: Any) -> None:
         request.headers["Accept-Encoding"] = "identity"
+        _TRACE.inject(request.headers)  # nothing without a recorded span
 
     async def bound(response: Any) -> None:
         headers, keys = response.headers, _keys_of(response.request)

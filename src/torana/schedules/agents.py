@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from torana.messages import Turn
 from torana.schedules.service import NewSchedule, Schedules
-from torana.schedules.words import say
+from torana.schedules.words import describe_rule, say
 from torana.store.rows.schedules import Schedule
 from torana.tools.builtin.schedules import Planned, Wish
 
@@ -61,7 +61,7 @@ def _to_planned(schedule: Schedule) -> Planned:
         kind=schedule.kind,
         text=schedule.text,
         next="paused" if due is None or schedule.state == "paused" else _next(schedule),
-        rule=schedule.cron,
+        rule=describe_rule(schedule.cron) if schedule.cron else None,
         note=schedule.reason or "",
     )
 

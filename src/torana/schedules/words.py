@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
@@ -38,7 +39,8 @@ _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 
     "forty-five": 45,
     "half an": 0.5,
 }
-_UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1)} | {
+_UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "second": timedelta(seconds=1)} | {
+    "sec": timedelta(seconds=1),
     "min": timedelta(minutes=1),
     "hr": timedelta(hours=1),
     "h": timedelta(hours=1),
@@ -78,6 +80,12 @@ _DAYS = {
     "day": "*",
 }
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_NAMES_OF_DAYS = {
+    cron: name if name in ("day", "weekday", "weekend") else name.capitalize()
+    for name, cron in _DAYS.items()
+    if name != "workday"
+}
+_NAMES_OF_MONTHS = dict(zip(_MONTHS, calendar.month_name[1:], strict=True))
 _MONTH = rf"(?:{'|'.join(_MONTHS).lower()})"
 #: The numbers of a date. Other remaining numbers are a time in another form, which dateparser would ignore.
 _OF_DATES = re.compile(
@@ -141,6 +149,54 @@ def read_rule(text: str) -> str:
             "MON-FRI`."
         )
     return normal(rule)
+
+
+def describe_rule(rule: str) -> str:
+    """Return a cron expression in words that ``read_rule`` understands; other expressions stay as they are."""
+    minute, hour, day, month, weekday = rule.split()
+    if (day, month, weekday) == ("*", "*", "*") and (steps := _describe_steps(minute, hour)):
+        return steps
+    if not (minute.isdecimal() and hour.isdecimal()):
+        return f"`{rule}`"
+    days = _describe_days(day, month, weekday)
+    return f"{days} at {int(hour)}:{int(minute):02}" if days else f"`{rule}`"
+
+
+def _describe_steps(minute: str, hour: str) -> str:
+    match (minute.removeprefix("*/"), hour.removeprefix("*/")):
+        case ("0", "*") | ("0", "1"):
+            return "every hour"
+        case (number, "*") if minute != number:
+            return f"every {number} minutes"
+        case ("0", number) if hour != number and minute == "0":
+            return f"every {number} hours"
+        case _:
+            return ""
+
+
+def _describe_days(day: str, month: str, weekday: str) -> str:
+    if (day, month) == ("*", "*"):
+        names = [
+            _NAMES_OF_DAYS.get(name, "")
+            for name in ([weekday] if weekday in _NAMES_OF_DAYS else weekday.split(","))
+        ]
+        return f"every {' and '.join(names)}" if all(names) else ""
+    if weekday != "*":
+        return ""
+    if month == "*":
+        return (
+            "every month on the last day"
+            if day == "L"
+            else f"every month on the {_ordinal(day)}"
+            if day.isdecimal()
+            else ""
+        )
+    return f"every year on {int(day)} {_NAMES_OF_MONTHS[month]}" if day.isdecimal() and month in _MONTHS else ""
+
+
+def _ordinal(number: str) -> str:
+    ending = "th" if number in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1], "th")
+    return f"{number}{ending}"
 
 
 def say(moment: datetime, zone: ZoneInfo) -> str:

@@ -26,6 +26,7 @@ PRIVATE_TOOLS = frozenset(
     {
         *("correct", "forget", "recall", "remember"),
         *("delete_file", "list_files", "read_file", "write_file"),
+        *("add_to_list", "remove_from_list", "show_list"),
         *("cancel_schedule", "list_schedules", "schedule_once", "schedule_repeating"),
     }
 )

@@ -16,10 +16,11 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from torana.errors import ConfigInvalid
 from torana.tools.base import ToolContext, promises
 from torana.tools.builtin.arithmetic import calculate
+from torana.tools.builtin.chance import pick_random
 from torana.tools.builtin.csv_query import query_csv
 from torana.tools.builtin.dates import current_time, days_between, shift_date
 from torana.tools.builtin.json_query import query_json
-from torana.tools.builtin.text import count_text, sort_lines, unique_lines
+from torana.tools.builtin.text import change_text, count_text, sort_lines, unique_lines
 from torana.tools.builtin.units import convert_units
 from torana.tools.computing import Computing
 from torana.tools.shares import ToolShares, sharing_user
@@ -35,8 +36,10 @@ _ALONE: tuple[Callable[..., Any], ...] = (
     current_time,
     days_between,
     shift_date,
+    change_text,
     count_text,
     unique_lines,
+    pick_random,
 )
 #: Tools whose arguments determine their running time: they run in worker processes.
 _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)

@@ -258,20 +258,23 @@ def answer(
     choice: Choice,
     act: Act,
     *,
+    decided_in: str,
     streamed: Set[str],
 ) -> tuple[Approval, Sequence[Approval]] | None:
     """Decide the open approval that a message answers. Return it and the sender's other open approvals.
 
     Returns None if the message answers no question or the question is ambiguous. A chat shows one question at a
-    time. Over HTTP the message answers the question in the last reply to its sender, or else the sender's only
-    open question if a chat has shown it or its id is in ``streamed``.
+    time. Over HTTP the message answers the question in the last response to its sender, or else the sender's
+    only open question if a chat or a response has shown it or its id is in ``streamed``. ``decided_in`` is the
+    turn of the message.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:
         asked = _questions_meant(connection, inbound, asked, streamed)
     if not asked:
         return None
-    return _decide(connection, asked[0], _verdict(choice, by=act.principal, at=act.at), act), asked[1:]
+    verdict = replace(_verdict(choice, by=act.principal, at=act.at), decided_in=decided_in)
+    return _decide(connection, asked[0], verdict, act), asked[1:]
 
 
 def _questions_meant(
@@ -281,7 +284,10 @@ def _questions_meant(
     put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
     if put is not None:
         return [put, *(one for one in asked if one is not put)]
-    if len(asked) != 1 or (asked[0].delivery is None and asked[0].id not in streamed):
+    if len(asked) != 1:
+        return []
+    was_shown = asked[0].delivery is not None or asked[0].replied_at is not None or asked[0].id in streamed
+    if not was_shown:
         return []
     return asked if rows.is_unmistakable(connection, inbound, asked[0]) else []
 

@@ -116,7 +116,7 @@ def _answer_question(
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, choice, act, streamed=streamed)
+    decided = answer(connection, inbound, choice, act, decided_in=new.turn_id, streamed=streamed)
     if decided is None:
         return _explain_not_counted(connection, inbound, new)
     approval, more = decided

@@ -28,6 +28,7 @@ from torana.turns.approval_replies import read_answer
 from torana.turns.approvals import Approvals
 from torana.turns.commands import Commands
 from torana.turns.journal import settled_text
+from torana.turns.open_approvals import OpenApprovals
 from torana.turns.queue import Queue
 from torana.turns.reader import TurnReader
 from torana.turns.recovery import Recovery
@@ -77,6 +78,7 @@ class Turns:
         self.live = runner.live
         self.approvals = approvals
         self.reader = TurnReader(database=database, live=runner.live, clock=clock)
+        self.open_approvals = OpenApprovals(database=database, live=runner.live, clock=clock)
         self._recovery = Recovery(
             database=database, runner=runner, budgets=budgets, max_crashes=max_crashes, clock=clock
         )

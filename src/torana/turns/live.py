@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
 from torana.errors import GatewayError, QueueFull, StoreUnavailable
 from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
+from torana.tracing import SpanPlace
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
@@ -32,6 +34,8 @@ class LiveTurn:
     ending: asyncio.Future[Turn]
     #: The monotonic time at which the turn was accepted or recovered.
     since: float = field(default_factory=time.monotonic)
+    #: The context in which the turn was accepted, with its log fields and its trace. The turn runs in it.
+    context: Context = field(default_factory=copy_context)
     #: Set when the agent has begun to run.
     begun: bool = False
     task: asyncio.Task[None] | None = None
@@ -46,6 +50,15 @@ class LiveTurn:
     request: RequestTokens | None = None
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    #: Set, and replaced, when a call of the turn begins to wait for an approval.
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_question(self) -> None:
+        """Wake the callers that wait for an approval question or for recovery."""
+        self.settled.set()
+        self.asked.set()
+        self.asked = asyncio.Event()
 
     @property
     def awaits_approval(self) -> bool:
@@ -129,6 +142,8 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
+            pass
         self.measurements.add("queue", time.monotonic() - one.since)
 
     def end(self, ended: Sequence[Turn]) -> None:
@@ -150,7 +165,7 @@ class LiveTurns:
                 self._on_end(ended)
             except Exception:  # noqa: BLE001 - an error in a listener must not stop the session
                 _log.exception("turn_end_listener_failed")
-        _log.info("turn_ended", extra={"state": ended.state, "model": ended.model})
+        _log.info("turn_ended", extra=_summary(ended))
 
     def block(self, session_id: str) -> None:
         """Mark a session as blocked, and give its waiting callers and event streams an error."""
@@ -178,3 +193,13 @@ class LiveTurns:
         for one in self._live.values():
             one.abandon(draining_error())
         self._live.clear()
+
+
+def _summary(ended: Turn) -> dict[str, object]:
+    """Return the fields of the line that an operator reads about a message."""
+    fields: dict[str, object] = {"turn_id": ended.id, "channel": ended.channel, "state": ended.state}
+    if ended.ended_at is not None:
+        fields["seconds"] = round((ended.ended_at - ended.created_at).total_seconds(), 2)
+    if ended.failure is not None:
+        fields["code"] = ended.failure.code
+    return fields | {"model": ended.model} if ended.model else fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import Context
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ from torana.store.rows import turns as rows
 from torana.store.rows.approvals import Approval
 from torana.store.rows.turns import Ending
 from torana.telemetry import bind
+from torana.tracing import SpanDetails, SpanPlace
 from torana.turns.approval_replies import asked_of
 from torana.turns.approvals import Approvals
 from torana.turns.event_recorder import EventRecorder
@@ -73,13 +74,13 @@ class Runner:
         #: While true no turn is claimed: a suspect turn runs alone.
         self.holding = False
 
-    def start(self, turn: Turn, *, context: Context | None = None) -> None:
+    def start(self, turn: Turn) -> None:
         """Start a live turn whose state is ``running``; while the gateway stops, leave it to the next start."""
         if self._stopping:
             return
         one = self.live.get(turn.id)
         assert one is not None  # noqa: S101 - turns are registered before they are started
-        one.task = asyncio.create_task(self._run(turn, one), name=turn.id, context=context)
+        one.task = asyncio.create_task(self._run(turn, one), name=turn.id, context=one.context)
         self._tasks.add(one.task)
         one.task.add_done_callback(self._tasks.discard)
 
@@ -123,7 +124,7 @@ class Runner:
         self.live.close()
 
     async def _run(self, turn: Turn, one: LiveTurn) -> None:
-        with bind(turn_id=turn.id):
+        with bind(turn_id=turn.id), self._trace(turn, one) as span:
             try:
                 ending = await self._answer(turn, one)
             except Exception as error:  # noqa: BLE001 - as in _answer
@@ -135,12 +136,25 @@ class Runner:
                 self.live.block(turn.session_id)
                 self._begin_unblocking(partial(self._write_end, turn, ending))
                 return
+            span.attributes["torana.turn.state"] = ended[0].state
+            span.error = ended[0].failure and ended[0].failure.code
             self.live.end(ended)
         if not claimed:
             self._begin_unblocking(partial(self._unblock, turn.session_id))
         elif following is not None:
-            # In a new context: the log fields of this turn's request do not belong to the next turn.
-            self.start(following, context=Context())
+            self.start(following)
+
+    def _trace(self, turn: Turn, one: LiveTurn) -> AbstractContextManager[SpanDetails]:
+        """Record the turn since its acceptance, below the request that it came with."""
+        attributes = {
+            "torana.turn.id": turn.id,
+            "torana.turn.attempt": turn.attempt,
+            "gen_ai.conversation.id": turn.session_id,
+        }
+        if turn.account is not None:
+            attributes["torana.account"] = turn.account
+        place = SpanPlace(since=one.since, begins_turn=turn.id)
+        return self.live.measurements.tracer.span("turn", place, **attributes)
 
     async def _record_end(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
         one = self.live.get(turn.id)
@@ -237,14 +251,18 @@ class Runner:
         keep: Persists,
     ) -> ApprovalDecision:
         """Ask a person about a call; while the turn waits, other turns may use its slot."""
+        call = {"gen_ai.tool.name": question.tool, "gen_ai.tool.call.id": question.call_id}
 
         def on_opened(approval: Approval) -> None:
-            one.settled.set()  # recovery does not wait for a person
+            one.note_question()  # recovery does not wait for a person
             recorder("approval.required", asked_of(approval))
+            decide = f"torana approvals approve {approval.id}"
+            _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 
         @asynccontextmanager
         async def away() -> AsyncGenerator[None]:
-            with self.live.measurements.time("approval"):
+            measurements = self.live.measurements
+            with measurements.time("approval"), measurements.tracer.span("approval", **call):
                 async with slot.release_while_waiting():
                     yield
 

@@ -6,8 +6,6 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from ipaddress import IPv4Address
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
-from starlette.types import ASGIApp
+from tests.standins.addresses import ManyAddresses
 
 from torana.app import App, build
 from torana.config import load
@@ -24,19 +22,6 @@ from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
-
-
-class _ManyAddresses(httpx2.ASGITransport):
-    """Sends each request from another address, because repeated failures of one address are delayed."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(app)
-        self._numbers = count(1)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Set the address of the request and send it."""
-        self.client = (str(IPv4Address("127.0.0.0") + next(self._numbers)), 50_000)
-        return await super().handle_async_request(request)
 
 
 @asynccontextmanager
@@ -54,7 +39,8 @@ async def _gateways(directory: Path, empty_database: Path) -> AsyncGenerator[Sta
             app = build(loaded, started=time.monotonic(), model=model or ScriptedModel(*["yes"] * 1_000))
             await app.start()
             stack.push_async_callback(app.close)
-            client = httpx2.AsyncClient(transport=_ManyAddresses(app.asgi), base_url="http://localhost:18789")
+            transport = httpx2.ASGITransport(app=ManyAddresses(app.asgi))
+            client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:18789")
             return app, await stack.enter_async_context(client)
 
         yield start

@@ -298,8 +298,137 @@ async def test_word_answers_approval_from_event_stream(start: Start, model: Scri
 
     word = (await client.post("/message", json=said | {"content": "yes"})).json()["reply"]
 
-    assert word == "I run `calculate`."
+    assert word == "Let me see. \n\nIt is 2."
     assert "It is 2." in (await streaming).text
+
+
+def _posted(client: httpx2.AsyncClient, content: str, *, channel: str = "desk", **headers: str) -> Any:
+    return client.post(
+        "/message", json={"content": content, "channelId": channel, "userId": "ana"}, headers=headers
+    )
+
+
+async def test_plain_request_returns_question_and_yes_returns_reply(operator: httpx2.AsyncClient) -> None:
+    asked = (await _posted(operator, "1+1?")).json()
+
+    assert asked["status"] == "waiting"
+    assert asked["reply"].startswith("Let me see.\n\nMay I run `calculate` with this?")
+    approval = asked["approval"]
+    assert approval["expiresAt"][:16].replace("T", " ") in asked["reply"]
+    turn = (await operator.get(f"/v1/turns/{asked['id']}")).json()
+    assert turn["approvals"] == [{name: approval[name] for name in approval if name != "url"}]
+    assert (await operator.get(f"/{approval['url']}")).json() == turn["approvals"][0]
+
+    answered = await _posted(operator, "yes")
+
+    assert answered.status_code == 200
+    body = answered.json()
+    assert (body["id"], body["status"], body["approval"]) == (asked["id"], "completed", None)
+    assert body["reply"] == "Let me see. \n\nIt is 2."
+
+
+async def test_no_to_question_in_response_returns_reply_without_the_call(
+    operator: httpx2.AsyncClient, model: ScriptedModel
+) -> None:
+    await _posted(operator, "1+1?")
+
+    assert (await _posted(operator, "no")).json()["reply"] == "Let me see. \n\nIt is 2."
+    assert "was denied" in str(model.requests[1].messages[-1])
+
+
+async def test_url_of_response_decides_the_approval(operator: httpx2.AsyncClient) -> None:
+    asked = (await _posted(operator, "1+1?")).json()
+    approval = asked["approval"]
+
+    body = {"decision": "approve", "digest": approval["digest"]}
+    assert (await operator.post(f"/{approval['url']}", json=body)).json()["state"] == "approved"
+    assert (await ended(operator, asked))["status"] == "completed"
+
+
+async def test_yes_returns_the_next_question_of_the_turn(start: Start) -> None:
+    model = ScriptedModel([calculate("1+1", "c1")], [calculate("2+2", "c2")], "2 and 4.")
+    _, client = await start(model, permissions=ASKS)
+
+    first = (await _posted(client, "both?")).json()
+    second = (await _posted(client, "yes")).json()
+    last = (await _posted(client, "yes")).json()
+
+    assert [first["status"], second["status"], last["status"]] == ["waiting", "waiting", "completed"]
+    assert (first["approval"]["arguments"], second["approval"]["arguments"]) == (
+        {"expression": "1+1"},
+        {"expression": "2+2"},
+    )
+    assert (last["id"], last["reply"]) == (first["id"], "2 and 4.")
+
+
+async def test_parallel_calls_are_asked_one_after_another(start: Start) -> None:
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2, but not 4.")
+    _, client = await start(model, permissions=ASKS)
+
+    first = (await _posted(client, "both?")).json()
+    second = (await _posted(client, "yes")).json()
+    last = (await _posted(client, "no")).json()
+
+    assert {first["approval"]["callId"], second["approval"]["callId"]} == {"c1", "c2"}
+    assert (second["status"], last["status"], last["reply"]) == ("waiting", "completed", "2, but not 4.")
+    states = [(await client.get(f"/{one['approval']['url']}")).json()["state"] for one in (first, second)]
+    assert states == ["approved", "denied"]
+
+
+async def test_repeated_requests_return_the_stored_responses(operator: httpx2.AsyncClient) -> None:
+    asked = await _posted(operator, "1+1?", **{"Idempotency-Key": "ask"})
+    again = await _posted(operator, "1+1?", **{"Idempotency-Key": "ask"})
+    answered = await _posted(operator, "yes", **{"Idempotency-Key": "yes"})
+    repeated = await _posted(operator, "yes", **{"Idempotency-Key": "yes"})
+
+    assert asked.json() == again.json()
+    assert answered.json() == repeated.json()
+    assert answered.json()["reply"] == "Let me see. \n\nIt is 2."
+    assert again.headers["Idempotency-Replayed"] == repeated.headers["Idempotency-Replayed"] == "true"
+
+
+async def test_yes_of_another_channel_or_user_decides_nothing(start: Start) -> None:
+    model = ScriptedModel(["Let me see. ", calculate()], "Yes what?", "Yes what?", "It is 2.")
+    _, client = await start(model, permissions=ASKS)
+    asked = (await _posted(client, "1+1?")).json()
+
+    elsewhere = (await _posted(client, "yes", channel="kitchen")).json()
+    other = {"content": "yes", "channelId": "desk", "userId": "bob"}
+    later = await client.post("/message", json=other, headers={"Prefer": "respond-async"})
+
+    assert elsewhere["reply"] == "Yes what?"
+    assert later.json()["status"] == "queued"
+    assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "open"
+
+
+async def test_yes_after_another_reply_decides_only_the_single_question(start: Start) -> None:
+    _, client = await start(ScriptedModel(["Let me see. ", calculate()], "It is 2."), permissions=ASKS)
+    await _posted(client, "1+1?")
+    status = (await _posted(client, "/status")).json()
+
+    assert status["reply"] == "Running here: 1. Waiting: 0. Asked: may I run `calculate`?"
+    assert (await _posted(client, "yes")).json()["reply"] == "Let me see. \n\nIt is 2."
+
+
+async def test_question_survives_restart_and_yes_returns_reply(start: Start, model: ScriptedModel) -> None:
+    app, client = await start(model, permissions=ASKS)
+    asked = (await _posted(client, "1+1?")).json()
+    await app.close()
+    _, client = await start(model, permissions=ASKS)
+
+    answered = (await _posted(client, "yes", **{"Idempotency-Key": "yes"})).json()
+
+    assert (answered["id"], answered["reply"]) == (asked["id"], "Let me see. \n\nIt is 2.")
+
+
+async def test_log_names_the_command_that_decides(
+    operator: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torana")
+    asked = (await _posted(operator, "1+1?")).json()
+
+    (record,) = [record for record in caplog.records if record.msg == "approval_required"]
+    assert vars(record)["decide"] == f"torana approvals approve {asked['approval']['id']}"
 
 
 async def test_tools_are_listed_with_permission_and_its_source(start: Start) -> None:

@@ -5,10 +5,12 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import schemathesis
+from tests.standins.addresses import ManyAddresses
 
 from torana.app import App, build
 from torana.cli.gateway import Gateway, listen
@@ -20,8 +22,9 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def build_obliging(loaded: Loaded, *, started: float) -> App:
-    """A gateway whose model always answers."""
-    return build(loaded, started=started, model=ScriptedModel(*["yes"] * 10_000))
+    """A gateway whose model always answers, without delay for the many requests with wrong tokens."""
+    app = build(loaded, started=started, model=ScriptedModel(*["yes"] * 10_000))
+    return replace(app, asgi=ManyAddresses(app.asgi))
 
 
 @contextmanager

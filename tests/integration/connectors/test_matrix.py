@@ -18,6 +18,7 @@ from aiohttp import web
 from nio.crypto.attachments import encrypt_attachment
 from pydantic import ValidationError
 from tests.standins.matrix import (
+    DEEP,
     ENCRYPTION,
     V3,
     MatrixPlatform,
@@ -236,6 +237,9 @@ GARBAGE: list[object] = [
     foreign("m.room.tombstone", {}, state_key=""),
     foreign("m.reaction", {"m.relates_to": 5}),
     foreign("m.room.redaction", {"redacts": 5}, redacts=5),
+    foreign("m.room.message", {**SAID, "body": DEEP}),
+    foreign("m.room.message", DEEP),
+    foreign("m.room.encrypted", DEEP),
     foreign("m.sticker", {}),
     foreign("m.call.invite", {}),
 ]

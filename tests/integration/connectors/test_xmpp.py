@@ -16,8 +16,9 @@ from tests.standins.servers import PATIENCE, certify
 from tests.standins.xmpp import HOST, MASKED, ROOM, Person, XmppPlatform
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater
-from torana.connectors.platforms import xmpp
-from torana.connectors.platforms.xmpp import Xmpp, XmppSettings
+from torana.connectors.platforms.xmpp import Xmpp, XmppSettings, client
+from torana.connectors.platforms.xmpp import connector as xmpp
+from torana.connectors.platforms.xmpp.room import XmppRoom
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 pytestmark = pytest.mark.long
@@ -392,14 +393,14 @@ async def test_room_that_lost_occupant_is_rejoined(
     """The room's server restarts without notice."""
     monkeypatch.setattr(xmpp, "PROBE", 0.05)
     monkeypatch.setattr(xmpp, "ROOM_PROBES", 1 if noticed == "by asking" else 1_000)
-    take = xmpp._Room.take  # pyright: ignore[reportPrivateUsage]
+    take = XmppRoom.take
     deaf = [False]
 
     def take_unless_deaf(room: Any, presence: Presence) -> None:
         if not deaf[0]:
             take(room, presence)
 
-    monkeypatch.setattr("torana.connectors.platforms.xmpp._Room.take", take_unless_deaf)
+    monkeypatch.setattr(XmppRoom, "take", take_unless_deaf)
     async with listening(platform) as line:
         assert isinstance(line.connector, Xmpp)
         client = line.connector._client  # pyright: ignore[reportPrivateUsage]
@@ -500,6 +501,40 @@ async def test_contact_requests_are_accepted(platform: XmppPlatform) -> None:
         await ana.got(lambda one: one.get("from") == US and one.get("type") == "subscribed")
 
 
+async def test_deeply_nested_stanza_is_dropped_alone(
+    platform: XmppPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = "<a>" * 900 + "</a>" * 900
+    async with listening(platform) as line:
+        await platform.say("before")
+        for stanza in (
+            f"<message to='{US}'><body>deep</body>{deep}</message>",
+            f"<presence to='{US}'>{deep}</presence>",
+        ):
+            platform.person("ana").write(stanza)
+        platform.person("ana").write(f"<iq type='get' id='deep' to='{US}/torana'>{deep}</iq>")
+        await platform.say("after")
+
+        assert await texts(line, 2) == ["before", "after"]
+        assert (await platform.person("ana").got(lambda one: one.get("id") == "deep")).get("type") == "error"
+    assert caplog.messages.count("xmpp_stanza_unreadable") == 3
+
+
+async def test_presence_and_requests_of_strangers_are_not_remembered(platform: XmppPlatform) -> None:
+    async with listening(platform) as line:
+        ana = platform.person("ana")
+        await ana.asks("<iq type='get' id='roster'><query xmlns='jabber:iq:roster'/></iq>", "roster")
+        for kind in ("", "type='unavailable'", "type='unsubscribe'", "type='subscribe'"):
+            ana.write(f"<presence to='{US}' {kind}/>")
+        await ana.got(lambda one: one.get("from") == US and one.get("type") == "subscribed")
+        await platform.say("after")
+        assert await texts(line, 1) == ["after"]
+
+        roster = vars(line.connector)["_client"].roster
+        remembered = [sender for name in list(roster.keys()) for sender in list(roster[name].keys())]
+        assert not [sender for sender in remembered if "ana" in str(sender)]
+
+
 async def test_dead_connection_is_detected(platform: XmppPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xmpp, "PROBE", 0.02)
     run = Run(platform)
@@ -510,6 +545,7 @@ async def test_dead_connection_is_detected(platform: XmppPlatform, monkeypatch: 
         for _ in range(3):  # probes are answered
             await signs.get()
     platform.proxy.stall()
+    monkeypatch.setattr(client, "TIMEOUT", 0.1)
     monkeypatch.setattr(xmpp, "TIMEOUT", 0.1)
     with pytest.raises(OutcomeUnknown):
         await line.connector.send(part("hello", Place(chat="ana@localhost")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sqlite3
 import threading
 from base64 import b64encode
@@ -54,13 +56,38 @@ def test_all_checks_pass_before_the_first_start(command: Command, place: Path, p
     assert [line.split()[:2] for line in out.splitlines()] == [
         ["ok", check]
         for check in (
-            *("settings", "data", "gateway", "database", "skills"),
+            *("settings", "data", "disk", "gateway", "database", "skills"),
             *("sandbox", "tools", "permissions", "connectors", "mcp", "model"),
         )
     ]
     assert f"{place / 'data'} will be created at the first start" in out
     assert f"not running; 127.0.0.1:{port} is free" in out
     assert not (place / "data").exists()
+
+
+def test_disk_check_reports_sizes_and_remains(command: Command, place: Path) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / "torana.db")
+    (place / "data" / "torana.db.before-0002").touch()
+    (place / "data" / "skills.replaced-20260101T000000Z").mkdir()
+
+    code, out, _ = command("doctor")
+
+    (line,) = (line for line in out.splitlines() if line.split()[1] == "disk")
+    assert code == 0
+    assert re.search(r" free; the database has \d+\.\d kB; delete these remains ", line)
+    assert line.endswith(": skills.replaced-20260101T000000Z, torana.db.before-0002")
+
+
+def test_disk_without_room_for_a_copy_of_the_database_fails(
+    findings: Callable[[], dict[str, str]], place: Path
+) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / "torana.db")
+    with (place / "data" / "torana.db-wal").open("wb") as log:
+        log.truncate(shutil.disk_usage(place).free)  # sparse: nothing is written
+
+    assert findings()["disk"].endswith("free disk space: a backup or an upgrade needs room for a copy")
 
 
 def test_intact_database_is_reported_with_its_revision(command: Command, place: Path) -> None:

@@ -11,7 +11,8 @@ from typing import cast
 
 import pytest
 
-from torana.connectors.platforms.email.parser import PARTS_LIMIT, ParsedEmail, read
+from torana.connectors.platforms.email import parser
+from torana.connectors.platforms.email.parser import PARTS_LIMIT, TEXT_LIMIT, ParsedEmail, read
 from torana.connectors.platforms.email.sender_auth import doubt, machine
 from torana.connectors.platforms.email.text import plain_of, strip_quotation
 
@@ -430,3 +431,21 @@ def test_malicious_emails_are_parsed_quickly(name: str) -> None:
 def test_endless_header_is_refused() -> None:
     with pytest.raises(ValueError, match="too long"):
         read(HEAD + b"X: y\r\n" * SIZE)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "alternative"])
+def test_html_of_all_parts_together_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[int] = []
+
+    def count(html: str) -> str:
+        converted.append(len(html))
+        return plain_of(html)
+
+    monkeypatch.setattr(parser, "plain_of", count)
+    part = b"--b\r\nContent-Type: text/html\r\n\r\n" + b"<p>x" * (TEXT_LIMIT // 8) + b"\r\n"
+    head = HEAD + b"Content-Type: multipart/" + kind.encode() + b"; boundary=b\r\n\r\n"
+
+    parsed = read(head + part * 10 + b"--b--\r\n")
+
+    assert parsed.text.startswith("x")
+    assert TEXT_LIMIT // 2 < sum(converted) <= TEXT_LIMIT

@@ -12,16 +12,18 @@ from torana.skills import CORE_DIR, Skill, Skills, parse_skill
 
 TOOLS = {
     "calculator": ("calculate",),
+    "chance": ("pick_random",),
     "conversation": ("earlier_messages",),
     "csv-query": ("query_csv",),
     "dates-and-times": ("current_time", "days_between", "shift_date"),
     "files": ("list_files", "read_file", "write_file", "delete_file"),
     "json-query": ("query_json",),
+    "lists": ("add_to_list", "show_list", "remove_from_list"),
     "memory": ("remember", "recall", "correct", "forget"),
     "reminders": ("schedule_once", "schedule_repeating", "list_schedules", "cancel_schedule"),
     "skill-guide": ("list_skills", "load_skill", "read_skill_file"),
     "skill-writer": (),
-    "text-tools": ("count_text", "sort_lines", "unique_lines"),
+    "text-tools": ("count_text", "change_text", "sort_lines", "unique_lines"),
     "unit-converter": ("convert_units",),
     "web": ("web_fetch",),
 }

@@ -212,3 +212,22 @@ def test_any_text_is_parsed_as_a_date_or_refused(text: str) -> None:
 def test_date_parser_is_not_imported_at_start() -> None:
     program = "import sys, torana.tools.builtin.dates; sys.exit('dateparser' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "past", "answer"),
+    [
+        ("easter", False, "It is Sunday, 28 March 2027."),
+        ("Easter Sunday", True, "It is Sunday, 5 April 2026."),
+        ("halloween", False, "It is Sunday, 31 October 2027."),
+        ("xmas", False, "It is Friday, 25 December 2026."),
+    ],
+)
+def test_feasts_are_dates(start: str, past: bool, answer: str) -> None:
+    assert shift_date(context(), start, past=past) == answer
+
+
+def test_easter_sunday_itself_is_today() -> None:
+    today = datetime(2026, 4, 5, 12, tzinfo=UTC)
+
+    assert shift_date(context(today), "easter") == "It is Sunday, 5 April 2026."

@@ -73,6 +73,22 @@ async def test_empty_results_are_reported(tools: MemoryTools) -> None:
     assert await tools.forget(context(), "tea") == "No memory contains all of these words."
 
 
+@pytest.mark.parametrize("query", ["favorite color", "favourit colour", "colours"])
+async def test_recall_of_every_word_accepts_another_spelling(tools: MemoryTools, query: str) -> None:
+    await tools.remember(context(), "my favourite colour is green")
+    await tools.remember(context(), "my car is red")
+
+    found = await tools.recall(context(), query, every_word=True)
+
+    assert found == "- my favourite colour is green (2026-03-02)"
+
+
+async def test_similar_words_do_not_match_another_persons_name(tools: MemoryTools) -> None:
+    await tools.remember(context(), "my sister's name is Ana", "my sister's name")
+
+    assert await tools.recall(context(), "name", every_word=True) == "No memory matches that."
+
+
 async def test_every_word_does_not_match_another_persons_name(tools: MemoryTools) -> None:
     await tools.remember(context(), "my sister is called Ana", "my sister's name")
 

@@ -21,6 +21,7 @@ from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext, promises, tool
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import Planner, ScheduleTools
 from torana.tools.builtin.skills import SkillTools
@@ -146,6 +147,7 @@ def build(
                 SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
                 ScheduleTools(planner=cast("Planner", None)),
                 FileTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces),
                 web_tools,
             ],
             own=own,

@@ -82,7 +82,7 @@ async def test_new_reminder_is_confirmed_with_its_time_and_zone(
 
 async def test_new_rule_is_confirmed_with_its_parsed_form(tools: ScheduleTools) -> None:
     told = await tools.schedule_repeating(context(), "the weather?", "every weekday at 17:00", "task")
-    when = "Monday, 2 March 2026 at 17:00 (Europe/Berlin), then by `0 17 * * MON-FRI`"
+    when = "Monday, 2 March 2026 at 17:00 (Europe/Berlin), then every weekday at 17:00"
     assert told == f"Scheduled: task “the weather?”, {when}"
 
 

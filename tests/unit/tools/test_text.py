@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.builtin.text import TEXT_LIMIT, count_text, sort_lines, unique_lines
+from torana.tools.builtin.text import TEXT_LIMIT, change_text, count_text, sort_lines, unique_lines
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,32 @@ from torana.tools.builtin.text import TEXT_LIMIT, count_text, sort_lines, unique
 )
 def test_words_lines_and_characters_are_counted(text: str, answer: str) -> None:
     assert count_text(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "answer"),
+    [
+        ("strawberry", "r", "“r” occurs 3 times."),
+        ("Anna and Hanna", "an", "“an” occurs 3 times."),
+        ("Strawberry", "S", "“S” occurs once."),
+        ("pear", "x", "“x” occurs 0 times."),
+    ],
+)
+def test_occurrences_are_counted_regardless_of_case(text: str, part: str, answer: str) -> None:
+    assert count_text(text, part) == answer
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ("uppercase", "IT'S A DAY"),
+        ("lowercase", "it's a day"),
+        ("title", "It's A Day"),
+        ("reverse", "yaD a s'tI"),
+    ],
+)
+def test_text_is_changed(change: Literal["uppercase", "lowercase", "title", "reverse"], answer: str) -> None:
+    assert change_text("It's a Day", change) == answer
 
 
 @pytest.mark.parametrize(

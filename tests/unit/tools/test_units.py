@@ -93,8 +93,9 @@ def test_impossible_conversion_is_refused_with_a_reason(
 
 @given(st.floats(-1e6, 1e6), st.sampled_from([("km", "miles"), ("C", "F"), ("kg", "lb"), ("l", "us gallon")]))
 def test_conversion_is_reversible(value: float, units: tuple[str, str]) -> None:
-    there = float(convert_units(value, *units).split(" = ")[1].split()[0])
-    back = float(convert_units(there, *reversed(units)).split(" = ")[1].split()[0])
+    source, target = units
+    there = float(convert_units(value, source, target).split(" = ")[1].split()[0])
+    back = float(convert_units(there, target, source).split(" = ")[1].split()[0])
     assert back == pytest.approx(value, rel=1e-4, abs=1e-3)
 
 
@@ -110,3 +111,12 @@ def test_unit_library_is_imported_by_the_first_conversion() -> None:
         "units.convert_units(1, 'm', 'cm'); assert 'pint' in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_value_in_two_units_is_converted_as_their_sum() -> None:
+    assert convert_units(6, "ft", "cm", more_value=2, more_unit="in") == "6 ft 2 in = 187.96 cm"
+
+
+def test_two_units_of_different_quantities_are_refused() -> None:
+    with pytest.raises(ToolError, match="do not measure the same quantity"):
+        convert_units(6, "ft", "cm", more_value=2, more_unit="kg")

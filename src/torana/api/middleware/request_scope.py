@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -19,11 +19,15 @@ from torana.api.request_body import is_too_large
 from torana.errors import Draining, GatewayError
 from torana.measurements import OTHER, Measurements
 from torana.telemetry import bind
+from torana.tracing import SpanDetails, SpanPlace
 
 _log = logging.getLogger(__name__)
 
 #: The maximum number of bytes to read from a body after refusing it.
 _LINGER_BYTES = 1024 * 1024
+
+#: Paths that monitoring requests again and again.
+_UNTRACED = frozenset({"/health", "/metrics"})
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -42,13 +46,23 @@ class RequestScope:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an HTTP request. Other scopes, such as lifespan, do not reach this class."""
         request_id = str(uuid.uuid4())
-        with bind(request_id=request_id):
-            await self._handle(scope, receive, send, request_id)
+        with bind(request_id=request_id), self._trace(scope) as span:
+            request = Request(scope)
+            request.state.request_id = request_id
+            status = await self._handle(request, receive, send)
+            _describe(span, request, status)
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+    def _trace(self, scope: Scope) -> AbstractContextManager[SpanDetails]:
+        """Record the request, below the span that its headers name; do not record checks of the gateway."""
+        if scope["path"].removeprefix("/api") in _UNTRACED:
+            return nullcontext(SpanDetails(""))
+        place = SpanPlace(kind="server", headers=Headers(scope=scope))
+        return self._measurements.tracer.span("HTTP", place)
+
+    async def _handle(self, request: Request, receive: Receive, send: Send) -> int:
+        """Answer a request, and return the status; 0 if the response has not begun."""
         started = time.monotonic()
-        request = Request(scope)
-        request.state.request_id = request_id
+        scope = request.scope
         path = scope["path"]
         status = 0
 
@@ -56,7 +70,7 @@ class RequestScope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                MutableHeaders(scope=message)["X-Request-Id"] = request.state.request_id
             await send(message)
 
         try:
@@ -87,11 +101,34 @@ class RequestScope:
                     "ms": round(seconds * 1000, 1),
                 },
             )
+        return status
 
     def _measure(self, request: Request, status: int, seconds: float) -> None:
-        method = request.method if request.method in _METHODS else OTHER
-        route = getattr(request.state, "route", OTHER)
-        self._measurements.add("request", seconds, method, route, f"{status // 100}xx")
+        self._measurements.add(
+            "request", seconds, _method_of(request), _route_of(request), f"{status // 100}xx"
+        )
+
+
+def _method_of(request: Request) -> str:
+    return request.method if request.method in _METHODS else OTHER
+
+
+def _route_of(request: Request) -> str:
+    """Return the template of the path, which contains no ids."""
+    return getattr(request.state, "route", OTHER)
+
+
+def _describe(span: SpanDetails, request: Request, status: int) -> None:
+    """Name a span by the semantic conventions for HTTP."""
+    method, route = _method_of(request), _route_of(request)
+    span.name = f"{method} {route}"
+    span.attributes |= {
+        "http.request.method": method,
+        "http.route": route,
+        "http.response.status_code": status,
+        "torana.request.id": request.state.request_id,
+    }
+    span.error = str(status) if status >= 500 else None
 
 
 class UnreadBody:

@@ -22,6 +22,7 @@ from torana.api.sse import EventStream
 from torana.errors import Draining, NotFailed, StoreUnavailable, WaitExpired, by_code
 from torana.limits.rate_limit_status import headers
 from torana.messages import Inbound, Principal, Turn
+from torana.turns.open_approvals import WaitingTurn
 
 _REPLAYED = {"Idempotency-Replayed": "true"}
 
@@ -88,10 +89,16 @@ async def _plain(
     preferences: Preferences,
     response_headers: Mapping[str, str],
 ) -> Response:
-    """Wait for the end of a turn, and return its answer. Raises ``WaitExpired`` after the waiting time."""
+    """Wait for the end of a turn, and return its answer. Raises ``WaitExpired`` after the waiting time.
+
+    Without a preference for a waiting time, the question of a turn that waits for an approval is an answer too.
+    """
     if preferences.respond_async and preferences.wait is None:
         return _accepted_response(turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
+    if preferences.wait is None and turn.has_ended:
+        # A yes or a no is answered by the turn that it continues.
+        turn = await services.turns.open_approvals.asking_turn(turn)
     try:
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)
     except TimeoutError:
@@ -107,6 +114,8 @@ async def _plain(
     except (Draining, StoreUnavailable) as error:  # the message is accepted and will be answered
         headers = {"Retry-After": "5", **response_headers}
         raise type(error)(error.detail, headers=headers, extra={"instance": _place(turn)}) from None
+    if isinstance(ended, WaitingTurn):
+        return NoStoreResponse(AnswerBody.from_waiting(ended).model_dump(mode="json"), headers=response_headers)
     if ended.failure is not None:
         raise error_from(ended.failure, headers=response_headers)
     return NoStoreResponse(AnswerBody.from_turn(ended).model_dump(mode="json"), headers=response_headers)
@@ -114,14 +123,20 @@ async def _plain(
 
 async def _wait_for_end(
     request: Request, services: Services, turn: Turn, seconds: float, preferences: Preferences
-) -> Turn:
-    """Return the ended turn. With ``cancel-on-disconnect``, cancel it if the client disconnects.
+) -> Turn | WaitingTurn:
+    """Return the ended turn, or its question without a preference for a waiting time.
+
+    With ``cancel-on-disconnect``, cancel it if the client disconnects.
 
     Raises ``TimeoutError`` after the seconds, and ``StoreUnavailable`` while the database cannot be written.
     """
     ending = asyncio.ensure_future(services.turns.reader.wait_for_end(turn))
     delay = asyncio.ensure_future(services.turns.reader.wait_for_delay(turn))
     waiting: set[asyncio.Future[Any]] = {ending, delay}
+    asking: asyncio.Future[WaitingTurn] | None = None
+    if preferences.wait is None:
+        asking = asyncio.ensure_future(services.turns.open_approvals.wait_for_question(turn))
+        waiting.add(asking)
     if preferences.cancel_on_disconnect:
         waiting.add(asyncio.ensure_future(_wait_for_disconnect(request)))
     try:
@@ -130,6 +145,8 @@ async def _wait_for_end(
             raise TimeoutError
         if ending in done:
             return ending.result()
+        if asking is not None and asking in done:
+            return asking.result()
         if delay in done:
             raise StoreUnavailable(
                 "The database cannot be written; free disk space or repair the data directory. The message is "

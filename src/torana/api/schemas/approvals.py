@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, ValidationInfo, computed_field, field_validator
 
 from torana.agent.overview import ToolOverview
 from torana.api.schemas.base import CLEAN, Page, RequestBody, Time, Wire
@@ -51,6 +51,15 @@ class ApprovalBody(Wire):
     created_at: Time
     expires_at: Annotated[Time, Field(description="At this time an open approval counts as denied.")]
     decided_at: Time | None
+
+
+class AskedApprovalBody(ApprovalBody):
+    """An open approval in the answer to a message."""
+
+    @computed_field(description="The path that decides it, relative to the path of the message.")
+    @property
+    def url(self) -> str:
+        return f"v1/approvals/{self.id}"
 
 
 class ApprovalsBody(Page[ApprovalBody]):

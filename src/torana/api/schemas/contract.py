@@ -6,9 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torana.api.schemas.approvals import AskedApprovalBody
 from torana.api.schemas.base import TEXT, Id, RequestBody, Time, Wire
 from torana.messages import CONTENT_LIMIT, OnBusy, Turn
 from torana.skills import MissingRequirement, Skill
+from torana.turns.open_approvals import WaitingTurn
 
 
 class MessageBody(RequestBody):
@@ -51,14 +53,23 @@ class UsageBody(Wire):
 
 
 class AnswerBody(Wire):
-    """The agent's answer to a message."""
+    """The agent's answer to a message, or the approval question that its turn waits for."""
 
     reply: str
     id: Annotated[str, Field(description="The id of the turn.")]
     channel_id: str
     user_id: str | None
     session_id: str
-    status: Literal["completed"]
+    status: Annotated[
+        Literal["completed", "waiting"],
+        Field(
+            description="`waiting` means that a tool call waits for approval. `reply` then ends with the "
+            "question. A message `yes` or `no` of the same user in the same channel answers it."
+        ),
+    ]
+    approval: Annotated[
+        AskedApprovalBody | None, Field(description="The approval that the turn waits for, if it is `waiting`.")
+    ]
     model: str
     usage: UsageBody
     created_at: Time
@@ -74,11 +85,19 @@ class AnswerBody(Wire):
                 "user_id": turn.user,
                 "session_id": turn.session_id,
                 "status": turn.state,
+                "approval": None,
                 "model": turn.model or "unknown",
                 "usage": turn.usage,
                 "created_at": turn.created_at,
             }
         )
+
+    @classmethod
+    def from_waiting(cls, waiting: WaitingTurn) -> Self:
+        """Return the question of a turn that waits for an approval."""
+        answer = cls.from_turn(waiting.turn)
+        approval = AskedApprovalBody.model_validate(waiting.approval)
+        return answer.model_copy(update={"reply": waiting.text, "status": "waiting", "approval": approval})
 
 
 class ProblemFault(Wire):

@@ -72,6 +72,25 @@ def _data(loaded: Loaded) -> str:
     return str(directory) if directory.exists() else f"{directory} will be created at the first start"
 
 
+def _disk(loaded: Loaded) -> str:
+    from rich.filesize import decimal
+
+    from torana.store.backup.archive import DATABASE_NAME
+    from torana.store.engine.disk_usage import measure_disk
+
+    directory = loaded.settings.data_dir
+    if not directory.is_dir():
+        return "nothing is stored yet"
+    usage = measure_disk(directory, DATABASE_NAME)
+    found = f"{decimal(usage.free)} free; the database has {decimal(usage.database)}"
+    if usage.remains:
+        names = ", ".join(path.name for path in usage.remains)
+        found += f"; delete these remains of restores and upgrades if you do not need them: {names}"
+    if usage.is_low:
+        raise OperatorError(f"{found}; free disk space: a backup or an upgrade needs room for a copy")
+    return found
+
+
 def _gateway(loaded: Loaded) -> str:
     import httpx2
 
@@ -130,6 +149,10 @@ def _skills(loaded: Loaded) -> str:
     unapproved = [one.slug for one in standings if one.has_unapproved_scripts]
     told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
     told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
+    too_long = [one.slug for one in standings if one.warnings]
+    told += (
+        f"; used in part, because too long: {', '.join(too_long)} (`torana skills list`)" if too_long else ""
+    )
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 
@@ -206,6 +229,7 @@ def _model(loaded: Loaded) -> str:
 
 _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("data", _data),
+    ("disk", _disk),
     ("gateway", _gateway),
     ("database", _database),
     ("skills", _skills),

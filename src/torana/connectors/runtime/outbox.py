@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from torana.store.engine.database import Database
 from torana.store.rows import deliveries
 from torana.store.rows.deliveries import FRESH, Delivery
 from torana.supervision import backoff
+from torana.tracing import SpanDetails, SpanPlace
 
 #: The prefix of a part that may have arrived before; parts leave room for it.
 REPEATED = "(sent again) "
@@ -146,7 +148,7 @@ class Outbox:
             return
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
-            with self._measurements.time("delivery", self._account):
+            with self._measurements.time("delivery", self._account), self._trace(delivery):
                 async with asyncio.timeout(_CALL):
                     shown_as = await self._send_or_find(connector, delivery, part)
         except PermanentError as error:
@@ -162,6 +164,12 @@ class Outbox:
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
             await self._keep_sent(delivery, shown_as)
+
+    def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
+        """Record an attempt below the turn that it delivers."""
+        attributes = {"torana.account": self._account, "torana.delivery.attempt": delivery.tries}
+        place = SpanPlace(kind="client", of_turn=delivery.turn_id)
+        return self._measurements.tracer.span("delivery", place, **attributes)
 
     async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Store that a part arrived; retry until the store accepts it."""

@@ -9,6 +9,10 @@ matches, it says what it is::
     triggers.py  phrases that run a skill's script
     explicit.py  "use <tool> …": a tool called by its name
     choice.py    the choice of a tool
+    smalltalk.py greetings, thanks and questions about the model
+    languages.py the same, and the fallback, in other languages
+    followups.py messages that refer to an earlier one
+    spelling.py  spelling mistakes in the words of the rules
     answers.py   the model's own replies
     rewording.py tool results, reworded for people
     model.py     the model that pydantic-ai calls

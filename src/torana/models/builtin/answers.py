@@ -1,50 +1,60 @@
-"""The builtin model's own replies."""
+"""The answers of the builtin model that are no tool results."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pydantic_ai.messages import ToolReturnPart
 
 from torana.models.builtin.cards import Card
+from torana.models.builtin.languages import FixedReply, language_of
 from torana.models.builtin.rewording import failure_for_people, result_for_people
 
-#: Maximum number of skills in an introduction.
-EXAMPLES_LIMIT = 12
+#: Maximum number of skills in the whole list, and of examples in other answers.
+SKILLS_LIMIT, EXAMPLES_LIMIT = 20, 3
 
-_SELF = "I am Torana's builtin model: I follow fixed rules and do not understand language."
 _SWITCH = (
     "For everything else, configure a language model, for example TORANA_MODEL=openai:gpt-5 with "
     "its key in OPENAI_API_KEY, and restart Torana."
 )
-_GREETING = re.compile(
-    r"(?:(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|thanks?(?: you)?|help(?: me)?|start|how are you"
-    r"|who are you|what are you|are you (?:a bot|human|an ai))(?:,? (?:there|all|torana))?[\s,.!?]*){1,3}",
-    re.IGNORECASE,
-)
+_NOTHING = "None of the loaded skills works with the builtin model."
+#: Skills whose examples come first.
+_FAVOURITES = ("lists", "reminders", "calculator")
 
 
-def is_greeting(text: str) -> bool:
-    """Return whether a text is only a greeting, thanks, a call for help, or a question about the model."""
-    return bool(_GREETING.fullmatch(text.strip()))
+def small_talk(reply: FixedReply, examples: Sequence[tuple[Card, str]]) -> str:
+    """Return a reply with the examples that belong to it."""
+    if reply.examples == "none":
+        return reply.text
+    if not examples:
+        return f"{reply.text} {_NOTHING}\n\n{_SWITCH}"
+    if reply.examples == "some":
+        return f"{reply.text}\nTry {_some(examples)}. “help” lists everything."
+    lines = [f"- {card.title}: {example}" for card, example in examples[:SKILLS_LIMIT]]
+    return "\n".join([f"{reply.text} I can answer messages like these:", *lines, "", _SWITCH])
 
 
-def introduction(examples: Sequence[tuple[Card, str]]) -> str:
-    """Return a description of the builtin model and its abilities."""
-    return f"{_SELF} {_abilities(examples)}\n\n{_SWITCH}"
+def not_read(text: str, examples: Sequence[tuple[Card, str]]) -> str:
+    """Return the answer to a message that no rule matches, in its language if it is known."""
+    return language_of(text).fallback.format(examples=_some(examples)) if examples else _NOTHING
 
 
-def not_read(examples: Sequence[tuple[Card, str]]) -> str:
-    """Return the answer to a message that no rule matches."""
-    return f"{_SELF} Your message fits none of my rules. {_abilities(examples)}\n\n{_SWITCH}"
+def _some(examples: Sequence[tuple[Card, str]]) -> str:
+    """Return the examples that newcomers should see, of different skills."""
+    shown = sorted(examples, key=_rank)
+    return ", ".join(example for _, example in shown[:EXAMPLES_LIMIT])
+
+
+def _rank(example: tuple[Card, str]) -> int:
+    slug = example[0].slug
+    return _FAVOURITES.index(slug) if slug in _FAVOURITES else len(_FAVOURITES)
 
 
 def needs_language_model(card: Card) -> str:
     """Return the answer for a matching skill that consists of instructions."""
     return (
         f"The skill “{card.title}” fits your message best, but only a language model can follow "
-        f"its instructions. {_SELF} {_SWITCH}"
+        f"its instructions. {_SWITCH}"
     )
 
 
@@ -63,10 +73,3 @@ def _result(part: ToolReturnPart) -> str:
             return failure_for_people(text) or (f"{part.tool_name} {part.outcome}, without a reason.")
         case _:
             return f"{part.tool_name} could not be completed: {text}"
-
-
-def _abilities(examples: Sequence[tuple[Card, str]]) -> str:
-    if not examples:
-        return "None of the loaded skills works with the builtin model."
-    lines = [f"- {card.title}: {example}" for card, example in examples[:EXAMPLES_LIMIT]]
-    return "\n".join(["I can answer messages like these:", *lines])

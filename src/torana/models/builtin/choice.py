@@ -11,8 +11,13 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.cards import Card
 from torana.models.builtin.explicit import ExplicitCall, Unclear, called_name, read_call, required_arguments
-from torana.models.builtin.message import BuiltinMessage, read
+from torana.models.builtin.followups import EARLIER_LIMIT, complete
+from torana.models.builtin.languages import FixedReply
+from torana.models.builtin.message import PHRASE_LIMIT, BuiltinMessage, read
 from torana.models.builtin.readers import READERS
+from torana.models.builtin.readers.schedules import missing_part
+from torana.models.builtin.smalltalk import small_talk
+from torana.models.builtin.spelling import correct_spelling, restore
 from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.engine.ranking import Match, Ranking
 from torana.store.engine.tokenizer import words
@@ -40,6 +45,13 @@ _SAMPLES = ("\na,b\n1,2", '\n{"a": 1}')
 _TEXT_MISSING = (
     "The text is missing. Send it in the same message: below the request, after a colon, or in a code fence."
 )
+_TASK_MISSING = "What should I remind you of? Write for example “remind me tomorrow at 9 to call Ana”."
+_TIME_MISSING = (
+    "When should I remind you? I found no time that I can read. Write for example “tomorrow at 9”, "
+    "“in 20 minutes” or “every weekday at 17:00”."
+)
+#: Tools that delete for good are not called for a message with a spelling mistake.
+_NEVER_GUESSED = frozenset({"delete_file", "forget", "remove_from_list"})
 # The curly opening quote excludes itself: otherwise each of many would be followed to the end of the text.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”')
 
@@ -67,20 +79,28 @@ class Chooser:
         self._card_ranking.close()
         self._tool_ranking.close()
 
-    def choose(self, text: str) -> ExplicitCall | Unclear | Fit | None:
-        """Return the call for a message, an explanation, a skill, or None. Deterministic."""
+    def choose(
+        self, text: str, earlier: Sequence[str] = ()
+    ) -> ExplicitCall | Unclear | FixedReply | Fit | None:
+        """Return the call for a message, an explanation, a reply, a skill, or None. Deterministic.
+
+        ``earlier`` are the messages before it, oldest first; "and in Paris?" refers to them.
+        """
         if call := read_call(text, self._tools):
             return call
         message = read(text)
-        if call := self._match_trigger(message):
-            return call
+        if choice := self._match_trigger(message) or small_talk(message):
+            return choice
         ranked = self._card_ranking.rank(message.question, limit=len(self._cards))
         return (
             self._by_rule(message, ranked)
+            or self._continue(message, earlier)
             or self._explain_blocked_trigger(message)
             or self._without_text(text)
+            or self._incomplete_reminder(message)
             or self._by_name(message)
             or self._not_on_offer(message)
+            or self._with_correct_spelling(text)
             or self._fit(message, ranked)
         )
 
@@ -121,6 +141,26 @@ class Chooser:
             if name in self._tools and (arguments := READERS[name](message)) is not None:
                 return ExplicitCall(name, arguments)
         return None
+
+    def _continue(self, message: BuiltinMessage, earlier: Sequence[str]) -> ExplicitCall | None:
+        """Return the call of a message that refers to an earlier one."""
+        if not message.phrase:
+            return None
+        before = [read(text) for text in earlier[-EARLIER_LIMIT:] if len(text) <= PHRASE_LIMIT]
+        call = complete(message, before, lambda other: self._match_reader(other, list(READERS)))
+        return call if call and call.tool in self._tools else None
+
+    def _with_correct_spelling(self, text: str) -> ExplicitCall | None:
+        """Return the call of a message with spelling mistakes in the words of a rule."""
+        corrected, originals = correct_spelling(text)
+        call = self._match_reader(read(corrected), list(READERS)) if originals else None
+        if call is None or call.tool in _NEVER_GUESSED:
+            return None
+        return ExplicitCall(call.tool, restore(call.arguments, originals))
+
+    def _incomplete_reminder(self, message: BuiltinMessage) -> Unclear | None:
+        missing = missing_part(message.phrase) if "schedule_once" in self._tools else ""
+        return Unclear(_TASK_MISSING if missing == "task" else _TIME_MISSING) if missing else None
 
     def _without_text(self, text: str) -> Unclear | None:
         if "\n" in text.strip():

@@ -32,6 +32,8 @@ from torana.models.builtin import answers
 from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser, Fit
 from torana.models.builtin.explicit import ExplicitCall, Unclear
+from torana.models.builtin.followups import EARLIER_LIMIT
+from torana.models.builtin.languages import FixedReply
 
 #: Maximum number of pieces of a streamed answer; a longer answer has more words in each piece.
 PIECES_LIMIT = 200
@@ -44,9 +46,9 @@ _WORD = re.compile(r"\s*\S+\s*|\s+")
 class BuiltinModel(Model):
     """Answers by fixed rules, without a language model.
 
-    It reads only the last request: it answers a prompt with a tool call or a text, and returns tool results
-    reworded for people. The same request gets the same answer. Usage counts words. Use it in the thread of one
-    event loop.
+    It answers a prompt with a tool call or a text, and returns tool results reworded for people. It reads the
+    last prompt, and earlier ones only if the last refers to them. The same messages get the same answer. Usage
+    counts words. Use it in the thread of one event loop.
     """
 
     def __init__(self, *, cards: Callable[[], Sequence[Card]]) -> None:
@@ -76,7 +78,7 @@ class BuiltinModel(Model):
     ) -> ModelResponse:
         """Return the whole answer."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
-        return self._answer(messages[-1], parameters)
+        return self._answer(messages, parameters)
 
     @asynccontextmanager
     async def request_stream(
@@ -88,12 +90,17 @@ class BuiltinModel(Model):
     ) -> AsyncGenerator[StreamedResponse]:
         """Stream the answer in pieces of words."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
-        yield _Stream(model_request_parameters=parameters, response=self._answer(messages[-1], parameters))
+        yield _Stream(model_request_parameters=parameters, response=self._answer(messages, parameters))
 
-    def _answer(self, message: ModelMessage, parameters: ModelRequestParameters) -> ModelResponse:
+    def _answer(self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
+        *earlier, message = messages
         returned = [part for part in message.parts if isinstance(part, ToolReturnPart)]
-        asked = answers.results(returned) if returned else "\n".join(_prompts(message.parts))
-        part = TextPart(asked) if returned else self._reply(asked, parameters.function_tools)
+        asked = answers.results(returned) if returned else _prompt(message)
+        if returned:
+            part = TextPart(asked)
+        else:
+            before = [text for other in earlier if (text := _prompt(other))]
+            part = self._reply(asked, before[-EARLIER_LIMIT:], parameters.function_tools)
         return ModelResponse(
             parts=[part],
             usage=RequestUsage(input_tokens=len(asked.split()), output_tokens=_words_in(part), cost=Decimal(0)),
@@ -102,19 +109,21 @@ class BuiltinModel(Model):
             finish_reason="tool_call" if isinstance(part, ToolCallPart) else "stop",
         )
 
-    def _reply(self, text: str, tools: Sequence[ToolDefinition]) -> TextPart | ToolCallPart:
+    def _reply(
+        self, text: str, earlier: Sequence[str], tools: Sequence[ToolDefinition]
+    ) -> TextPart | ToolCallPart:
         chooser = self._current_chooser(tuple(self._cards()), tuple(tools))
-        if answers.is_greeting(text):
-            return TextPart(answers.introduction(chooser.examples()))
-        match chooser.choose(text):
+        match chooser.choose(text, earlier):
             case ExplicitCall(tool, arguments):
                 return ToolCallPart(tool, dict(arguments))
+            case FixedReply() as reply:
+                return TextPart(answers.small_talk(reply, chooser.examples()))
             case Unclear(explanation):
                 return TextPart(explanation)
             case Fit(card):
                 return TextPart(answers.needs_language_model(card))
             case None:
-                return TextPart(answers.not_read(chooser.examples()))
+                return TextPart(answers.not_read(text, chooser.examples()))
 
     def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
         if (cards, tools) != self._known:
@@ -122,6 +131,11 @@ class BuiltinModel(Model):
             self._chooser = Chooser(cards=cards, tools={tool.name: tool for tool in tools})
             self._known = (cards, tools)
         return self._chooser
+
+
+def _prompt(message: ModelMessage) -> str:
+    """Return the text of the user's prompt in a message, or ''."""
+    return "\n".join(_prompts(message.parts))
 
 
 def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[str]:

@@ -30,8 +30,9 @@ class DataDirLock:
         except BlockingIOError:
             raise _busy(data_dir) from None
         except OSError as error:
+            foreign = _describe_owner(data_dir) if isinstance(error, PermissionError) else ""
             raise DataDirUnusable(
-                f"cannot use the data directory {data_dir}: {error.strerror or error}; "
+                f"cannot use the data directory {data_dir}: {error.strerror or error}{foreign}; "
                 "choose another with --data-dir or correct its permissions"
             ) from error
 
@@ -72,6 +73,15 @@ def _take(file: int, data_dir: Path) -> None:
         else:
             return
     raise BlockingIOError
+
+
+def _describe_owner(data_dir: Path) -> str:
+    """Return the cure if the directory belongs to another user, as the new volume of a container may."""
+    try:
+        owner, uid = data_dir.stat().st_uid, os.geteuid()
+    except OSError:
+        return ""
+    return "" if owner == uid else f" (it belongs to user {owner}, not {uid}: chown -R {uid} {data_dir})"
 
 
 def _busy(data_dir: Path) -> DataDirBusy:

@@ -371,7 +371,12 @@ approvals = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("decided_at", UtcTime),
+    # The time of the last HTTP response that contained the question.
+    sa.Column("replied_at", UtcTime),
+    # The turn of the yes or no over HTTP that decided.
+    sa.Column("decided_in", sa.Text),
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
+    sa.Index("ix_approvals_decided_in", "decided_in", sqlite_where=sa.text("decided_in IS NOT NULL")),
     sa.Index("uq_approvals_id", "id", unique=True),
 )
 

@@ -34,7 +34,8 @@ class Approval:
     """An approval of a call. ``edited`` are the arguments that the approver changed.
 
     ``said`` is the length of the turn's reply before the question. ``delivery`` is the number of the delivery
-    with the question in a chat, if there is one.
+    with the question in a chat, if there is one. ``replied_at`` is the time of the last HTTP response that
+    contained the question, ``decided_in`` the turn of the yes or no that decided it.
     """
 
     id: str
@@ -53,6 +54,8 @@ class Approval:
     reason: str | None = None
     decided_by: str | None = None
     decided_at: datetime | None = None
+    replied_at: datetime | None = None
+    decided_in: str | None = None
 
     @property
     def digest(self) -> str:
@@ -69,6 +72,8 @@ class ApprovalVerdict:
     by: str
     edited: Mapping[str, Any] | None = None
     reason: str | None = None
+    #: The turn of the yes or no.
+    decided_in: str | None = None
 
 
 def ask(connection: Connection, asked: Approval) -> Approval:
@@ -191,6 +196,17 @@ def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> 
     return [_approval(row) for row in rows.mappings()]
 
 
+def decided_by_message(connection: Connection, turn_id: str) -> Approval | None:
+    """Return the approval that the message of this turn decided, or None."""
+    row = connection.execute(sa.select(approvals).where(approvals.c.decided_in == turn_id)).mappings().first()
+    return None if row is None else _approval(row)
+
+
+def note_reply(connection: Connection, approval: Approval, at: datetime) -> None:
+    """Store that an HTTP response of this time contains the question."""
+    connection.execute(_UPDATE, _key(approval) | {"replied_at": at})
+
+
 def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
     """Return the open approvals that a message's sender may answer in its channel, oldest first.
 
@@ -224,7 +240,27 @@ def is_unmistakable(connection: Connection, inbound: Inbound, approval: Approval
 
 
 def is_last_reply(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
-    """Return whether the last reply to a message's sender in its channel ends with the question."""
+    """Return whether the last response to a message's sender in its channel ends with the question."""
+    return _is_in_last_response(connection, inbound, approval) or _ends_last_reply(
+        connection, inbound, approval
+    )
+
+
+def _is_in_last_response(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether a response contained the question, and no later question or reply came."""
+    if approval.replied_at is None:
+        return False
+    later = sa.or_(turns.c.ended_at > approval.replied_at, approvals.c.replied_at > approval.replied_at)
+    query = (
+        sa.select(turns.c.id)
+        .outerjoin(approvals, approvals.c.turn_id == turns.c.id)
+        .where(_to_speaker(inbound), later)
+    )
+    return connection.execute(query.limit(1)).first() is None
+
+
+def _ends_last_reply(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
+    """Return whether the last reply of the asking turn's session ends with the question."""
     replies = (
         sa.select(turns.c.reply)
         .join(_asking, _asking.c.session_id == turns.c.session_id)
@@ -302,6 +338,7 @@ def _close_with(connection: Connection, approval: Approval, verdict: ApprovalVer
         "reason": verdict.reason,
         "decided_by": verdict.by,
         "decided_at": verdict.at,
+        "decided_in": verdict.decided_in,
     }
     connection.execute(_UPDATE, _key(approval) | values)
     connection.execute(_GO_ON, {"of_turn": approval.turn_id})
@@ -338,6 +375,8 @@ def _values(approval: Approval) -> dict[str, Any]:
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,
         "decided_at": approval.decided_at,
+        "replied_at": approval.replied_at,
+        "decided_in": approval.decided_in,
     }
 
 

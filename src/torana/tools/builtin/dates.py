@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
+from dateutil.easter import easter
 from pydantic_ai import RunContext
 
 from torana.tools.base import ToolContext, ToolError, tool
@@ -24,10 +25,16 @@ _FEASTS = {
     "christmas": "25 december",
     "christmas day": "25 december",
     "christmas eve": "24 december",
+    "xmas": "25 december",
+    "x-mas": "25 december",
+    "halloween": "31 october",
+    "valentine's day": "14 february",
     "new year": "1 january",
+    "new years": "1 january",
     "new year's day": "1 january",
     "new year's eve": "31 december",
 }
+_EASTER = frozenset({"easter", "easter sunday", "easter day"})
 
 
 @tool(idempotent=True)
@@ -170,6 +177,8 @@ def _valid(year: int, month: int, day: int) -> list[date]:
 
 
 def _in_words(said: str, now: datetime, prefer: str) -> date | None:
+    if said in _EASTER:
+        return _easter(now, past=prefer == "past")
     # dateparser reads "9" as September and "2026-13-01" as 13 January; pure digits were parsed above.
     if not re.search(r"[a-z]", said):
         return None
@@ -180,6 +189,13 @@ def _in_words(said: str, now: datetime, prefer: str) -> date | None:
     if same_year == now.date():
         return same_year
     return _parse_date(said, now, prefer=prefer, parts=["day", "month"])
+
+
+def _easter(now: datetime, *, past: bool) -> date:
+    """Return the next or the last Easter Sunday; today matches both."""
+    today = now.date()
+    days = [easter(now.year + step) for step in (-1, 0, 1)]
+    return max(day for day in days if day <= today) if past else min(day for day in days if day >= today)
 
 
 def _parse_date(said: str, now: datetime, *, prefer: str, parts: list[str]) -> date | None:

@@ -31,7 +31,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A schedule as the user sees it: ``next`` is the next time in words, ``note`` an optional remark."""
+    """A schedule as the user sees it: the next time and the rule in words, and an optional remark."""
 
     id: str
     kind: ScheduleKind
@@ -157,5 +157,5 @@ class ScheduleTools:
 
 def _describe_schedule(item: Planned) -> str:
     what = "reminder" if item.kind == "remind" else "task"
-    when = f"{item.next}, then by `{item.rule}`" if item.rule else item.next
+    when = f"{item.next}, then {item.rule}" if item.rule else item.next
     return f"{what} “{item.text}”, {when}{f' ({item.note})' if item.note else ''}"

@@ -1,8 +1,9 @@
-"""Count, sort and deduplicate lines of a text."""
+"""Count, sort, deduplicate and change texts."""
 
 from __future__ import annotations
 
 import re
+import string
 from typing import Literal
 
 from torana.tools.base import ToolError, tool
@@ -15,15 +16,19 @@ _NUMBER = re.compile(r"(?:(?<![\w-])[-−])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\
 
 
 @tool(idempotent=True)
-def count_text(text: str) -> str:
-    """Count the lines, words and characters of a text.
+def count_text(text: str, part: str = "") -> str:
+    """Count the lines, words and characters of a text, or how often a letter or word occurs in it.
 
     A word is the text between spaces; a character is a Unicode code point, spaces and line ends included.
 
     Args:
         text: The text, at most 100,000 characters.
+        part: The letter, word or phrase to count instead, regardless of case.
     """
     _check_length(text)
+    if part:
+        number = text.casefold().count(part.casefold())
+        return f"“{part}” occurs {'once' if number == 1 else f'{number:,} times'}."
     spaceless = sum(not character.isspace() for character in text)
     return (
         f"{_count(len(text.splitlines()), 'line')}, {_count(len(text.split()), 'word')}, "
@@ -54,6 +59,26 @@ def unique_lines(text: str) -> str:
         text: The lines, at most 100,000 characters.
     """
     return "\n".join(dict.fromkeys(_lines(text)))
+
+
+@tool(idempotent=True)
+def change_text(text: str, change: Literal["uppercase", "lowercase", "title", "reverse"]) -> str:
+    """Write a text in capital or small letters, with capitalised words, or backwards.
+
+    Args:
+        text: The text, at most 100,000 characters.
+        change: "uppercase", "lowercase", "title" (each word capitalised) or "reverse" (backwards).
+    """
+    _check_length(text)
+    match change:
+        case "uppercase":
+            return text.upper()
+        case "lowercase":
+            return text.lower()
+        case "title":
+            return string.capwords(text)
+        case "reverse":
+            return text[::-1]
 
 
 def _lines(text: str) -> list[str]:

@@ -85,7 +85,9 @@ _FACTOR = re.compile(
 
 
 @tool(idempotent=True)
-def convert_units(value: float, from_unit: str, to_unit: str) -> str:
+def convert_units(
+    value: float, from_unit: str, to_unit: str, more_value: float = 0.0, more_unit: str = ""
+) -> str:
     """Convert a value from one unit of measurement to another.
 
     Supports lengths, areas, volumes, weights, times, speeds, temperatures, data sizes, energies, pressures and
@@ -96,11 +98,17 @@ def convert_units(value: float, from_unit: str, to_unit: str) -> str:
         value: The amount in the first unit.
         from_unit: The unit of the value, for example "km".
         to_unit: The target unit, for example "miles".
+        more_value: The rest of a value in two units: for 6 ft 2 in, it is 2.
+        more_unit: The unit of the rest.
     """
-    if not math.isfinite(value):
+    if not (math.isfinite(value) and math.isfinite(more_value)):
         raise ToolError("The value must be a finite number.")
     source, target = _factors(from_unit), _factors(to_unit)
+    label = f"{_plain(value)} {_unit_label(from_unit)}"
     try:
+        if more_unit:
+            value += _units().convert(more_value, _factors(more_unit), source)
+            label += f" {_plain(more_value)} {_unit_label(more_unit)}"
         converted = _units().convert(value, source, target)
     except (TypeError, ArithmeticError):  # pint's DimensionalityError is a TypeError
         raise ToolError(
@@ -109,7 +117,7 @@ def convert_units(value: float, from_unit: str, to_unit: str) -> str:
         ) from None
     if not math.isfinite(converted):
         raise ToolError("The result is too large; convert a smaller value.")
-    return f"{_plain(value)} {_unit_label(from_unit)} = {_plain(converted)} {_unit_label(to_unit)}"
+    return f"{label} = {_plain(converted)} {_unit_label(to_unit)}"
 
 
 class _Registry(Protocol):

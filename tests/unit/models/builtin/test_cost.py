@@ -9,6 +9,8 @@ import pytest
 
 from torana.messages import CONTENT_LIMIT
 from torana.models.builtin.choice import Chooser
+from torana.models.builtin.followups import EARLIER_LIMIT
+from torana.models.builtin.message import PHRASE_LIMIT
 
 _LEADS = ("", "find customer: ", "use a(", "$.a in this json ", "remind me to ", "```\n", "count rows: ")
 _PIECES = (
@@ -27,6 +29,22 @@ _PIECES = (
     "\u2003",
     "?! ",
 )
+_WORDS = (
+    "a ",
+    "and ",
+    "in ",
+    "to ",
+    "on my list ",
+    "not ",
+    "i like ",
+    "5 ",
+    "5 and ",
+    "' ",
+    "-",
+    "a, ",
+    "or ",
+    "for ",
+)
 
 
 @pytest.mark.parametrize("lead", _LEADS)
@@ -39,6 +57,20 @@ def test_repetitive_messages_are_not_slower_than_plain_text(chooser: Chooser, le
 
     # Most take as long as plain text; unclosed quotes used to take 100 times as long.
     assert {piece: took for piece in _PIECES if (took := _seconds(choose(piece))) > 20 * plain + 0.05} == {}
+
+
+@pytest.mark.parametrize(
+    "lead", ["", "add ", "put a on my ", "remind me to ", "what is ", "set a timer for ", "note that "]
+)
+def test_repetitive_phrases_are_not_slower_than_plain_text(chooser: Chooser, lead: str) -> None:
+    def choose(piece: str) -> Callable[[], object]:
+        text = (lead + piece * PHRASE_LIMIT)[: PHRASE_LIMIT - 1]
+        return lambda: chooser.choose(text, [text] * EARLIER_LIMIT)
+
+    plain = _seconds(choose("plain words "))
+
+    # A pattern with a polynomial time takes seconds.
+    assert {piece: took for piece in _WORDS if (took := _seconds(choose(piece))) > 20 * plain + 0.05} == {}
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -120,26 +120,47 @@ async def test_response_names_the_model_and_counts_words(agent: Agent[None, str]
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (5, 5)
 
 
-@pytest.mark.parametrize(
-    "text", ["hello", "Hi there!", "thank you", "help", "Who are you?", "Good morning, Torana"]
-)
-async def test_greeting_is_answered_with_an_introduction(agent: Agent[None, str], text: str) -> None:
+@pytest.mark.parametrize("text", ["hello", "Hi there!", "Who are you?", "Good morning, Torana"])
+async def test_greeting_is_answered_with_examples(agent: Agent[None, str], text: str) -> None:
     answer = (await agent.run(text)).output
-    assert answer.startswith(
-        "I am Torana's builtin model: I follow fixed rules and do not understand language."
-    )
-    assert "fits none" not in answer
+
+    assert "I am Torana's builtin model: I follow fixed rules and do not understand language." in answer
+    assert "Try “What is 17 % of 2,340?”. “help” lists everything." in answer
+    assert "fits" not in answer
+
+
+@pytest.mark.parametrize("text", ["help", "What can you do?"])
+async def test_help_lists_the_usable_skills(agent: Agent[None, str], text: str) -> None:
+    answer = (await agent.run(text)).output
+
     assert "- Calculator: “What is 17 % of 2,340?”" in answer
     assert "TORANA_MODEL=openai:gpt-5" in answer
 
 
-@pytest.mark.parametrize(
-    "text", ["what is love", "Quanto fa due più due?", "你好吗？", "🙂", "  ", "x" * 10_000]
-)
+@pytest.mark.parametrize("text", ["what is love", "Quanto fa due più due?", "🙂", "  ", "x" * 10_000])
 async def test_unmatched_message_gets_an_explanation(agent: Agent[None, str], text: str) -> None:
     answer = (await agent.run(text)).output
-    assert "Your message fits none of my rules." in answer
-    assert "do not understand language" in answer
+
+    assert "none of them fits your message" in answer
+    assert len(answer.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("Wie wird das Wetter morgen?", "keine passt auf diese Nachricht"),
+        ("Quel temps fait-il à Lyon ?", "aucune ne convient"),
+        ("Escribe un poema para mi madre", "ninguna encaja"),
+        ("今天天气怎么样？", "没有规则适合这条消息"),
+    ],
+)
+async def test_unmatched_message_is_explained_in_its_language(
+    agent: Agent[None, str], text: str, part: str
+) -> None:
+    answer = (await agent.run(text)).output
+
+    assert part in answer
+    assert "What is 17 % of 2,340?" in answer
 
 
 async def test_skill_without_tools_is_named_with_its_requirement(agent: Agent[None, str]) -> None:
@@ -150,13 +171,13 @@ async def test_skill_without_tools_is_named_with_its_requirement(agent: Agent[No
 
 async def test_missing_text_is_requested(model: BuiltinModel) -> None:
     agent = Agent(model, tools=[query_csv])
-    assert "with the text below it" in (await agent.run("hello")).output
+    assert "with the text below it" in (await agent.run("help")).output
     assert "The text is missing." in (await agent.run("sum of amount in this CSV")).output
 
 
 async def test_only_offered_tools_are_listed_and_called(model: BuiltinModel) -> None:
     agent = Agent(model, tools=[recall])
-    assert "Calculator" not in (await agent.run("hello")).output
+    assert "Calculator" not in (await agent.run("help")).output
     assert "cannot use the tool calculate here" in (await agent.run("6 * 7")).output
 
 
@@ -168,9 +189,9 @@ async def test_answer_says_that_no_skill_works() -> None:
 async def test_skill_added_while_running_is_used(agent: Agent[None, str], cards: tuple[Card, ...]) -> None:
     loaded: list[Card] = []
     agent = Agent(BuiltinModel(cards=lambda: loaded), tools=[calculate])
-    before = (await agent.run("hello")).output
+    before = (await agent.run("help")).output
     loaded.extend(cards)
-    assert before != (await agent.run("hello")).output
+    assert before != (await agent.run("help")).output
 
 
 async def test_images_are_ignored(agent: Agent[None, str]) -> None:

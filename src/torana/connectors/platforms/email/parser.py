@@ -236,23 +236,38 @@ def _decode_content(content: bytes, encoding: str) -> bytes:
 
 
 def _text(leaves: Sequence[_Leaf]) -> str:
-    """Join the texts of all leaves; of each group the plain text, or the text of the HTML."""
+    """Join the texts of all leaves; of each group the plain text, or the text of the HTML.
+
+    At most ``TEXT_LIMIT`` characters are read, of all leaves together, because HTML takes a second per million.
+    """
     groups: dict[int, list[_Leaf]] = {}
     for number, leaf in enumerate(leaves):
         groups.setdefault(leaf.group or -1 - number, []).append(leaf)
     done: list[str] = []
+    room = TEXT_LIMIT
     for group in groups.values():
         plain = [leaf for leaf in group if leaf.head.get_content_subtype() == "plain"]
-        written = "\n\n".join(_content(leaf) for leaf in plain).strip()
+        texts, room = _contents(plain, room)
+        written = "\n\n".join(texts).strip()
         if not written:
-            written = "\n\n".join(plain_of(_content(leaf)) for leaf in group if leaf not in plain)
+            pages, room = _contents([leaf for leaf in group if leaf not in plain], room)
+            written = "\n\n".join(map(plain_of, pages))
         done.append(written.strip())
     return "\n\n".join(text for text in done if text)[:TEXT_LIMIT]
 
 
-def _content(leaf: _Leaf) -> str:
-    data = _decode_content(leaf.body[: 4 * TEXT_LIMIT], _encoding(leaf.head))[: 2 * TEXT_LIMIT]
-    text = _in_charset(data, leaf.head.get_content_charset())[:TEXT_LIMIT]
+def _contents(leaves: Sequence[_Leaf], room: int) -> tuple[list[str], int]:
+    """Return the contents of leaves up to ``room`` characters in total, and the number of characters left."""
+    texts: list[str] = []
+    for leaf in leaves:
+        texts.append(_content(leaf, room))
+        room -= len(texts[-1])
+    return texts, room
+
+
+def _content(leaf: _Leaf, limit: int) -> str:
+    data = _decode_content(leaf.body[: 4 * limit], _encoding(leaf.head))[: 2 * limit]
+    text = _in_charset(data, leaf.head.get_content_charset())[:limit]
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 

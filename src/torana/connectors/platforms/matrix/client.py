@@ -21,6 +21,7 @@ from aiohttp import ClientError, ClientResponse
 from nio.crypto import Olm
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, RetryLater, collect
+from torana.json_bounds import without_deep_values
 
 _log = logging.getLogger(__name__)
 # nio logs each event, and at DEBUG all responses, including the token of a login.
@@ -28,6 +29,8 @@ logging.getLogger("nio").setLevel(logging.WARNING)
 
 #: Timeouts, in seconds, for a call, and for a file or the state of all rooms.
 _TIMEOUT, _LONG_TIMEOUT = 30, 300
+#: Maximum nesting of a response. Events are handled recursively.
+_DEPTH = 100
 
 #: Quotes an id as a segment of a URL path.
 quoted = partial(quote, safe="")
@@ -180,8 +183,17 @@ class Homeserver(nio.AsyncClient):
             return await super().send(method, path, data, headers, trace_context, timeout)
 
     async def parse_body(self, transport_response: ClientResponse) -> dict[Any, Any]:
+        """Return the JSON of a response, or an empty object; values that are nested too deeply are dropped.
+
+        An event with such a value would make the whole response unreadable, at each attempt.
+        """
         with _answers():
-            return await super().parse_body(transport_response)
+            text = await transport_response.text(errors="replace")
+        try:
+            document: object = json.loads(without_deep_values(text, _DEPTH))
+        except ValueError:
+            return {}
+        return cast("dict[Any, Any]", document) if isinstance(document, dict) else {}
 
     async def create_matrix_response(
         self, response_class: Any, transport_response: ClientResponse, data: Any = None, save_to: Any = None

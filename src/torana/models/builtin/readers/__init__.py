@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from torana.models.builtin.readers.arithmetic import calculate
 from torana.models.builtin.readers.base import Reader
+from torana.models.builtin.readers.chance import pick_random
 from torana.models.builtin.readers.conversation import earlier_messages
 from torana.models.builtin.readers.dates import current_time, days_between, shift_date
 from torana.models.builtin.readers.files import delete_file, list_files, read_file, write_file
-from torana.models.builtin.readers.lines import count_text, sort_lines, unique_lines
+from torana.models.builtin.readers.lines import change_text, count_text, sort_lines, unique_lines
+from torana.models.builtin.readers.lists import add_to_list, remove_from_list, show_list
 from torana.models.builtin.readers.memory import forget, recall, remember
 from torana.models.builtin.readers.python import run_python
 from torana.models.builtin.readers.schedules import (
@@ -32,6 +34,7 @@ _RULES: tuple[Reader, ...] = (
     days_between,
     shift_date,
     count_text,
+    change_text,
     sort_lines,
     unique_lines,
     query_json,
@@ -42,6 +45,9 @@ _RULES: tuple[Reader, ...] = (
     schedule_once,
     list_schedules,
     cancel_schedule,
+    add_to_list,
+    show_list,
+    remove_from_list,
     web_fetch,
     web_search,
     list_files,
@@ -51,6 +57,7 @@ _RULES: tuple[Reader, ...] = (
     remember,
     forget,
     recall,
+    pick_random,
 )
 
 #: By tool name. The order decides among the tools of a skill, and if no skill ranks.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import Arguments, wordings
+from torana.models.builtin.readers.base import NUMBERS, Arguments, wordings
 
 _NUMBER = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 _LIST = rf"(?P<list>{_NUMBER}(?:(?:, and |, | and ){_NUMBER})+)"
 
 _ASKING = wordings(
-    r"\A(?:(?:what(?:'s|s| is| are)|how much (?:is|are)|calculate|compute|work out|evaluate|solve) )+"
+    r"\A(?:(?:what(?:'?s| is| are)|how much (?:is|are)|calculate|compute|work out|evaluate|solve|find) )+"
 )
 _SIGNS = wordings(
     r"(?:%|\bper ?cent) ?(?:of|off)\b",
@@ -22,10 +22,38 @@ _SIGNS = wordings(
 )
 _OPERANDS = wordings(_NUMBER, r"[(),]", r"\bpi\b", r"\s")
 # Dates, telephone numbers and an idiom that look like calculations, and a single signed number.
-_NO_SUM = wordings(r"\d+([-/.])\d+\1\d+", r".*\d{4}-\d\d-\d\d.*", r"\d{3}-\d{4}", r"24/7", r"[-+]?[\d.,]+ ?%?")
+_NO_SUM = wordings(
+    rf"(?:plus|minus|times|multiplied by|divided by|[-+*/×÷^]) ?{_NUMBER} ?%?",
+    r"\d+([-/.])\d+\1\d+",
+    r".*\d{4}-\d\d-\d\d.*",
+    r"\d{3}-\d{4}",
+    r"24/7",
+    r"[-+]?[\d.,]+ ?%?",
+)
 
 _TOLD = (
-    (wordings(rf"(?:the )?square root of (?P<a>{_NUMBER})"), "sqrt({a})"),
+    (wordings(rf"(?:the )?(?:square root|sq ?rt|root) ?(?:of )?(?P<a>{_NUMBER})"), "sqrt({a})"),
+    (wordings(rf"(?P<a>{_NUMBER}) (?P<sign>[-+]) (?P<b>{_NUMBER}) ?%"), "{a} {sign} {b}% of {a}"),
+    (
+        wordings(rf"(?P<a>{_NUMBER}) (?P<sign>plus|minus) (?P<b>{_NUMBER}) ?(?:%|per ?cent)"),
+        "{a} {sign} {b}% of {a}",
+    ),
+    (
+        wordings(rf"(?:a )?(?P<a>{_NUMBER}) ?(?:%|per ?cent) tip (?:on|of|for) [$€£]?(?P<b>{_NUMBER})"),
+        "{a}% of {b}",
+    ),
+    (
+        wordings(rf"(?:a )?tip of (?P<a>{_NUMBER}) ?(?:%|per ?cent) (?:on|of|for) [$€£]?(?P<b>{_NUMBER})"),
+        "{a}% of {b}",
+    ),
+    (
+        wordings(
+            rf"(?:split|divide|share) (?:a |the )?(?:bill of )?[$€£]?(?P<a>{_NUMBER})(?: euros?| dollars?)? "
+            rf"(?:between|among|by|with) (?P<b>{_NUMBER})(?: people| persons| friends| ways)?"
+        ),
+        "{a} / {b}",
+    ),
+    (wordings(rf"(?:double|twice) (?P<a>{_NUMBER})"), "{a} * 2"),
     (wordings(rf"add (?P<a>{_NUMBER}) to (?P<b>{_NUMBER})"), "{b} + {a}"),
     (wordings(rf"subtract (?P<a>{_NUMBER}) from (?P<b>{_NUMBER})"), "{b} - {a}"),
     (wordings(rf"multiply (?P<a>{_NUMBER}) (?:by|and|with) (?P<b>{_NUMBER})"), "{a} * {b}"),
@@ -36,11 +64,20 @@ _TOTAL = wordings(rf"(?:the )?(?:sum of|total of|add(?: up)?) {_LIST}")
 _MEAN = wordings(rf"(?:the )?(?:average|mean) of {_LIST}")
 
 
+_NUMBER_WORD = wordings(rf"\b(?:{'|'.join(NUMBERS)})\b")
+_SPELT = wordings(r"\b(?:plus|minus|times|multiplied by|divided by)\b")
+
+
 def calculate(message: BuiltinMessage) -> Arguments | None:
     """Read a calculation in numbers and operators, or in one of a few phrases, and nothing else."""
-    said = _ASKING.sub("", message.phrase).rstrip("= ")
+    said = _digits(_ASKING.sub("", message.phrase).removesuffix(" as a decimal").rstrip("= "))
     expression = _answer_text(said) or (said if _is_sum(said) else "")
     return {"expression": expression} if expression else None
+
+
+def _digits(said: str) -> str:
+    """Return a text with number words between operators as digits: "seven plus three"."""
+    return _NUMBER_WORD.sub(lambda match: str(NUMBERS[match[0].lower()]), said) if _SPELT.search(said) else said
 
 
 def _is_sum(said: str) -> bool:

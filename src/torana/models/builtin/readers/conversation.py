@@ -16,22 +16,35 @@ MESSAGES_LIMIT = 50
 
 _SPEAKERS = {"i": "user", "my": "user", "you": "assistant", "your": "assistant"}
 
+_HERE = r"(?: (?:in|of) (?:this|our|the) (?:conversation|channel|chat))"
+
 _MESSAGES = wordings(
     r"(?:(?:what|which) (?:was|were)|repeat|quote|show(?: me)?|give me) (?P<who>my|your|the) (?:very )?"
     rf"(?P<order>first|last|previous|latest)(?: (?P<count>\d{{1,2}}|{'|'.join(NUMBERS)}))?"
     r" (?:messages?|questions?|answers?|repl(?:y|ies)|thing (?P<thing>i|you) (?:said|asked|wrote)(?: you| me)?)"
-    r"(?: again)?(?: (?:in|of) this (?:conversation|channel|chat))?"
+    rf"(?: again)?{_HERE}?"
 )
 _SAID = wordings(
     r"what (?:did|have) (?P<who>i|you|we) (?P<before>just |first |last )?"
     r"(?:say|said|ask|asked|write|written|answer|answered|reply|replied)"
     r"(?: you| me| to you| to me)?(?P<after>(?: .+)?)"
 )
-_AGAIN = wordings(r"(?:repeat|say) that(?: again)?", r"repeat what you (?:just )?said")
+_AGAIN = wordings(
+    r"(?:repeat|say) (?:that|it)(?: again)?",
+    r"repeat(?: please)?",
+    r"repeat what you (?:just )?said",
+    r"what",
+    r"pardon",
+)
+_MENTIONED = wordings(
+    r"did (?P<who>i|you|we) (?:mention|say something about|talk about|ask about) (?P<about>\S.*)"
+)
 _TOPICS = wordings(
     r"what (?:did|have) we (?:talk|talked|speak|spoken) about(?: before| earlier| so far| today)?"
 )
-_WHEN = wordings(r"\A (?:(?:at )?first|at the (?:beginning|start)|last|just now|before|earlier)?\Z")
+_WHEN = wordings(
+    rf"\A(?: (?:(?:at )?first|at the (?:beginning|start)|last|just now|before|earlier))?{_HERE}?\Z"
+)
 _ABOUT = wordings(r" about (?:the |my |our |your )?(?P<about>\S.*?)(?: earlier| before)?")
 
 
@@ -41,6 +54,8 @@ def earlier_messages(message: BuiltinMessage) -> Arguments | None:
         return _list_arguments(match)
     if match := _SAID.fullmatch(message.phrase):
         return _search_arguments(match)
+    if match := _MENTIONED.fullmatch(message.phrase):
+        return _build_arguments(match["who"], count=ABOUT_COUNT, about=match["about"])
     if _AGAIN.fullmatch(message.phrase):
         return _build_arguments("you")
     return _build_arguments("we", count=TOPICS_COUNT) if _TOPICS.fullmatch(message.phrase) else None

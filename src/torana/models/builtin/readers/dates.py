@@ -11,14 +11,16 @@ from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, 
 _IN_PLACE = r"(?: (?:in|at) (?P<place>.+?))?(?: right)?(?: now)?"
 _NOW = (
     wordings(
-        r"(?:what(?:'s| is)? )?(?:the )?(?:current |local )?time(?: is it| it is| is)?(?: right)?(?: now)?"
+        r"(?:what(?:'?s| is)? )?(?:the )?(?:current |local )?time(?: is it| it is| is)?(?: right)?(?: now)?"
         + _IN_PLACE
     ),
-    wordings(r"what(?:'s| is) (?:the date|today's date|the date today|today)" + _IN_PLACE),
-    wordings(r"what (?:date|day)(?: is it| it is| is today)(?: today)?" + _IN_PLACE),
-    wordings(r"(?:today's|the current) date"),
+    wordings(r"what(?:'?s| is) (?:the date|today's date|todays date|the date today|today)" + _IN_PLACE),
+    wordings(
+        r"what (?:date|day|year|month|weekday|day of the week)(?: is it| it is| is today| is this)"
+        r"(?: today| now)?" + _IN_PLACE
+    ),
+    wordings(r"(?:today's|todays|the current|current) (?:date|day)|date"),
 )
-_BARE = wordings("(?:the )?time")
 _PLACE = re.compile(
     r"(?!(?:my|your|our|his|her|its|their|an?|this|that|which|what|total|real|general) )"
     r"(?!.* (?:and|or|in|at|is) )(?:the (?=[A-Z]))?(?!the )[^\W\d_][\w .,'/+:-]{1,58}"
@@ -28,12 +30,17 @@ _PLACE = re.compile(
 def current_time(message: BuiltinMessage) -> Arguments | None:
     """Read a question about the current time or date, here or in a place."""
     match = first_match(_NOW, message.phrase)
-    if not match or _BARE.fullmatch(message.phrase):
+    if not match:
         return None
     place = match.groupdict().get("place")
     if place is None:
         return {}
-    return {"place": place} if _PLACE.fullmatch(place) else None
+    return {"place": place} if read_place(place) else None
+
+
+def read_place(text: str) -> str | None:
+    """Return the text if it can be the name of a place."""
+    return text if _PLACE.fullmatch(text) else None
 
 
 # The words that a date may contain.
@@ -44,7 +51,8 @@ _DATE_WORDS = wordings(
     r"\b(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|may)\b",
     r"\b(?:january|february|march|april|june|july|august|september|october|november|december)\b",
     r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
-    r"\b(?:today|tomorrow|yesterday|now|christmas(?: eve| day)?|new year(?:'s (?:eve|day))?)\b",
+    r"\b(?:today|tomorrow|yesterday|now|christmas(?: eve| day)?|x-?mas|easter(?: sunday)?|halloween"
+    r"|valentine's day|new year(?:'s (?:eve|day)|s)?)\b",
     r"\b(?:the day after tomorrow|the day before yesterday)\b",
     r"\b(?:in|ago|days?|weeks?|months?|years?|the|of|next|last|this|on)\b",
     r"[,\s]",
@@ -55,9 +63,10 @@ _SPANS = (
     wordings(r"(?:how many |the number of )?days (?:are )?(?:there )?between (?P<start>.+) and (?P<end>.+)"),
     wordings(r"(?:how many )?days (?:are )?(?:there )?from (?P<start>.+?) (?:to|until|till) (?P<end>.+)"),
     wordings(
-        r"(?:how many )?days (?:are |is it )?(?:there |left |remain )?(?:until|till|to|before) (?P<end>.+)"
+        r"(?:how many )?(?:days|weeks) (?:are |is it )?(?:there |left |remain )?"
+        r"(?:until|till|to|before) (?P<end>.+)"
     ),
-    wordings(r"how long (?:is it )?(?:until|till) (?P<end>.+)"),
+    wordings(r"how (?:long|far)(?: is it)?(?: away)? (?:until|till|to) (?P<end>.+)"),
     wordings(r"(?:how many )?days (?:is it |are there )?since (?P<start>.+)"),
 )
 
@@ -84,6 +93,12 @@ _SHIFTS = (
 _WEEKDAY = (
     wordings(rf"{_WHICH} (?:is|was|will be|falls on) (?P<start>.+)"),
     wordings(r"(?:what|which) (?:week)?day (?:does|will|did) (?P<start>.+) (?:fall on|be)"),
+    wordings(
+        r"(?:when|what date|what day) (?:is|was) "
+        r"(?P<start>(?:christmas|x-?mas|easter|halloween|valentine|new year).*)"
+    ),
+    wordings(r"what(?:'s| is) (?:the date (?:of )?)?(?P<start>tomorrow|yesterday)(?:'s date)?"),
+    wordings(r"what(?:'s| is| will be) the date (?:of |on )?(?P<start>(?:next |this )?\w+day)"),
 )
 _WAS = wordings(r"\b(?:was|did)\b")
 
@@ -106,6 +121,11 @@ def _steps(said: Mapping[str, str]) -> Mapping[str, int]:
     number = int(amount) if amount.isdecimal() else NUMBERS.get(amount, 1)
     back = said.get("way", "").lower() in ("before", "ago", "subtract")
     return {f"{said['unit'].lower()}s": -number if back else number}
+
+
+def read_date_words(text: str) -> str | None:
+    """Return the text of a date, ready for the tool, if it is a date and nothing else."""
+    return _date(text) if _is_date(text) else None
 
 
 def _is_date(text: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
+from torana.models.builtin.readers.timers import read_timer
 
 _DAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _MONTH = (
@@ -50,6 +52,8 @@ _FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
 
 def schedule_once(message: BuiltinMessage) -> Arguments | None:
     """Read a reminder at one time."""
+    if timer := read_timer(message.phrase):
+        return timer
     match = first_match(_ONCE, message.phrase)
     if match is None or _RECALLS.search(match["text"]) or _OFTENER.search(match["text"]) or _is_cut(match):
         return None
@@ -85,7 +89,35 @@ _ONCE = (
     wordings(rf"{_REMIND}(?: for)?,? (?P<when>{_WHEN}){_WHAT}"),
     wordings(rf"(?P<when>{_WHEN}),? {_REMIND}{_WHAT}"),
     wordings(rf"{_REMIND} (?:to|about|that|of|for) (?P<text>\S.*?),? (?P<when>{_WHEN})"),
+    wordings(rf"reminder: (?P<text>\S.*?),? (?P<when>{_WHEN})"),
 )
+_UNTIMED = (
+    wordings(rf"{_REMIND} (?:to|about|that|of|for) (?P<text>\S.*)"),
+    wordings(rf"{_REMIND}(?P<text>(?: .*)?)"),
+)
+_TIME = wordings(_WHEN)
+_SOME_TIME = re.compile(_WHEN, re.IGNORECASE)
+
+
+def task_without_time(phrase: str) -> str | None:
+    """Return the task of a reminder that names no time."""
+    match = _UNTIMED[0].fullmatch(phrase)
+    if match is None or any(found.search(match["text"]) for found in (_RECALLS, _OFTENER, _SOME_TIME)):
+        return None
+    return match["text"]
+
+
+def missing_part(phrase: str) -> Literal["time", "task", ""]:
+    """Return the missing part of a request for a reminder that gives no schedule; '' for any other message."""
+    match = first_match(_UNTIMED, phrase)
+    if match is None or _RECALLS.search(match["text"]):
+        return ""
+    return "task" if read_time(match["text"].strip()) else "time"
+
+
+def read_time(phrase: str) -> str | None:
+    """Return the phrase if it is a time and nothing else."""
+    return phrase if _TIME.fullmatch(phrase) else None
 
 
 def schedule_repeating(message: BuiltinMessage) -> Arguments | None:
@@ -108,11 +140,16 @@ _TASK = wordings(
     r"(?P<text>(?:tell me|show me|give me|send me|say|calculate|convert|list|read|fetch) .+)"
 )
 
+_ENTRIES = r"(?:reminders|schedules?|scheduled tasks|timers|alarms)"
 _LIST = wordings(
-    r"(?:list|show(?: me)?|what are) (?:all )?(?:of )?(?:my|the) (?:reminders|schedules?|scheduled tasks)",
-    r"(?:what|which) (?:reminders|schedules|scheduled tasks) (?:do i have|are there|have i(?: got)?)",
+    rf"(?:list|show(?: me)?|what are) (?:all )?(?:of )?(?:my|the) {_ENTRIES}",
+    rf"(?:what|which) {_ENTRIES} (?:do i have|are there|have i(?: got)?)",
+    rf"(?:do i have|are there|have i got)(?: any)? (?:open |more )?{_ENTRIES}",
+    rf"(?:my |any )?{_ENTRIES}",
     r"what (?:is|have you|do i have) scheduled(?: for me)?",
     r"what (?:will|are) you (?:going to )?remind(?:ing)? me (?:of|about)",
+    r"how (?:much time|long|many minutes)(?: is| are)?(?: left)?(?: on| for)? (?:the|my) timer(?: left)?",
+    r"when (?:is|does|will) (?:the|my) (?:next )?(?:timer|reminder|alarm)(?: (?:over|done|end|ring|due))?",
 )
 
 
@@ -127,6 +164,11 @@ _CANCEL = (
         r"(?:cancel|delete|remove|stop|drop) (?:the |my )?(?:reminder|schedule|scheduled task|task)s?"
         r" (?:to|about|that|of|for) (?P<which>.+)"
     ),
+    wordings(
+        r"(?:cancel|delete|remove|stop|drop|turn off) (?:the |my )?"
+        r"(?P<which>(?!(?:all|every|it|that|this|the|my)\b)[\w' -]{1,80}) (?:reminder|schedule|alarm|task)"
+    ),
+    wordings(r"(?:cancel|delete|remove|stop|turn off) (?:the |my )?(?P<which>(?:[\w'-]+ )?(?:timer|alarm))"),
     wordings(r"(?:don't|do not|stop) remind(?:ing)? me (?:any ?more )?(?:to|about|that|of) (?P<which>.+)"),
     wordings(r"(?:cancel|delete|remove|stop|drop) (?P<which>sch_\w+)"),
 )

@@ -8,8 +8,6 @@ from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 _LIST = wordings(
-    r"what can you do(?: for me)?",
-    r"what are you able to do",
     r"what are your (?:skills|capabilities)",
     r"(?:list|show(?: me)?|name) (?:all )?(?:the |your )?(?:skills|capabilities)",
     r"(?:what|which) (?:skills|capabilities) (?:do you have|can you use)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import Arguments, wordings
+from torana.models.builtin.readers.base import Arguments, first_match, wordings
 
 # Other words in the place of a unit mean a different question.
 # fmt: off
@@ -34,25 +34,57 @@ _INTO = wordings(
     rf"(?:(?:convert|change|turn|express|what(?:'s| is| are)|how much (?:is|are)) )?{_VALUE} ?"
     r"(?P<source>\D.*?) (?:in|to|into|as|=) (?P<target>.+)"
 )
+_QUANTITY = wordings(rf"{_VALUE} ?(?P<source>\D.*)")
 _HOW_MANY = wordings(
-    r"how many (?P<target>.+?) (?:(?:are|is) (?:there )?(?:in )?|in |make (?:up )?|per )"
+    r"how many (?P<target>.+?) (?:(?:are|is) (?:there )?(?:in )?|in |make (?:up )?|per |do you get from )"
     rf"{_VALUE} ?(?P<source>\D.*)"
+)
+_FEET = (
+    r"(?P<feet>\d{1,6}(?:\.\d+)?) ?(?:'|′|ft\.?|foot|feet) ?(?:and )?"
+    r"(?P<inches>\d{1,3}(?:\.\d+)?) ?(?:\"|″|''|in\.?|inch|inches)?"
+)
+_TALL = (
+    wordings(
+        rf"(?:(?:convert|change|what(?:'s| is)|how (?:tall|much|long) is) )?{_FEET} "
+        r"(?:in|to|into|as) (?P<target>.+)"
+    ),
+    wordings(rf"how many (?P<target>[\w ]{{1,30}}?) (?:are|is|in|are in) {_FEET}"),
 )
 
 
 def convert_units(message: BuiltinMessage) -> Arguments | None:
-    """Read a value and two units, and nothing else."""
+    """Read a value and two units, and nothing else. Feet may have inches with them."""
+    tall = first_match(_TALL, message.phrase)
+    if tall and is_unit(tall["target"]):
+        return {
+            "value": float(tall["feet"]),
+            "from_unit": "ft",
+            "to_unit": tall["target"],
+            "more_value": float(tall["inches"]),
+            "more_unit": "in",
+        }
     match = _INTO.fullmatch(message.phrase) or _HOW_MANY.fullmatch(message.phrase)
-    if not match or not (_is_unit(match["source"]) and _is_unit(match["target"])):
+    if not match or not (is_unit(match["source"]) and is_unit(match["target"])):
         return None
     return {"value": _value(match["value"]), "from_unit": match["source"], "to_unit": match["target"]}
+
+
+def read_quantity(text: str) -> Arguments | None:
+    """Return the value and the unit of a text such as "10 miles"."""
+    match = _QUANTITY.fullmatch(text)
+    return (
+        {"value": _value(match["value"]), "from_unit": match["source"]}
+        if match and is_unit(match["source"])
+        else None
+    )
 
 
 def _value(text: str) -> float:
     return float(text.replace(",", "")) if re.search(r"\d", text) else 1.0
 
 
-def _is_unit(text: str) -> bool:
+def is_unit(text: str) -> bool:
+    """Return whether a text is a unit and nothing else."""
     return all(map(_is_simple_unit, re.split(r" ?/ ?| per ", text)))
 
 

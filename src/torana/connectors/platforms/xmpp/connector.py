@@ -17,24 +17,19 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 from xml.etree import ElementTree as ET
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from slixmpp import JID, ClientXMPP, InvalidJID, Iq, Message, Presence
+from slixmpp import JID, InvalidJID, Iq, Message, Presence
 from slixmpp.exceptions import IqError, IqTimeout
-from slixmpp.stanza import StreamFeatures
 from slixmpp.xmlstream.stanzabase import StanzaBase
-from slixmpp.xmlstream.xmlstream import NotConnectedError
 
 from torana.connectors.base import (
     Attachment,
     Capabilities,
     Connector,
-    ConnectorSettings,
-    Ids,
     IncomingMessage,
     MessageSink,
     OutcomeUnknown,
@@ -45,26 +40,21 @@ from torana.connectors.base import (
     Sender,
     attachment_kind,
 )
+from torana.connectors.platforms.xmpp.client import TIMEOUT, XmppClient, XmppSettings
+from torana.connectors.platforms.xmpp.room import MUC_USER, XmppRoom
 from torana.connectors.transport.concurrency import concurrently
 
 log = logging.getLogger(__name__)
 
-#: Network timeout and probe interval in seconds, and the number of probes between two checks of the rooms.
-TIMEOUT = 30.0
+#: Probe interval in seconds, and the number of probes between two checks of the rooms.
 PROBE = 40.0
 ROOM_PROBES = 8
 
 #: Maximum number of unprocessed messages; above it the connection is not read.
 _BACKLOG = 100
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Characters that XML cannot contain.
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACE = "{urn:xmpp:message-correct:0}replace"
-_MUC = "{http://jabber.org/protocol/muc}"
-_MUC_USER = "{http://jabber.org/protocol/muc#user}"
-#: slixmpp's plugins for chat states, acknowledgements, pings, delays and unique ids. Its plugin for rooms
-#: (XEP-0045) is not used: a join waits for the room's subject, and misses errors without the original payload.
-_PLUGINS = ("xep_0085", "xep_0198", "xep_0199", "xep_0203", "xep_0359")
 #: Elements of stanzas that are no new message: corrections, reactions, retractions, copies, invitations.
 _NO_MESSAGE = (
     _REPLACE,
@@ -76,48 +66,10 @@ _NO_MESSAGE = (
     "{urn:xmpp:carbons:2}sent",
     "{urn:xmpp:mam:2}result",
     "{jabber:x:conference}x",
-    f"{_MUC_USER}x/{_MUC_USER}invite",
+    f"{MUC_USER}x/{MUC_USER}invite",
 )
 #: Answers to a self-ping that mean that the account is still in the room (XEP-0410).
 _THERE = ("", "service-unavailable", "feature-not-implemented", "item-not-found", "remote-server-timeout")
-
-
-class XmppSettings(ConnectorSettings):
-    """The settings of an account on an XMPP server."""
-
-    jid: str = Field(
-        pattern=r"^[^@/\s]+@[^@/\s]+(/\S+)?$",
-        description="The account's address, such as `torana@example.org`.",
-    )
-    password: SecretStr = Field(description="The account's password.")
-    host: str = Field(default="", description="The server's host name, if it cannot be found by the JID.")
-    port: int = Field(default=5222, ge=1, le=65_535, description="The server's port, if `host` is given.")
-    tls: Literal["starttls", "direct", "none"] = Field(
-        default="starttls",
-        description="How the connection is encrypted; `none` only for this machine (`host` is 127.0.0.1).",
-    )
-    join: Ids = Field(
-        default=(), description="Addresses of the rooms to join, such as `room@rooms.example.org`."
-    )
-    nick: str = Field(default="torana", min_length=1, max_length=60, description="The nickname in rooms.")
-
-    @field_validator("jid")
-    @classmethod
-    def _address(cls, jid: str) -> str:
-        return JID(jid).full
-
-    @field_validator("join")
-    @classmethod
-    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not JID(room).user or JID(room).resource for room in rooms):
-            raise ValueError("a room has an address such as room@rooms.example.org")
-        return tuple(JID(room).bare for room in rooms)
-
-    @model_validator(mode="after")
-    def _safe(self) -> Self:
-        if self.tls == "none" and self.host not in _LOOPBACK:
-            raise ValueError('tls = "none" is for a server on this machine: host must be 127.0.0.1')
-        return self
 
 
 class Xmpp(Connector[XmppSettings]):
@@ -131,8 +83,8 @@ class Xmpp(Connector[XmppSettings]):
 
     def __init__(self, settings: XmppSettings) -> None:
         super().__init__(settings)
-        self._rooms = {room: _Room(room, settings.nick) for room in settings.join}
-        self._client: _Client | None = None
+        self._rooms = {room: XmppRoom(room, settings.nick) for room in settings.join}
+        self._client: XmppClient | None = None
         self._negotiated = asyncio.Event()
         self._inbox: asyncio.Queue[tuple[IncomingMessage, int] | Exception] = asyncio.Queue()
         #: Stanzas that the server counts, and the numbers of those in the inbox.
@@ -147,7 +99,7 @@ class Xmpp(Connector[XmppSettings]):
 
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; ready when each room is joined, or its refusal is logged."""
-        client = self._client = _Client(self.settings)
+        client = self._client = XmppClient(self.settings)
         self._listen(client, sink)
         attending: asyncio.Task[None] | None = None
         deadline = asyncio.timeout(2 * TIMEOUT)
@@ -204,7 +156,7 @@ class Xmpp(Connector[XmppSettings]):
             message["chat_state"] = "composing"
             message.send()
 
-    def _message(self, client: _Client, part: Part) -> Message:
+    def _message(self, client: XmppClient, part: Part) -> Message:
         room = self._rooms.get(part.place.chat)
         if room is not None and room.closed:
             raise PermanentError(f"cannot join {room.address}: {room.closed}")
@@ -224,16 +176,17 @@ class Xmpp(Connector[XmppSettings]):
             message["chat_state"] = "active"
         return message
 
-    def _listen(self, client: _Client, sink: MessageSink) -> None:
+    def _listen(self, client: XmppClient, sink: MessageSink) -> None:
         """Register the handlers of all events; the first error ends the connection."""
 
         def fail(error: Exception) -> None:
             self._inbox.put_nowait(error)
 
-        def incoming(stanza: StanzaBase) -> StanzaBase:
+        def incoming(stanza: StanzaBase) -> StanzaBase | None:
             sink.alive()
             self._receive(client, stanza)
-            return stanza
+            # slixmpp would remember each sender of a presence for ever.
+            return None if isinstance(stanza, Presence) else stanza
 
         def on(event: str, handler: Callable[[Any], None]) -> None:
             client.add_event_handler(event, handler)
@@ -249,7 +202,7 @@ class Xmpp(Connector[XmppSettings]):
         on("stream_error", lambda error: fail(_stream_fault(error["condition"])))
         on("disconnected", lambda why: fail(ConnectionError(f"the connection ended: {why}")))
 
-    def _receive(self, client: _Client, stanza: StanzaBase) -> None:
+    def _receive(self, client: XmppClient, stanza: StanzaBase) -> None:
         counted = client.plugin["xep_0198"].enabled_in and isinstance(stanza, (Message, Presence, Iq))
         self._received += counted
         heard = None
@@ -257,7 +210,7 @@ class Xmpp(Connector[XmppSettings]):
             if isinstance(stanza, Message):
                 heard = self._parse_message(client, stanza)
             elif isinstance(stanza, Presence):
-                self._on_presence(stanza)
+                self._on_presence(client, stanza)
         except Exception:
             # Not acknowledged, the server would repeat it for ever; an unreadable stanza is dropped.
             log.exception("xmpp_stanza_unreadable")
@@ -268,7 +221,7 @@ class Xmpp(Connector[XmppSettings]):
                 client.transport.pause_reading()
         self._count(client)
 
-    async def _take(self, client: _Client, number: int) -> None:
+    async def _take(self, client: XmppClient, number: int) -> None:
         """Mark a message as processed, and acknowledge all messages before the first unprocessed one."""
         self._untaken.remove(number)
         self._count(client)
@@ -278,12 +231,12 @@ class Xmpp(Connector[XmppSettings]):
         if not self._untaken and client.transport is not None:
             client.transport.resume_reading()
 
-    def _count(self, client: _Client) -> None:
+    def _count(self, client: XmppClient) -> None:
         """Set the number of stanzas that slixmpp acknowledges: those before the first unprocessed message."""
         handled = self._untaken[0] - 1 if self._untaken else self._received
         client.plugin["xep_0198"].handled = handled % 2**32
 
-    async def _attend(self, client: _Client, sink: MessageSink, deadline: asyncio.Timeout) -> None:
+    async def _attend(self, client: XmppClient, sink: MessageSink, deadline: asyncio.Timeout) -> None:
         """Join the rooms, and then check the server and the rooms regularly."""
         try:
             await self._negotiated.wait()
@@ -301,7 +254,7 @@ class Xmpp(Connector[XmppSettings]):
         except Exception as error:  # noqa: BLE001 - ``run`` raises it
             self._inbox.put_nowait(error)
 
-    async def _ping(self, client: _Client, to: str) -> str:
+    async def _ping(self, client: XmppClient, to: str) -> str:
         """Return the error of a ping, or an empty text; no response from the server ends the connection."""
         try:
             await client.ping(to)
@@ -313,21 +266,24 @@ class Xmpp(Connector[XmppSettings]):
             return "remote-server-timeout"
         return ""
 
-    async def _look_after(self, client: _Client, room: _Room) -> None:
+    async def _look_after(self, client: XmppClient, room: XmppRoom) -> None:
         if room.is_in and await self._ping(client, f"{room.address}/{room.nick}") in _THERE:
             return
         await self._enter(client, room)
 
-    async def _enter(self, client: _Client, room: _Room) -> None:
+    async def _enter(self, client: XmppClient, room: XmppRoom) -> None:
         why = await room.enter(client, self.settings.nick)
         if why == "conflict":
             why = await room.enter(client, f"{self.settings.nick}_")
         if why:
             log.warning("xmpp_room_closed", extra={"room": room.address, "reason": why})
 
-    def _on_presence(self, presence: Presence) -> None:
-        if room := self._rooms.get(presence["from"].bare):
+    def _on_presence(self, client: XmppClient, presence: Presence) -> None:
+        sender: JID = presence["from"]
+        if room := self._rooms.get(sender.bare):
             room.take(presence)
+        elif presence["type"] == "subscribe":  # presence is public; some servers require it for messages
+            client.send_presence(pto=sender.bare, ptype="subscribed")
 
     def _on_returned(self, message: Message) -> None:
         """Handle the error for a message of the account."""
@@ -342,7 +298,7 @@ class Xmpp(Connector[XmppSettings]):
         else:
             _fail(answer, RetryLater(why) if later else PermanentError(why))
 
-    def _parse_message(self, client: _Client, message: Message) -> IncomingMessage | None:
+    def _parse_message(self, client: XmppClient, message: Message) -> IncomingMessage | None:
         """Parse a message; None for stanzas that contain no message for the account."""
         sender: JID = message["from"]
         body = _ILLEGAL.sub("", message["body"]).strip()
@@ -378,144 +334,6 @@ class Xmpp(Connector[XmppSettings]):
             answer.set_result(None)
 
 
-class _Room:
-    """A room: the account's nickname in it, and the other members (XEP-0045)."""
-
-    def __init__(self, address: str, nick: str) -> None:
-        self.address = address
-        self.nick: str = nick
-        #: The members' addresses by nickname; empty if the room hides them.
-        self.people: dict[str, str] = {}
-        self.is_in = False
-        #: The permanent reason why the account cannot join.
-        self.closed = ""
-        self._entering: asyncio.Future[tuple[str, bool]] | None = None
-
-    async def enter(self, client: _Client, nick: str) -> str:
-        """Join under a nickname, without history; return the error, or an empty text."""
-        self.nick, self.closed, self.is_in = nick, "", False
-        self.people.clear()
-        self._entering = asyncio.get_running_loop().create_future()
-        presence = client.make_presence(pto=f"{self.address}/{nick}")
-        ET.SubElement(ET.SubElement(presence.xml, f"{_MUC}x"), f"{_MUC}history", maxstanzas="0")
-        presence.send()
-        try:
-            async with asyncio.timeout(TIMEOUT / 3):  # one slow room must not delay the others
-                why, for_good = await self._entering
-        except TimeoutError:
-            why, for_good = "no answer", False
-        self._entering = None
-        self.closed = why if for_good else ""
-        return why
-
-    def take(self, presence: Presence) -> None:
-        """Handle the presence of a member: a join, a leave or a new nickname."""
-        nick, kind = str(presence["from"].resource), str(presence["type"])
-        x = presence.xml.find(f"{_MUC_USER}x")
-        codes = [] if x is None else [one.get("code") for one in x.findall(f"{_MUC_USER}status")]
-        item = None if x is None else x.find(f"{_MUC_USER}item")
-        ours = "110" in codes or nick == self.nick
-        if kind == "error":
-            self._answer(presence["error"]["condition"], for_good=presence["error"]["type"] != "wait")
-        elif kind == "unavailable":
-            self.people.pop(nick, None)
-            if ours and "303" in codes and item is not None:
-                self.nick = str(item.get("nick") or nick)
-            elif ours:
-                self.is_in = False
-                log.warning("xmpp_room_left", extra={"room": self.address, "codes": codes})
-        else:
-            jid = None if item is None else item.get("jid")
-            self.people[nick] = JID(jid).bare if jid else ""
-            if ours:
-                self.nick, self.is_in = nick, True
-                self._answer("", for_good=False)
-
-    def _answer(self, why: str, *, for_good: bool) -> None:
-        if self._entering is not None and not self._entering.done():
-            self._entering.set_result((why, for_good))
-
-
-class _Client(ClientXMPP):
-    """slixmpp's client for one connection; ``close`` ends all its tasks."""
-
-    def __init__(self, settings: XmppSettings) -> None:
-        jid = JID(settings.jid)
-        if not jid.resource:
-            # A fixed resource: a new connection replaces an old one that the server takes for alive.
-            jid.resource = "torana"
-        plain = settings.tls == "none"
-        login = {"unencrypted_plain": plain, "unencrypted_scram": plain}
-        password = settings.password.get_secret_value()
-        super().__init__(jid, password, {"feature_mechanisms": login})  # pyright: ignore[reportUnknownMemberType]
-        self.enable_plaintext = plain
-        self.enable_starttls = settings.tls == "starttls" or (not plain and not settings.host)
-        self.enable_direct_tls = settings.tls == "direct" or (not plain and not settings.host)
-        self.max_redirects = -1
-        self.roster.auto_authorize = True  # presence is public; some servers require it
-        self.roster.auto_subscribe = False
-        for plugin in _PLUGINS:
-            self.register_plugin(plugin)  # pyright: ignore[reportUnknownMemberType]
-        # Unacknowledged messages go to the next login, which is another object.
-        self.plugin["xep_0198"].allow_resume = False
-        self.refusals: list[str] = []
-        self.faults: list[str] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._address = (settings.host, settings.port) if settings.host else (None, None)
-
-    def open(self) -> None:
-        """Begin to connect; events report the result."""
-        self.connect(*self._address)  # pyright: ignore[reportUnknownMemberType]
-
-    def ping(self, to: str) -> asyncio.Future[Iq]:
-        """Ping an address; the result raises ``IqError`` or ``IqTimeout``."""
-        return self.plugin["xep_0199"].send_ping(JID(to), timeout=TIMEOUT)  # pyright: ignore[reportUnknownMemberType]
-
-    def refusal(self) -> Exception:
-        if "temporary-auth-failure" in self.refusals:
-            return ConnectionError("the server cannot check passwords at the moment")
-        why = ", ".join(self.refusals) or "it offers no secure login method"
-        return PermanentError(f"{self.boundjid.host} refuses {self.boundjid.bare}: {why}")
-
-    async def close(self) -> None:
-        """End the stream and all tasks of the library."""
-        self.cancel_connection_attempt()
-        with suppress(TimeoutError, NotConnectedError):
-            async with asyncio.timeout(2):
-                await self.disconnect(wait=1)  # pyright: ignore[reportUnknownMemberType]
-        self.abort()
-        await asyncio.sleep(0)
-        for name in list(self.scheduled_events):
-            self.cancel_schedule(name)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def send_raw(self, data: str | bytes) -> None:
-        """Send data as the library does, without a log line: the data may hold passwords."""
-        if self.transport is None:
-            raise NotConnectedError
-        self.transport.write(data.encode() if isinstance(data, str) else data)
-
-    async def run_filters(self) -> None:
-        """Run the library's filters in a task that ``close`` ends."""
-        self._hold()
-        await super().run_filters()
-
-    async def _connect_loop(self) -> asyncio.Future[Any] | None:
-        self._hold()
-        return await super()._connect_loop()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-    async def _handle_stream_features(self, features: StreamFeatures) -> bool | None:
-        self._hold()
-        return await super()._handle_stream_features(features)
-
-    def _hold(self) -> None:
-        if task := asyncio.current_task():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-
 def _has(message: Message, path: str) -> bool:
     return message.xml.find(path) is not None
 
@@ -530,7 +348,7 @@ def _said_at(message: Message) -> datetime | None:
         return None
 
 
-def _split_mention(message: Message, body: str, room: _Room) -> tuple[str, bool]:
+def _split_mention(message: Message, body: str, room: XmppRoom) -> tuple[str, bool]:
     """Return the text without a leading mention, and whether it addresses the account."""
     name = rf"(?<!\w){re.escape(room.nick)}(?!\w)"
     reply = message.xml.find("{urn:xmpp:reply:0}reply")

@@ -1,0 +1,106 @@
+"""The list tools as the model calls them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.tools.test_memory_tools import context
+
+from torana.store.workspaces import Workspaces
+from torana.tools import ToolError
+from torana.tools.builtin import lists
+from torana.tools.builtin.lists import ListTools
+
+
+@pytest.fixture
+def tools(workspaces: Workspaces) -> ListTools:
+    return ListTools(workspaces=workspaces)
+
+
+async def test_entries_are_added_shown_and_removed(tools: ListTools) -> None:
+    assert await tools.add_to_list(context(), "shopping", ["milk", " two  eggs "]) == (
+        "Added to your shopping list: milk, two eggs."
+    )
+    assert await tools.show_list(context(), "shopping") == (
+        "Your shopping list has 2 entries:\n- milk\n- two eggs"
+    )
+    assert await tools.remove_from_list(context(), "shopping", ["Milk"]) == (
+        "Removed from your shopping list: milk. It has 1 entry left."
+    )
+    assert await tools.show_list(context(), "shopping") == "Your shopping list has 1 entry:\n- two eggs"
+
+
+async def test_repeated_call_adds_an_entry_once(tools: ListTools) -> None:
+    await tools.add_to_list(context(), "shopping", ["milk"])
+
+    assert await tools.add_to_list(context(), "shopping", ["Milk", "tea", "tea"]) == (
+        "Added to your shopping list: tea. Already on your shopping list: Milk."
+    )
+
+
+async def test_list_is_a_file_of_its_user(tools: ListTools, workspaces: Workspaces) -> None:
+    await tools.add_to_list(context("ana"), "Shopping List", ["milk"])
+
+    assert workspaces.read("ana", "lists/shopping.txt", limit=100) == b"milk\n"
+    assert await tools.show_list(context("ben"), "shopping") == "You have no shopping list yet."
+
+
+async def test_misspelt_names_mean_the_stored_list_and_entry(tools: ListTools) -> None:
+    await tools.add_to_list(context(), "shopping", ["bananas"])
+    await tools.add_to_list(context(), "shoping", ["milk"])
+
+    assert await tools.show_list(context()) == "Your lists:\n- shopping (2 entries)"
+    assert "Removed from your shopping list: bananas." in (
+        await tools.remove_from_list(context(), "shopping", ["banana"])
+    )
+
+
+async def test_missing_list_and_entry_are_named(tools: ListTools) -> None:
+    assert await tools.show_list(context()) == "You have no lists yet."
+    await tools.add_to_list(context(), "packing", [])
+
+    assert await tools.show_list(context(), "packing") == "Your packing list is empty."
+    assert await tools.show_list(context(), "todo") == "You have no todo list yet. Your lists are: packing."
+    assert await tools.remove_from_list(context(), "todo", ["x"]) == (
+        "You have no todo list yet. Your lists are: packing."
+    )
+    assert await tools.remove_from_list(context(), "packing", ["socks"]) == "Not on your packing list: socks."
+
+
+async def test_whole_list_is_deleted(tools: ListTools) -> None:
+    await tools.add_to_list(context(), "packing", ["socks"])
+
+    assert (
+        await tools.remove_from_list(context(), "packing", [], everything=True) == "Deleted your packing list."
+    )
+    assert await tools.show_list(context()) == "You have no lists yet."
+
+
+async def test_concurrent_additions_are_all_kept(tools: ListTools) -> None:
+    entries = [f"thing number {number * 7919}" for number in range(20)]
+
+    await asyncio.gather(*(tools.add_to_list(context(), "todo", [entry]) for entry in entries))
+
+    shown = await tools.show_list(context(), "todo")
+    assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
+
+
+async def test_lists_need_a_user_who_is_alone(tools: ListTools) -> None:
+    with pytest.raises(ToolError, match="send a userId"):
+        await tools.add_to_list(context(None), "shopping", ["milk"])
+    with pytest.raises(ToolError, match="The channel has several users"):
+        await tools.show_list(context(may_recall=False), "shopping")
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * (lists.NAME_LIMIT + 1), "a/b", "../a", "list:x"])
+async def test_invalid_name_is_refused(tools: ListTools, name: str) -> None:
+    with pytest.raises(ToolError):
+        await tools.add_to_list(context(), name, ["milk"])
+
+
+async def test_bounds_of_a_list_are_checked(tools: ListTools) -> None:
+    with pytest.raises(ToolError, match="1 to 200 characters"):
+        await tools.add_to_list(context(), "todo", ["x" * 201])
+    with pytest.raises(ToolError, match="at most 500 entries"):
+        await tools.add_to_list(context(), "todo", [str(number) for number in range(501)])
