@@ -635,7 +635,7 @@ async def test_messages_with_hostile_values_do_not_end_the_connection(
     for value in HOSTILE:
         chat.id_suffix = value
         file = Attachment(kind="file", name=value, media_type=value, size=10**30)
-        last = await chat.say(value, sender=f"eve{value}", room=f"room{value}", thread=value, mention=True)
+        last = await chat.say(f"hi {value}", sender="eve", room=f"room{value}", thread=value, mention=True)
         await chat.until_taken(last)
         last = await chat.say("hi", sender=value, attachments=[file], said_at=times[len(value) % 2])
         await chat.until_taken(last)
