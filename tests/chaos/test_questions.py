@@ -13,8 +13,9 @@ NOTE = 'use note {"text": "x"}'
 ASKS = json.dumps([{"tool": "note", "permission": "ask"}])
 
 
-def post(program: Any, content: str, *, patience: float = 60, **headers: str) -> httpx2.Response:
+def post(program: Any, content: str, *, key: str = "", patience: float = 60) -> httpx2.Response:
     body = {"content": content, "channelId": "desk", "userId": "ana"}
+    headers = {"Idempotency-Key": key} if key else {}
     timeout = httpx2.Timeout(60, read=patience)
     return httpx2.post(f"{program.url}message", json=body, headers=headers, timeout=timeout, trust_env=False)
 
@@ -37,9 +38,9 @@ def test_yes_after_kill_returns_the_reply_and_runs_the_call_once(program: Any) -
     assert asked["status"] == "waiting"
 
     restart(program)
-    answered = post(program, "yes", **{"Idempotency-Key": "yes"}).json()
+    answered = post(program, "yes", key="yes").json()
     restart(program)
-    repeated = post(program, "yes", **{"Idempotency-Key": "yes"}).json()
+    repeated = post(program, "yes", key="yes").json()
 
     assert (answered["id"], answered["status"]) == (asked["id"], "completed")
     assert "noted x" in answered["reply"]
@@ -54,13 +55,13 @@ def test_repeated_yes_returns_the_reply_that_a_kill_interrupted(
     hold = program.home / "hold-after"
     hold.touch()
     with pytest.raises(httpx2.ReadTimeout):
-        post(program, "yes", patience=0.01, **{"Idempotency-Key": "yes"})
+        post(program, "yes", key="yes", patience=0.01)
     eventually((program.home / "held-after").exists)
 
     program.kill()
     hold.unlink()
     restart(program)
-    repeated = post(program, "yes", **{"Idempotency-Key": "yes"}).json()
+    repeated = post(program, "yes", key="yes").json()
 
     assert (repeated["id"], repeated["status"]) == (asked["id"], "completed")
     assert program.lines("notes") == ["x"]
