@@ -13,6 +13,8 @@ import venv
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -127,6 +129,17 @@ def open_database(path: Path) -> Generator[Callable[[], Database]]:
 def database(open_database: Callable[[], Database]) -> Database:
     """A new database."""
     return open_database()
+
+
+@pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Starts processes that have imported the gateway: ``processes.Process(target=…)``.
+
+    They are copies of one process without threads, so they start within milliseconds.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.conftest", "torana.app"])
+    return context
 
 
 @pytest.fixture(scope="session")

@@ -359,6 +359,10 @@ def test_invalid_value_gives_one_line_with_the_allowed_values(
     assert place.faults({variable(name): written}) == [f"{variable(name)}: {line}"]
 
 
+#: The cure for a text without quotes.
+QUOTES = '; a text needs quotes, such as model = "openai:gpt-5"'
+
+
 @pytest.mark.parametrize(
     ("toml", "line"),
     [
@@ -376,7 +380,8 @@ def test_invalid_value_gives_one_line_with_the_allowed_values(
         ('"a\\nb" = 1', ' unknown setting "a\\nb"'),
         ("config = 'x'", '1: unknown setting "config"; did you mean "mcp_config"?'),
         ("_env_file = 'x'", '1: unknown setting "_env_file"; did you mean "model_files"?'),
-        ("port = \n", "1: not valid TOML: Invalid value"),
+        ("port = \n", f"1: not valid TOML: Invalid value{QUOTES}"),
+        ("model = openai:x\n", f"1: not valid TOML: Invalid value{QUOTES}"),
         ("a = 1\na = 2\n", "2: not valid TOML: Cannot overwrite a value"),
         ("a = '''", " not valid TOML: Expected \"'''\" (at end of document)"),
         (f"a = {'[' * 50_000}", " not valid TOML: nested too deeply"),

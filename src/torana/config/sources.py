@@ -240,4 +240,5 @@ def _parse(text: str, *, file: str) -> dict[str, Any]:
     except ValueError as error:
         found = _AT_LINE.fullmatch(str(error))
         place, what = (f"{file}:{found['line']}", found["what"]) if found else (file, str(error))
-        raise ConfigInvalid(f"{place}: not valid TOML: {what}") from None
+        cure = '; a text needs quotes, such as model = "openai:gpt-5"' if what == "Invalid value" else ""
+        raise ConfigInvalid(f"{place}: not valid TOML: {what}{cure}") from None

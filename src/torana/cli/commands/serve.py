@@ -26,9 +26,8 @@ app = new_app()
 _LEAVING = 1.0
 
 _TO_A_REAL_MODEL = """\
-  The builtin model follows fixed rules. For a language model, put these lines into .env and start again:
-    OPENAI_API_KEY=...
-    TORANA_MODEL=openai:gpt-5"""
+  The builtin model follows fixed rules. To choose a language model and connect a chat platform:
+    torana setup"""
 
 
 @app.command()

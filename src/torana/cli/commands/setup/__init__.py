@@ -1,0 +1,74 @@
+"""``torana setup``: choose a model, connect a chat platform, and write the settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torana.cli.apps import new_app
+from torana.cli.flags import ConfigFlag
+from torana.errors import OperatorError
+
+app = new_app()
+
+
+@app.command()
+def setup(
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            help="The provider of the model: ollama, lm-studio, llama.cpp, vllm, openai, anthropic, google, "
+            "openrouter, groq, deepseek, other or builtin."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, by the provider's name for it.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="The address of another server with OpenAI's Chat Completions.")
+    ] = None,
+    key_stdin: Annotated[
+        bool, typer.Option("--key-stdin", help="Read the provider's key from standard input.")
+    ] = False,
+    token: Annotated[
+        bool | None, typer.Option("--token/--no-token", help="Whether the gateway requires a token.")
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="A chat platform to connect, such as telegram; none connects none.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of the chat platform, as NAME=VALUE; repeat for several. No secrets."),
+    ] = None,
+    service: Annotated[
+        bool | None, typer.Option("--service/--no-service", help="Whether the gateway becomes a service.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Take the default for each question that has no option.")
+    ] = False,
+    config: ConfigFlag = None,
+) -> None:
+    """Choose a language model, connect a chat platform, and write .env and torana.toml.
+
+    Each question has an option. Secrets are read from their variables, such as OPENAI_API_KEY or
+    TELEGRAM_BOT_TOKEN, from standard input, or from a hidden prompt. Nothing is written before all checks have
+    passed and you have seen the changes. Run the command again at any time.
+    """
+    # Imported here so that the help of the command is printed at once.
+    from torana.cli.commands.setup.steps import Wishes, run_setup
+
+    wishes = Wishes(
+        provider=provider,
+        model=model,
+        base_url=base_url,
+        key_from_input=key_stdin,
+        token=token,
+        platform=platform,
+        options=tuple(option or ()),
+        service=service,
+        defaults=yes,
+        config=config,
+    )
+    try:
+        run_setup(wishes)
+    except (typer.Abort, KeyboardInterrupt):
+        raise OperatorError("\nstopped; `torana setup` starts again, and keeps what is written") from None

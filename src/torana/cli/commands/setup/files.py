@@ -1,0 +1,154 @@
+"""Change ``.env`` and ``torana.toml``: comments and other values stay, and both files change or neither."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, cast
+
+import tomlkit
+from dotenv.parser import parse_stream
+from tomlkit.exceptions import TOMLKitError
+
+from torana.errors import ConfigInvalid, OperatorError
+
+#: The mode of a file of secrets, and of another new file.
+_PRIVATE, _PUBLIC = 0o600, 0o644
+
+_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)[A-Z_]*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file with its text before and after a change; ``secret`` files are readable by their owner only."""
+
+    path: Path
+    before: str
+    after: str
+    secret: bool = False
+
+
+def change_dotenv(path: Path, values: Mapping[str, str | None]) -> FileChange:
+    """Set variables, or with None remove them."""
+    before = read_text(path)
+    left = dict(values)
+    parts: list[str] = []
+    for binding in parse_stream(io.StringIO(before)):
+        original = binding.original.string
+        name = binding.key
+        if name is None or name not in values:
+            parts.append(original)
+            continue
+        # The parser counts the empty lines before a variable as part of it.
+        parts.append(original[: len(original) - len(original.lstrip())])
+        value = left.pop(name, None)
+        if value is not None:
+            parts.append(_assignment(name, value))
+    text = "".join(parts)
+    added = [_assignment(name, value) for name, value in left.items() if value is not None]
+    if added and text and not text.endswith("\n"):
+        text += "\n"
+    return FileChange(path=path, before=before, after=text + "".join(added), secret=True)
+
+
+def change_toml(path: Path, values: Mapping[Sequence[str], Any]) -> FileChange:
+    """Set values by their keys in tables, or with None remove them. Raises ``ConfigInvalid``."""
+    document = parse_toml(path)
+    before = tomlkit.dumps(document)
+    for keys, value in values.items():
+        _set(document, keys, value, path)
+    return FileChange(path=path, before=before, after=tomlkit.dumps(document))
+
+
+def parse_toml(path: Path) -> tomlkit.TOMLDocument:
+    """Return the document with its comments, empty if the file is missing. Raises ``ConfigInvalid``."""
+    try:
+        return tomlkit.parse(read_text(path))
+    except TOMLKitError as error:
+        raise ConfigInvalid(
+            f'{path}: not valid TOML: {error}; a text needs quotes, such as model = "openai:gpt-5"'
+        ) from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, empty if it is missing. Raises ``OperatorError``."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise OperatorError(f"{path}: not UTF-8; save the file as UTF-8") from error
+
+
+def difference(change: FileChange) -> str:
+    """Return the changed lines, with secrets hidden."""
+    before, after, name = change.before.splitlines(), change.after.splitlines(), str(change.path)
+    return "\n".join(map(_hidden, unified_diff(before, after, name, name, n=2, lineterm="")))
+
+
+def write_changes(changes: Iterable[FileChange]) -> None:
+    """Write all files. Raises ``OperatorError``, and leaves every file as it was, if one cannot be written."""
+    with ExitStack() as temporary:
+        staged: list[tuple[Path, Path]] = []
+        for change in changes:
+            # A link stays a link.
+            path = change.path.resolve()
+            try:
+                staged.append((_stage(change, path, temporary), path))
+            except OSError as error:
+                raise OperatorError(
+                    f"{path}: cannot be written ({error.strerror}); nothing was changed; make the directory "
+                    "writable or free some space, and run the command again"
+                ) from error
+        for part, path in staged:
+            part.replace(path)
+
+
+def _stage(change: FileChange, path: Path, temporary: ExitStack) -> Path:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    part = Path(name)
+    temporary.callback(part.unlink, missing_ok=True)
+    with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        file.write(change.after)
+        file.flush()
+        os.fsync(file.fileno())
+    mode = path.stat().st_mode & 0o777 if path.exists() else _PUBLIC
+    part.chmod(_PRIVATE if change.secret else mode)
+    return part
+
+
+def _set(document: tomlkit.TOMLDocument, keys: Sequence[str], value: Any, path: Path) -> None:
+    table = cast("dict[str, Any]", document)
+    for key in keys[:-1]:
+        if value is None and key not in table:
+            return
+        if key not in table:
+            table[key] = tomlkit.table(is_super_table=key != keys[-2])
+        inner: object = table[key]
+        if not isinstance(inner, dict):
+            raise ConfigInvalid(f"{path}: {key} is not a table")
+        table = cast("dict[str, Any]", inner)
+    if value is None:
+        table.pop(keys[-1], None)
+    else:
+        table[keys[-1]] = value
+
+
+def _assignment(name: str, value: str) -> str:
+    plain = re.fullmatch(r"[\w.:/@%+,=~-]*", value, re.ASCII)
+    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{name}={value}\n" if plain else f"{name}='{quoted}'\n"
+
+
+def _hidden(line: str) -> str:
+    name, equals, value = line.partition("=")
+    secret = value and _SECRET.search(name.strip()) and not value.strip().startswith('"$')
+    return f"{name}{equals}{' ' if value.startswith(' ') else ''}********" if secret else line

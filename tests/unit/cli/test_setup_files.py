@@ -1,0 +1,133 @@
+"""Changes to ``.env`` and ``torana.toml`` by ``torana setup``."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from torana.cli.commands.setup.files import (
+    FileChange,
+    change_dotenv,
+    change_toml,
+    difference,
+    write_changes,
+)
+from torana.config.sources import read_dotenv
+from torana.errors import ConfigInvalid, OperatorError
+
+DOTENV = "# my keys\n\nexport OPENAI_API_KEY=old # of work\nOTHER='a b'"
+TOML = """\
+# my settings
+port = 18790 # not the usual one
+
+[connectors.irc]
+host = "irc.example.org"
+"""
+
+
+def test_dotenv_keeps_comments_and_other_variables(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(DOTENV)
+    change = change_dotenv(file, {"OPENAI_API_KEY": "new", "ADDED": "x y"})
+    assert change.after == "# my keys\n\nOPENAI_API_KEY=new\nOTHER='a b'\nADDED='x y'\n"
+
+
+def test_dotenv_variable_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("A=1\nB=2\nA=3\n")
+    assert change_dotenv(file, {"A": None, "C": None}).after == "B=2\n"
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "a b", "it's", 'quote"', "back\\slash", "$HOME", "#hash", "a=b", "ü"]
+)
+def test_dotenv_value_is_read_back(tmp_path: Path, value: str) -> None:
+    file = tmp_path / ".env"
+    write_changes([change_dotenv(file, {"A": value, "B": "1"})])
+    assert read_dotenv(file).variables == {"A": value, "B": "1"}
+
+
+def test_toml_keeps_comments_and_other_tables(tmp_path: Path) -> None:
+    file = tmp_path / "torana.toml"
+    file.write_text(TOML)
+    change = change_toml(
+        file, {("model",): "openai:x", ("connectors", "telegram", "token"): "$T", ("none",): None}
+    )
+    assert change.after == TOML.replace("usual one\n", 'usual one\nmodel = "openai:x"\n') + (
+        '\n[connectors.telegram]\ntoken = "$T"\n'
+    )
+
+
+def test_toml_value_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "torana.toml"
+    file.write_text(TOML)
+    assert "port" not in change_toml(file, {("port",): None}).after
+
+
+def test_unquoted_toml_value_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "torana.toml"
+    file.write_text("model = openai:gpt-5\n")
+    with pytest.raises(ConfigInvalid, match=r"line 1.*a text needs quotes, such as model = \"openai:gpt-5\""):
+        change_toml(file, {})
+
+
+def test_value_in_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "torana.toml"
+    file.write_text("connectors = 1\n")
+    with pytest.raises(ConfigInvalid, match="connectors is not a table"):
+        change_toml(file, {("connectors", "irc", "host"): "x"})
+
+
+def test_difference_hides_secrets() -> None:
+    before = 'OPENAI_API_KEY=sk-old\n[c]\ntoken = "123:abc"\n'
+    after = 'OPENAI_API_KEY=sk-new\n[c]\ntoken = "123:abc"\nbot_token = "$BOT"\nport = 1\n'
+    text = difference(FileChange(path=Path("x"), before=before, after=after))
+    assert "-OPENAI_API_KEY=********\n+OPENAI_API_KEY=********" in text
+    assert '+bot_token = "$BOT"\n+port = 1' in text
+    assert "sk-" not in text
+    assert "123" not in text
+
+
+def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    dotenv, toml = tmp_path / ".env", tmp_path / "torana.toml"
+    dotenv.write_text("A=1\n")
+    dotenv.chmod(0o644)
+    toml.write_text("port = 1\n")
+    toml.chmod(0o640)
+    write_changes([change_dotenv(dotenv, {"A": "2"}), change_toml(toml, {("port",): 2})])
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (dotenv, toml)] == [0o600, 0o640]
+
+
+def test_linked_file_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("A=1\n")
+    link = tmp_path / ".env"
+    link.symlink_to("real")
+    write_changes([change_dotenv(link, {"A": "2"})])
+    assert link.is_symlink()
+    assert (tmp_path / "real").read_text() == "A=2\n"
+
+
+def test_no_file_changes_if_one_cannot_be_written(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("A=1\n")
+    missing = tmp_path / "missing" / "torana.toml"
+    with pytest.raises(OperatorError, match=r"cannot be written.*nothing was changed"):
+        write_changes([change_dotenv(dotenv, {"A": "2"}), change_toml(missing, {("port",): 1})])
+    assert dotenv.read_text() == "A=1\n"
+    assert list(tmp_path.iterdir()) == [dotenv]
+
+
+def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("A=1\n")
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OperatorError, match=r"No space left on device.*free some space"):
+        write_changes([change_dotenv(dotenv, {"A": "2"})])
+    assert dotenv.read_text() == "A=1\n"
+    assert list(tmp_path.iterdir()) == [dotenv]
