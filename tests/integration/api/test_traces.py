@@ -54,7 +54,7 @@ async def approve(client: httpx2.AsyncClient) -> None:
 
 async def send_and_approve(client: httpx2.AsyncClient, content: str) -> str:
     """Send a message whose turn asks for one approval, and return the reply."""
-    headers = {"traceparent": TRACEPARENT}
+    headers = {"traceparent": TRACEPARENT, "Prefer": "wait=30"}
     body = {"content": content, "userId": "ana-of-lisbon", "channelId": "kitchen-table"}
     message = asyncio.create_task(client.post("/message", json=body, headers=headers))
     await approve(client)
