@@ -13,6 +13,8 @@ import venv
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -130,6 +132,17 @@ def database(open_database: Callable[[], Database]) -> Database:
 
 
 @pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Starts processes that have imported the gateway: ``processes.Process(target=…)``.
+
+    They are copies of one process without threads, so they start within milliseconds.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.conftest", "torana.app"])
+    return context
+
+
+@pytest.fixture(scope="session")
 def core_skills() -> Skills:
     """The skills of the package."""
     return Skills(core_dir=CORE_DIR, user_dir=None, environ={})
@@ -244,6 +257,7 @@ async def open_turns(
         ended: Callable[[Turn], None] | None = None,
         approvals: Approvals | None = None,
         rules: Rules | None = None,
+        measurements: Measurements | None = None,
     ) -> Turns:
         turns = turns_over(
             database,
@@ -255,6 +269,7 @@ async def open_turns(
             pause=pause,
             ended=ended,
             approvals=approvals,
+            measurements=measurements,
         )
         opened.append(turns)
         return turns

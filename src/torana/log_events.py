@@ -24,6 +24,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery_failed": "A delivery failed because of a bug. It is tried again.",
         "delivery_refused": "A platform refused a reply. Decide with `torana deliveries`.",
         "discord_missed_messages_not_fetched": "Messages sent while the bot was offline could not be fetched.",
+        "event_ignored": "An event of a chat platform is malformed. It was ignored.",
         "file_not_fetched": "A file of a message could not be fetched. The agent receives its name only.",
         "gateway_ready": "The gateway accepts messages.",
         "gateway_stopping": "The gateway stops. Running turns get the grace period.",

@@ -151,7 +151,7 @@ class DingtalkStandIn(HttpPlatform):
             "time": str(int(time.time() * 1000)),
             "topic": topic,
         }
-        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+        text = data if isinstance(data, str) else json.dumps(self.changed(data))
         self._events[name] = {"specVersion": "1.0", "type": kind, "headers": headers, "data": text}
         await self.repeat(name)
         return name

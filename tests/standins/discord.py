@@ -377,7 +377,8 @@ class DiscordStandIn(HttpPlatform):
             await self._tell(session, event, data)
 
     async def _tell(self, session: Session, event: str, data: Object) -> None:
-        payload = {"op": 0, "s": len(session.events) + 1, "t": event, "d": data}
+        told = self.changed(data) if event == "MESSAGE_CREATE" else data
+        payload = {"op": 0, "s": len(session.events) + 1, "t": event, "d": told}
         session.events.append(payload)
         if session.connection is not None:
             await session.connection.tell(payload)

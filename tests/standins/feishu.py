@@ -252,7 +252,7 @@ class FeishuStandIn(HttpPlatform):
             "app_id": APP,
             "tenant_key": "t",
         }
-        self._events[name] = {"schema": "2.0", "header": header, "event": event}
+        self._events[name] = self.changed({"schema": "2.0", "header": header, "event": event})
         await self.repeat(name)
         return name
 
@@ -375,7 +375,7 @@ class FeishuStandIn(HttpPlatform):
         return socket
 
     async def _deliver(self, socket: web.WebSocketResponse, name: str) -> None:
-        payload = json.dumps(self._events[name], ensure_ascii=False).encode()
+        payload = json.dumps(self._events[name], ensure_ascii=self.change is not None).encode()
         size = self.frame_bytes
         pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
         for number, piece in reversed(list(enumerate(pieces))):

@@ -253,6 +253,7 @@ class SlackStandIn(HttpPlatform):
 
     def _put(self, payload: Mapping[str, Any], attempt: int) -> None:
         """Send an event, and again with another envelope until it is acknowledged or was told often enough."""
+        payload = self.changed(payload)
         envelope = str(uuid4())
         timer = asyncio.get_running_loop().call_later(self.patience, self._again, envelope)
         self.pending[envelope] = Delivery(payload=payload, attempt=attempt, timer=timer)

@@ -267,7 +267,7 @@ class TelegramStandIn(HttpPlatform):
         number = next(self._update_ids) if update_id is None else update_id
         if self._allowed and not any(kind in update for kind in self._allowed):
             return
-        self.updates.append({"update_id": number, **update})
+        self.updates.append({"update_id": number, **self.changed(update)})
         self.stir()
 
     @staticmethod

@@ -89,6 +89,10 @@ class RunningGateway:
 
         return httpx2.Client(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
 
+    def async_client(self, *, timeout: float | httpx2.Timeout) -> httpx2.AsyncClient:
+        """Return a client as ``client`` does, for a program with an event loop."""
+        return httpx2.AsyncClient(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
+
 
 def other_token(address: str) -> str:
     """Return the error for settings whose token is not the token of the gateway at that address."""

@@ -39,7 +39,8 @@ def fault_lines(error: ValidationError, *, sources: Sequence[Source]) -> list[st
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
     """Return a line for each unknown variable with the gateway's prefix, such as ``TORANA_PROT``."""
-    known = {variable(name) for name in (*Settings.model_fields, "config")}
+    # `torana chat` reads the token of a remote gateway itself.
+    known = {variable(name) for name in (*Settings.model_fields, "config", "chat_token")}
     strangers = sorted(name for name in names if name.upper().startswith(PREFIX) and name not in known)
     listed = [name for name in strangers if not _SERVICE_LINK.fullmatch(name)]
     return _list_with_limit(listed, _unknown_variable)

@@ -1,12 +1,13 @@
 """One skill: a folder with a ``SKILL.md`` in the format of agentskills.io.
 
-Parsing is strict for what Torana uses (name, description, size, encoding, links), and lenient for other content
-of skills written for other agents.
+Parsing is strict for what Torana uses (name, size, encoding, links), and lenient for other content of skills
+written for other agents. A description that is too long is cut.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -67,6 +68,8 @@ class Skill:
     triggers: tuple[SkillTrigger, ...]
     #: ``sha256:…`` of every file of the folder.
     digest: str
+    #: Parts that exceed a limit of the format and are not used in full.
+    warnings: tuple[str, ...] = ()
 
     @property
     def requires_auth(self) -> bool:
@@ -95,11 +98,12 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     required = requirements_of(metadata)
     needs = needs_of(metadata, required=required, files=(file.name for file in files))
     slug = _slug(fields, folder=directory.name)
+    description = _description(fields)
     return Skill(
         slug=slug,
         title=_truncate(text_of(metadata.get("title")) or heading_of(body) or _spaced_name(slug), TITLE_LIMIT),
         source=source,
-        description=_description(fields),
+        description=_truncate(description, DESCRIPTION_LIMIT),
         instructions=body,
         path=directory,
         version=_label(metadata, "version") or _label(fields, "version"),
@@ -114,6 +118,7 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
         needs=needs,
         triggers=triggers_of(metadata, scripts=needs.scripts),
         digest=digest(files),
+        warnings=tuple(_warnings(description)),
     )
 
 
@@ -161,12 +166,15 @@ def _description(fields: Fields) -> str:
             "SKILL.md has no description; add `description: …` to its front matter: what the skill does and "
             "when to use it."
         )
-    if len(description) > DESCRIPTION_LIMIT:
-        raise SkillInvalid(
-            f"The description in SKILL.md has {len(description):,} characters; at most {DESCRIPTION_LIMIT:,} "
-            "are allowed: move details below the front matter."
-        )
     return description
+
+
+def _warnings(description: str) -> Iterator[str]:
+    if len(description) > DESCRIPTION_LIMIT:
+        yield (
+            f"The description in SKILL.md has {len(description):,} characters, and only the first "
+            f"{DESCRIPTION_LIMIT:,} are used; move details below the front matter."
+        )
 
 
 def _label(fields: Fields, key: str) -> str | None:

@@ -45,6 +45,8 @@ class SkillStatus:
     scripts: bool = False
     #: The digest of a newer version in quarantine.
     newer: str | None = None
+    #: Parts that are not used in full.
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_unapproved_scripts(self) -> bool:
@@ -173,6 +175,7 @@ def _build_status(
         granted=state == "active" and decision is not None and _holds(decision, skill),
         scripts=bool(skill.needs.scripts),
         newer=decision and decision.next_digest,
+        warnings=skill.warnings,
     )
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -38,6 +39,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.transport.splitting import split
 from torana.messages import utc_now
+from torana.testing.malformed import malformations
 
 #: Timeout, in seconds, for actions of a platform on the same machine.
 PATIENCE = 20.0
@@ -75,6 +77,8 @@ class Platform(ABC):
     concurrently = False
     #: Whether messages can have attachments.
     has_files = True
+    #: Changes each event before it is sent; None sends events as they are.
+    change: Callable[[Any], Any] | None = None
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
@@ -126,6 +130,10 @@ class Platform(ABC):
     async def refuse_login(self) -> None:
         """Reject the account's credentials from now on."""
         pytest.skip("this platform knows no credentials")
+
+    def changed(self, event: Any) -> Any:
+        """Return the event as ``change`` changes it; a platform with JSON events sends this one."""
+        return event if self.change is None else self.change(deepcopy(event))
 
     def attach(self, hook: Hook | None) -> None:
         """Set the connector's hook for a platform that calls the gateway; None after its end."""
@@ -214,6 +222,25 @@ def _rendered(platform: Platform, text: str, place: Place, *, edits: str | None 
     return part(platform.connector.abilities.render(text), place, edits=edits)
 
 
+def _check_types(heard: IncomingMessage) -> None:
+    """Check the values that come from the platform."""
+    place, sender = heard.place, heard.sender
+    texts = [
+        heard.id,
+        heard.text,
+        sender.id,
+        sender.name,
+        place.chat,
+        *place.reply_to,
+        *place.reply_to.values(),
+    ]
+    texts += [text for file in heard.attachments for text in (file.name, file.media_type)]
+    assert all(isinstance(text, str) for text in texts)
+    assert place.thread is None or isinstance(place.thread, str)
+    assert heard.said_at is None or heard.said_at.tzinfo is not None
+    assert all(file.size is None or isinstance(file.size, int) for file in heard.attachments)
+
+
 class _IncomingContract:
     """Tests of received messages."""
 
@@ -299,6 +326,27 @@ class _IncomingContract:
         async with listening(platform) as line:  # the slow message was not acknowledged
             while "slow" not in (await line.next()).text:
                 pass
+
+    async def test_malformed_events_are_ignored_alone(self, platform: Platform) -> None:
+        """An event with any wrong field neither ends the connection nor blocks later events."""
+        events: list[Any] = []
+
+        def record(event: Any) -> Any:
+            events.append(event)
+            return event
+
+        async with listening(platform) as line:
+            platform.change = record
+            await platform.say("hello")
+            await line.next()
+            if not events:
+                pytest.skip("this platform sends no JSON events")
+            for platform.change in malformations(events[0]):
+                await platform.say("malformed")
+            platform.change = None
+            await platform.say("after")
+            while (heard := await line.next()).text != "after":
+                _check_types(heard)
 
     async def test_files_arrive_and_are_bounded(self, platform: Platform) -> None:
         """An attachment can be fetched, within a limit."""

@@ -114,6 +114,7 @@ async def test_draining_gateway_refuses_messages_and_replays_keys(start: Start):
 
 async def test_locked_database_is_503_and_recovers(start: Start, stored: Stored, tmp_path: Path):
     app, client = await start()
+    await app.database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 1"))
     before = await stored(app)
     with closing(sqlite3.connect(tmp_path / "data" / "torana.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

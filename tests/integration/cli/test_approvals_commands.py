@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from tests.integration.cli.test_chat_terminal import chat_in, command_in
+from tests.integration.cli.terminal import chat_in, command_in
 from tests.waiting import eventually
 
 from torana.store.engine.lock import read_address
@@ -139,19 +139,18 @@ def test_tools_list_shows_permissions_and_the_doctor_unknown_tools(place: Place)
 
 
 def test_chat_on_a_terminal_asks_for_approval(place: Place) -> None:
-    with chat_in(place, TORANA_PERMISSIONS=ASKS) as terminal:
-        terminal.expect("> ")
-        terminal.type("what is 1 + 1\n")
-        terminal.expect("Allow calculate with {")
-        terminal.expect("? [y/N] ")
-        terminal.type("y\n")
-        terminal.expect("= 2\n> ")
-        terminal.type("what is 2 + 2\n")
-        terminal.expect("? [y/N] ")
-        terminal.type("\n")
-        terminal.expect("it was denied")
-        terminal.type("/quit\n")
-        assert terminal.exit_code() == 0
+    with chat_in(place, TORANA_PERMISSIONS=ASKS) as screen:
+        screen.prompt()
+        screen.type("what is 1 + 1\r")
+        screen.expect(r"^Allow calculate with \{.*\? \[y/N\]\Z")
+        screen.type("y\r")
+        screen.expect(r"= 2\n>\Z")
+        screen.type("what is 2 + 2\r")
+        screen.expect(r"\? \[y/N\]\Z")
+        screen.type("\r")
+        screen.expect(r"it was denied(.|\n)*\n>\Z")
+        screen.type("/quit\r")
+        assert screen.exit_code() == 0
 
 
 def test_chat_without_a_terminal_denies_the_call(place: Place) -> None:

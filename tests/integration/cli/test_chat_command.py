@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,9 +40,53 @@ def test_piped_lines_are_messages_until_quit(place: Place) -> None:
         "1 + 1 = 2",
         "A new conversation.",
         "No earlier message in this conversation matches.",
-        "/new starts a new conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops waiting for an answer.",
+        "Each line is a message. /new starts a new conversation, /quit ends the chat.",
         "2 * 3 = 6",
     ]
+
+
+def test_dash_reads_one_message_with_all_its_lines(place: Place) -> None:
+    lines = "sort these lines:\npear\nfig\n"
+    assert place.run("chat", "-", given=lines) == (0, "fig\npear\n", "")
+    code, out, err = place.run("chat", "-", given="\n")
+    assert (code, out) == (2, "")
+    assert "standard input contains no message" in err
+
+
+def test_remote_gateway_gets_the_token_of_the_environment(place: Place) -> None:
+    place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
+    address = read_address(place.data_dir)
+    assert address is not None
+    elsewhere = {"TORANA_DATA_DIR": str(place.path / "elsewhere")}
+    chat = ("chat", "--url", address)
+    assert place.run(*chat, "1 + 1", TORANA_CHAT_TOKEN=TOKEN, **elsewhere) == (0, "1 + 1 = 2\n", "")
+    named = place.run(*chat, "--token-env", "MINE", "1 + 1", MINE=TOKEN, **elsewhere)
+    assert named == (0, "1 + 1 = 2\n", "")
+    # The token of the own gateway is not sent to another one.
+    refused = place.run(*chat, "1 + 1", TORANA_GATEWAY_TOKEN=TOKEN, **elsewhere)
+    assert refused == (1, "", f"the gateway at {address} needs a token; set TORANA_CHAT_TOKEN to it\n")
+    wrong = place.run(*chat, "1 + 1", TORANA_CHAT_TOKEN=TOKEN[::-1], **elsewhere)
+    assert (wrong[0], wrong[1]) == (1, "")
+    assert f"the gateway at {address} " in wrong[2]
+    assert not (place.path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("url", ["torana.example.org", "ftp://host", "http://me:secret@host", "http://"])
+def test_url_of_no_gateway_is_refused(place: Place, url: str) -> None:
+    code, out, err = place.run("chat", "--url", url, "hi")
+    assert (code, out) == (1, "")
+    assert "must look like https://torana.example.org" in err
+
+
+def test_help_page_needs_no_library_of_the_prompt(place: Place) -> None:
+    code = (
+        "import sys, torana.cli.commands.chat;"
+        "print([name for name in ('prompt_toolkit', 'httpx2', 'torana.app') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=place.environ(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_refused_message_is_one_line_and_the_next_is_answered(place: Place) -> None:
@@ -168,7 +214,7 @@ def test_missing_gateway_is_reported_for_every_message(place: Place) -> None:
     gateway.wait(30)
     _, err = talk.communicate("2 + 2\n3 + 3\n", timeout=30)
     assert talk.returncode == 1
-    assert err.splitlines() == [f"no gateway responds at {address}: [Errno 111] Connection refused"] * 2
+    assert err.splitlines() == [f"no gateway responds at {address}: All connection attempts failed"] * 2
 
 
 def test_ctrl_c_ends_a_message_quietly(place: Place) -> None:

@@ -2,181 +2,126 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import re
-import select
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.cli.conftest import heed_signals
-from tests.waiting import eventually
+from tests.integration.cli.terminal import chat_in
 
 from torana.store.backup.archive import DATABASE_NAME
+from torana.store.engine.lock import read_address
+from torana.testing import Answer, ChatRequest, OpenAIStandIn
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from tests.integration.cli.conftest import Place
 
-PATIENCE = 30.0
-CTRL_C, CTRL_D = "\x03", "\x04"
-_STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
+pytestmark = pytest.mark.long
 
-
-class Terminal:
-    """A command behind a pseudo-terminal, with input and output."""
-
-    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
-        self._descriptor = descriptor
-        self._process = process
-        self.text = ""
-
-    def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self._descriptor, text.encode())
-
-    def expect(self, *texts: str) -> str:
-        """Read until one of the texts appears after the previously expected text; return all up to its end."""
-        for _ in self._readings():
-            for text in texts:
-                if text in self.text:
-                    before, _, self.text = self.text.partition(text)
-                    return before + text
-        raise AssertionError
-
-    def exit_code(self) -> int:
-        """Read to the end, and return the exit code."""
-        for _ in self._readings():
-            if self._process.poll() is not None:
-                return self._process.returncode
-        raise AssertionError
-
-    def exit_code_after(self, key: str) -> int:
-        """Press a key, and press Enter each second until the command has ended.
-
-        A Ctrl-C between the prompt and the wait for a key is not noticed before the line ends or another signal
-        comes (``readline_until_enter_or_signal`` of its readline.c). A second Ctrl-C could interrupt the
-        shutdown itself.
-        """
-        pressed_at = 0.0
-        for _ in self._readings():
-            if self._process.poll() is not None:
-                return self._process.returncode
-            if time.monotonic() > pressed_at + 1:
-                self.type(key)
-                key, pressed_at = "\n", time.monotonic()
-        raise AssertionError
-
-    def _readings(self) -> Iterator[None]:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            yield
-            if select.select([self._descriptor], [], [], 0.1)[0]:
-                self.text += _STEERING.sub("", self._read())
-        raise AssertionError(f"on the terminal stands {self.text!r}")
-
-    def _read(self) -> str:
-        try:
-            return os.read(self._descriptor, 65_536).decode(errors="replace")
-        except OSError:  # the other side is closed
-            return ""
-
-
-def _on_its_terminal() -> None:
-    """Let Ctrl-C reach the command: it has that terminal, and ignores no key."""
-    os.close(os.open(os.ttyname(0), os.O_RDWR))
-    heed_signals()
-
-
-def chat_in(place: Place, **settings: str) -> AbstractContextManager[Terminal]:
-    """Run ``torana chat`` on a terminal."""
-    return command_in(place, "chat", **settings)
-
-
-@contextmanager
-def command_in(place: Place, *arguments: str, **settings: str) -> Generator[Terminal]:
-    """Run ``torana`` with these arguments on a terminal."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torana", *arguments],
-        cwd=place.path,
-        env=place.environ(TERM="xterm", **settings),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=_on_its_terminal,
-    )
-    os.close(theirs)
-    try:
-        yield Terminal(ours, process)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+CTRL_C, CTRL_D, ALT_ENTER, UP = "\x03", "\x04", "\x1b\r", "\x1b[A"
+TOKEN = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
 
 
 def test_chat_at_the_prompt_answers_messages_and_commands(place: Place) -> None:
-    with chat_in(place) as terminal:
-        terminal.expect(
-            "/new starts a new conversation, /quit or Ctrl-D ends the chat, "
-            "Ctrl-C stops waiting for an answer.\n> "
-        )
-        terminal.type("what is 17 % of 2,340\n")
-        terminal.expect("17 % of 2,340\n17 % of 2,340 = 397.8\n> ")  # and nothing else in between
-        terminal.type("\n/new\n")
-        terminal.expect("A new conversation.\n> ")
-        terminal.type("what did I say last?\n")
-        terminal.expect("No earlier message in this conversation matches.\n> ")
-        terminal.type("/quit\n")
-        assert terminal.exit_code() == 0
+    with chat_in(place) as screen:
+        screen.prompt()
+        assert "Alt-Enter" in screen.text
+        screen.type("what is 17 % of 2,340\r")
+        screen.expect(r"^> what is 17 % of 2,340\n· calculate\n17 % of 2,340 = 397.8\n>\Z")
+        screen.type("/new\r")
+        screen.expect(r"^A new conversation.\n>\Z")
+        screen.type("what did I say last?\r")
+        screen.expect(r"^No earlier message in this conversation matches.\n>\Z")
+        screen.type("/model\r")
+        screen.expect(r"^builtin\n>\Z")
+        screen.type("/approve\r")
+        screen.expect(r"^No tool call waits for approval.\n>\Z")
+        screen.type("/quit\r")
+        assert screen.exit_code() == 0
 
 
-def test_ctrl_c_stops_waiting_and_the_chat_continues(place: Place) -> None:
-    with chat_in(place) as terminal:
-        terminal.expect("> ")
-        terminal.type("use dawdle\n")
+def test_pasted_lines_are_one_message(place: Place) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.paste("sort these lines:\npear\nfig\napple")
+        screen.expect(r"^  apple\Z")
+        screen.type("\r")
+        screen.expect(r"^apple\nfig\npear\n>\Z")
+
+
+@pytest.mark.parametrize("key", [ALT_ENTER, "\\\r"], ids=["Alt-Enter", "backslash"])
+def test_new_line_in_a_message(place: Place, key: str) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type(f"sort these lines:{key}pear{key}fig\r")
+        screen.expect(r"^> sort these lines:\n  pear\n  fig\n· sort_lines\nfig\npear\n>\Z")
+
+
+def test_history_is_private_and_lasts(place: Place) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type("1 + 1\r")
+        screen.expect(r"^1 \+ 1 = 2\n>\Z")
+        screen.type(CTRL_D)
+        assert screen.exit_code() == 0
+    (history,) = (place.path / ".local/state/torana").iterdir()
+    assert history.stat().st_mode & 0o777 == 0o600
+    before = history.read_text()
+    with chat_in(place, "--no-history") as screen:
+        screen.prompt()
+        screen.type("2 + 2\r")
+        screen.expect(r"^2 \+ 2 = 4\n>\Z")
+    assert history.read_text() == before
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type(UP)
+        screen.expect(r"^> 1 \+ 1\Z")
+
+
+def test_ctrl_c_cancels_the_running_turn(place: Place) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type("use dawdle\r")
         place.gate.reached()
-        terminal.type(CTRL_C)
-        terminal.expect("Stopped waiting. The answer will appear in the conversation.\n> ")
+        screen.type(CTRL_C)
         place.gate.open()
-        terminal.type("what did I say first?\n")
-        terminal.expect(
-            "You said: use dawdle\ndawdled to the end\n> "
-        )  # and the answer that the user stopped waiting for
-        terminal.type("\n")
-        terminal.expect("\n> ")  # only once
-        terminal.type("/exit\n")
-        assert terminal.exit_code() == 0
+        screen.expect(r"^Cancelled.\n>\Z")
+        screen.type("/status\r")
+        screen.expect(r"^Running here: 0. Waiting: 0.\n>\Z")
 
 
-def test_reminder_is_printed_before_the_next_prompt(place: Place) -> None:
+def test_ctrl_c_clears_the_line_and_twice_ends_the_chat(place: Place) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type("half a line")
+        screen.expect(r"^> half a line\Z")
+        screen.type(CTRL_C)
+        screen.prompt()
+        screen.type(CTRL_C)
+        assert screen.exit_code() == 0
+        assert "Traceback" not in screen.text
+
+
+def test_ctrl_d_at_the_prompt_ends_the_chat(place: Place) -> None:
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type(CTRL_D)
+        assert screen.exit_code() == 0
+
+
+def test_reminder_appears_at_an_idle_prompt(place: Place) -> None:
     place.serve()
-    with chat_in(place) as terminal:
-        terminal.expect("> ")
-        terminal.type("remind me tomorrow at 9 to call Ana\n")
-        terminal.expect("Scheduled: ")
-        terminal.expect("\n> ")
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type("remind me tomorrow at 9 to call Ana\r")
+        screen.expect(r"^Scheduled: (.|\n)*\n>\Z")
+        screen.type("half a line")
         database = place.data_dir / DATABASE_NAME
         with closing(sqlite3.connect(database)) as connection, connection:  # tomorrow has come
             connection.execute("UPDATE schedules SET due_at = created_at, try_at = created_at")
         code, _, err = place.run("schedules", "add", "look", "--at", "in 2 hours")  # which wakes the ticker
         assert (code, err) == (0, "")
-
-        def heard() -> bool:
-            terminal.type("\n")
-            return "\nReminder: call Ana\n" in terminal.expect("\n> ")
-
-        eventually(heard)
-        terminal.type("/quit\n")
-        assert terminal.exit_code() == 0
+        screen.expect(r"^\d\d:\d\d\n\nReminder: call Ana\n> half a line\Z")
 
 
 def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
@@ -184,31 +129,47 @@ def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
     gateway = place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
     assert gateway.stdout is not None
     gateway.stdout.readline()  # its address
-    with chat_in(place) as terminal:
-        terminal.expect("> ")
-        terminal.type("what is 1 + 1\n")
-        terminal.expect("? [y/N] ")
+    with chat_in(place) as screen:
+        screen.prompt()
+        screen.type("what is 1 + 1\r")
+        screen.expect(r"\? \[y/N\]\Z")
         gateway.kill()
         gateway.wait()
-        terminal.type("y\n")
-        terminal.expect("torana turns show turn_")
-        terminal.expect("\n> ")
+        screen.type("y\r")
+        screen.expect(r"torana turns show\sturn_\S*\n>\Z")
         place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
-
-        def asked() -> bool:
-            terminal.type("\n")
-            return terminal.expect("\n> ", "? [y/N] ").endswith("? [y/N] ")
-
-        eventually(asked)
-        terminal.type("y\n")
-        terminal.expect("1 + 1 = 2\n> ")
-        terminal.type("/quit\n")
-        assert terminal.exit_code() == 0
+        screen.expect(r"\? \[y/N\]\Z")
+        screen.type("y\r")
+        screen.expect(r"^1 \+ 1 = 2\n>\Z")
 
 
-@pytest.mark.parametrize("key", [CTRL_D, CTRL_C], ids=["Ctrl-D", "Ctrl-C"])
-def test_ctrl_c_and_ctrl_d_at_the_prompt_end_the_chat(place: Place, key: str) -> None:
-    with chat_in(place) as terminal:
-        terminal.expect("> ")
-        assert terminal.exit_code_after(key) == 0
-        assert "Traceback" not in terminal.text
+def test_answer_is_wrapped_markdown_without_control_characters(place: Place) -> None:
+    def reply(_: ChatRequest) -> Answer:
+        words = " ".join(["wrapped"] * 12)
+        return f"**Bold** {words}\n\n- one\n- two \x1b]0;evil\x07 \x1b[2J[bank](http://evil.example)"
+
+    with OpenAIStandIn(reply=reply) as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        with chat_in(place, **model) as screen:
+            screen.prompt()
+            before = len(screen.output)
+            screen.type("hi\r")
+            text = screen.expect(r"^ • two (.|\n)*\n>\Z")
+    assert "Bold wrapped" in text
+    assert all(not line.startswith("rapped") for line in text.splitlines())
+    assert "(http://evil.example)" in text
+    assert b"\x1b]0;evil" not in screen.output[before:]
+    assert b"\x1b]8;" not in screen.output[before:]
+
+
+def test_token_of_a_remote_gateway_is_asked_for_without_echo(place: Place) -> None:
+    place.serve(TORANA_GATEWAY_TOKEN=TOKEN)
+    address = read_address(place.data_dir)
+    assert address is not None
+    with chat_in(place, "--url", address) as screen:
+        screen.expect(r"^Token:\Z")
+        screen.type(f"{TOKEN}\r")
+        screen.prompt()
+        screen.type("1 + 1\r")
+        screen.expect(r"^1 \+ 1 = 2\n>\Z")
+        assert TOKEN.encode() not in screen.output

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.cli.test_chat_terminal import command_in
+from tests.integration.cli.terminal import command_in
 from tests.standins.telegram import TOKEN, TelegramStandIn
 
 from torana.testing.openai_server import MODEL_NAME, OpenAIStandIn

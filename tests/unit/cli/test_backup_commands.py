@@ -188,6 +188,38 @@ def test_backups_in_a_directory_are_limited_to_the_newest(command: Command, data
     assert {file.name for file in backups.iterdir()} == {file.name for file in (written, old[2], *others)}
 
 
+def test_old_backups_stay_if_the_database_is_damaged(command: Command, data: Path, place: Path) -> None:
+    (place / "backups").mkdir()
+    old = place / "backups" / "torana-20260101T040000Z.zip"
+    old.touch()
+    with closing(sqlite3.connect(data / "torana.db")) as database:
+        ((page, size),) = database.execute(
+            "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'audit'"
+        )
+    with (data / "torana.db").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+
+    code, _, err = command("backup", "--to", "backups", "--keep", "1")
+
+    assert code == 1
+    assert err.startswith("no old backup was deleted, because the database is damaged: ")
+    assert old.exists()
+
+
+def test_backup_is_durable_before_old_ones_are_deleted(
+    command: Command, data: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def sync(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    file = _written(command("backup", "--to", "backups")[1])
+    assert {file.stat().st_ino, file.parent.stat().st_ino} <= set(synced)
+
+
 def test_directory_of_backups_is_created_for_its_owner_only(command: Command, data: Path, place: Path) -> None:
     assert command("backup", "--to", "backups")[0] == 0
     assert (place / "backups").stat().st_mode & 0o777 == 0o700

@@ -81,6 +81,13 @@ def test_systemd_accepts_the_units(
         assert rated.returncode == 0, rated.stdout
 
 
+def test_units_leave_proc_and_namespaces_to_the_sandbox_of_scripts(service: ServiceDefinition) -> None:
+    # Decision 0039: the kernel refuses a new /proc beside a covered one.
+    units = "".join(Systemd(unit_dir=None).files(service).values())
+    excluded = r"^(ProtectKernelTunables|ProtectKernelLogs|ProcSubset|ProtectHostname|RestrictNamespaces)="
+    assert re.findall(excluded, units, re.MULTILINE) == []
+
+
 def test_systemd_notices_a_missing_program(service: ServiceDefinition, tmp_path: Path) -> None:
     missing = replace(service, torana=(str(tmp_path / "a b" / "python"),))
     units = write_units(Systemd(unit_dir=None), missing, tmp_path / "units")

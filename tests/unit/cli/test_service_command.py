@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from torana.cli.init_systems import detection
 from torana.cli.init_systems.base import MARKER
+from torana.store.engine.lock import DataDirLock
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -61,6 +63,20 @@ def test_change_is_refused_without_an_init_system(command: Command, name: str) -
     assert err.startswith("this machine runs neither systemd nor launchd; run `torana serve`")
 
 
+def test_service_beside_a_running_gateway_is_refused(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection, "BOOTED", place)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(place / "no-programs"))
+    (place / "data").mkdir()
+    with DataDirLock(data_dir=place / "data", address="http://127.0.0.1:9"):
+        outcome = command("service", "install")
+    line = "a gateway runs already at http://127.0.0.1:9; stop it, and run this again\n"
+    assert outcome == (1, "", line)
+    assert not (place / "none").exists()
+
+
 @pytest.mark.parametrize("name", ["status", "logs"])
 def test_missing_service_is_reported(command: Command, name: str) -> None:
     line = "no service is installed; `torana service install` installs it\n"
@@ -82,6 +98,27 @@ def test_logs_of_an_installed_service_come_from_the_journal(
     assert command("service", "logs", "-n", "5", "--follow") == (3, "", "")
     called = (place / "called").read_text()
     assert called == "--user-unit=torana.service --no-pager --lines=5 --follow\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefix", "reason"),
+    [
+        (("--backup-to", "/home/ana/backups"), "/opt", "cannot write /home/ana/backups; name another"),
+        (
+            (),
+            "/home/ana/.pyenv",
+            "cannot read /home/ana/.pyenv; install Torana and its Python outside of /home",
+        ),
+    ],
+)
+def test_system_service_uses_no_home_directory(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], prefix: str, reason: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/torana/bin/python")
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    code, out, err = command("service", "install", "--print", "--system", *arguments)
+    assert (code, out) == (1, "")
+    assert reason in err
 
 
 @pytest.mark.parametrize("option", ["--config", "--data-dir"])

@@ -64,6 +64,56 @@ def test_installed_skill_is_reported_and_quarantined(command: Command, source: P
     assert told == "tea: quarantine; `torana skills approve tea` loads it\n"
 
 
+@pytest.fixture
+def collection(place: Path) -> Path:
+    """A folder with two skills and a broken one."""
+    for name, text in (("tea", SKILL), ("brew", SKILL), ("bad", "no front matter")):
+        folder = place / "collection" / "skills" / name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(text.replace("name: tea", f"name: {name}"))
+    return place / "collection"
+
+
+def test_all_skills_of_a_folder_are_installed_and_failures_reported(command: Command, collection: Path) -> None:
+    code, out, err = command("skills", "install", "--all", str(collection))
+
+    assert code == 1
+    assert out.splitlines()[:2] == ["brew is in quarantine", "tea is in quarantine"]
+    assert "skills/bad: SKILL.md has no front matter" in err
+    assert shown(command, "brew")["origin"] == str(collection)
+    assert command("skills", "update", "brew")[0] == 0
+
+
+def test_several_sources_are_installed(command: Command, collection: Path, source: Path) -> None:
+    brew = collection / "skills" / "brew"
+    code, out, _ = command("skills", "install", str(source), str(brew), "--json")
+
+    assert (code, [item["slug"] for item in json.loads(out)["items"]]) == (0, ["tea", "brew"])
+
+
+def test_missing_source_does_not_stop_the_others(command: Command, source: Path) -> None:
+    code, out, err = command("skills", "install", "./none", str(source))
+
+    assert code == 1
+    assert out.startswith("tea is in quarantine, 2 places to look at\n")
+    assert "./none: './none' does not exist here" in err
+
+
+def test_path_goes_with_one_source_only(command: Command, collection: Path) -> None:
+    code, _, err = command("skills", "install", str(collection), "--all", "--path", "tea")
+
+    assert (code, "--path chooses one skill" in err) == (1, True)
+
+
+def test_report_warns_of_a_long_description(command: Command, source: Path) -> None:
+    (source / "SKILL.md").write_text(NEEDY.replace("Brews tea.", "x" * 1_068))
+
+    assert (
+        "Warning: The description in SKILL.md has 1,100 characters"
+        in (command("skills", "install", str(source))[1])
+    )
+
+
 def test_approved_skill_is_loaded(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     unset = "warning: the secret KETTLE_KEY is not set; put it into .env\n"

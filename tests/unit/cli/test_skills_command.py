@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from torana.skills import CORE_DIR
 
@@ -34,8 +35,35 @@ def test_list_shows_each_skill_with_missing_requirements(command: Command, add_s
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert len(lines) == 1 + len(list(CORE_DIR.iterdir())) + 1
-    assert lines[0].split() == ["skill", "source", "missing", "description"]
-    assert re.fullmatch(r"tea +user +KETTLE_KEY +Brews tea\. Use it when someone is thirsty\. *", lines[-1])
+    assert lines[0].split() == ["skill", "source", "description"]
+    assert re.fullmatch(r"tea +user +\(missing: KETTLE_KEY\) Brews tea\. Use it when some.*…", lines[-1])
+
+
+def test_list_has_one_line_of_80_columns_for_each_skill(command: Command, add_skill: AddSkill) -> None:
+    add_skill("tea", TEA.replace("Brews tea.", "泡茶。" * 40))
+
+    lines = command("skills", "list")[1].splitlines()
+
+    assert len(lines) == 1 + len(list(CORE_DIR.iterdir())) + 1
+    assert max(map(cell_len, lines)) <= 80
+    assert lines[-1].endswith("…")
+
+
+def test_skill_with_a_long_description_is_loaded_with_a_warning(command: Command, add_skill: AddSkill) -> None:
+    add_skill("tea", TEA.replace("Brews tea.", "x" * 1_068))
+
+    _, out, err = command("skills", "list")
+
+    assert "\ntea " in out
+    assert err == (
+        "tea: The description in SKILL.md has 1,100 characters, and only the first 1,024 are used; "
+        "move details below the front matter.\n"
+    )
+    assert "used in part, because too long: tea" in command("doctor")[1]
+    (tea,) = (
+        one for one in json.loads(command("skills", "list", "--json")[1])["items"] if one["slug"] == "tea"
+    )
+    assert (len(tea["description"]), len(tea["warnings"])) == (1_024, 1)
 
 
 def test_json_list_has_the_records_of_the_http_api(command: Command, add_skill: AddSkill) -> None:

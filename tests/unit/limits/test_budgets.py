@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -245,13 +245,11 @@ async def test_concurrent_turn_limit_is_released_when_turns_end(gate: Callable[.
 
 
 @pytest.mark.parametrize("limit", ["50 messages/month", "1000 tokens/month"])
-async def test_two_processes_share_one_budget(path: Path, limit: str) -> None:
+async def test_two_processes_share_one_budget(path: Path, limit: str, processes: ForkServerContext) -> None:
     """Both try 40 times at once, and 50 fit in total."""
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-        admitted = await asyncio.gather(
-            *(loop.run_in_executor(processes, spend, path, limit, 40) for _ in range(2))
-        )
+    with ProcessPoolExecutor(2, mp_context=processes) as pool:
+        admitted = await asyncio.gather(*(loop.run_in_executor(pool, spend, path, limit, 40) for _ in range(2)))
 
     assert sum(admitted) == 50
     assert all(admitted)

@@ -269,7 +269,7 @@ async def test_one_of_concurrent_installations_succeeds(place: Place) -> None:
         ({"tea/SKILL.md": SKILL.replace("description", "purpose")}, "has no description"),
         ({"tea/SKILL.md": "---\n# comment\n---\n"}, "not a mapping"),
         ({"tea.tar.gz": tarred()}, "There is no SKILL.md in it"),
-        ({"a/SKILL.md": SKILL, "b/SKILL.md": SKILL}, "There are 2 skills in it: a, b. Choose one with --path."),
+        ({"a/SKILL.md": SKILL, "b/SKILL.md": SKILL}, "There are 2 skills in it: a, b. Choose one with --path,"),
         ({"../SKILL.md": SKILL}, "leads out of it"),
     ],
 )

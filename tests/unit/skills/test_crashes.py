@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import asyncio
+import importlib
+import os
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
-from tests.conftest import ROOT
+from tests.unit.skills.archives import tarred
+from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 
-import torana
 from torana.skills import CORE_DIR, Skills, parse_skill
 from torana.skills.grants import InstalledSkills
 from torana.skills.installation.staging import sweep
+from torana.store.engine.database import Database
 from torana.store.rows.skills import read_decisions
 
-#: Installs a skill or its new version, and exits when it reaches the named function.
-DYING = """
-import asyncio, importlib, os, sys
-from pathlib import Path
-from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
-from tests.unit.skills.archives import tarred
-from torana.store.engine.database import Database
 
-place, where, newer = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "newer"
+def _exit(*_arguments: object, **_options: object) -> None:
+    os._exit(9)
 
-async def main():
+
+async def install_until(place: Path, where: str, newer: str) -> None:
+    """Install a skill or its new version, and exit with 9 on reaching the named function."""
     here = Place(place, Database(path=place / "torana.db"))
     await here.changes.start()
-    if newer:
+    if newer == "newer":
         await here.install_and_approve()
     module, _, name = where.rpartition(".")
-    setattr(importlib.import_module(module), name, lambda *args, **more: os._exit(9))
+    setattr(importlib.import_module(module), name, _exit)
     archive = tarred({**NEEDY_TEA, "tea/new": "x"})
-    if newer:
+    if newer == "newer":
         await here.changes.renew("tea", archive, act=ACT)
     else:
         await here.changes.take_in(archive, origin="test", act=ACT)
 
-asyncio.run(main())
-"""
+
+def die(place: Path, where: str, newer: str) -> None:
+    """Run ``install_until``, in a process of its own."""
+    asyncio.run(install_until(place, where, newer))
 
 
 @pytest.mark.parametrize("newer", ["newer", pytest.param("first", marks=pytest.mark.long)])
@@ -55,13 +56,13 @@ asyncio.run(main())
     ],
 )
 def test_crash_at_any_step_leaves_a_complete_skill_or_none(
-    path: Path, where: str, kept: bool, newer: str
+    path: Path, where: str, kept: bool, newer: str, processes: ForkServerContext
 ) -> None:
     place = path.parent
-    command = [sys.executable, "-c", DYING, str(place), where, newer]
-    source = Path(torana.__file__).parents[1]
-    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": f"{source}:{ROOT}"}, check=False, timeout=60)
-    assert done.returncode == 9
+    process = processes.Process(target=die, args=(place, where, newer))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
     decided = read_decisions(path)
     named = {name for decision in decided.values() for name in decision.folders}
     assert len(named) == (newer == "newer") + kept

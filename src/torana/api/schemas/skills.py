@@ -32,6 +32,7 @@ class SkillStandingBody(Wire):
     granted: Annotated[bool, Field(description="Whether its scripts may run, with the resources they need.")]
     digest: str | None
     newer_digest: Annotated[str | None, Field(description="The digest of a newer version in quarantine.")]
+    warnings: Annotated[list[str], Field(description="Parts that are too long and not used in full.")]
 
     @classmethod
     def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
@@ -49,6 +50,7 @@ class SkillStandingBody(Wire):
             granted=status.granted,
             digest=status.digest,
             newer_digest=status.newer,
+            warnings=list(status.warnings),
             **fields,
         )
 
@@ -91,6 +93,7 @@ class SkillVersionBody(Wire):
     needs: NeedsBody
     findings: list[FindingBody]
     more_findings: Annotated[int, Field(description="The number of findings that `findings` leaves out.")]
+    warnings: Annotated[list[str], Field(description="Parts that are too long and not used in full.")]
     instructions: str
 
     @classmethod
@@ -106,6 +109,7 @@ class SkillVersionBody(Wire):
                 "needs": look.report.needs,
                 "findings": look.report.findings,
                 "more_findings": look.report.more,
+                "warnings": look.skill.warnings,
                 "instructions": look.skill.instructions,
             }
         )

@@ -69,13 +69,26 @@ def backup(
         )
     typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
     if to is not None and keep is not None:
-        for old in delete_old_backups(to, keep=keep, now=now):
-            typer.echo(f"deleted {old}")
+        _delete_old(to, keep, now, database=settings.data_dir / DATABASE_NAME)
     if foreign := _foreign(settings.data_dir / DATABASE_NAME):
         warning = (
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
         )
         typer.echo(printable(warning), err=True)
+
+
+def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> None:
+    """Delete old backups, unless the database is damaged: they may be the only ones without the damage."""
+    from torana.store.engine.integrity import check_database
+
+    try:
+        check_database(database)
+    except OperatorError as error:
+        raise OperatorError(
+            f"no old backup was deleted, because the database is damaged: {error.detail}"
+        ) from error
+    for old in delete_old_backups(to, keep=keep, now=now):
+        typer.echo(f"deleted {old}")
 
 
 def _foreign(database: Path) -> list[str]:

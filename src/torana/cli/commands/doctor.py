@@ -149,6 +149,10 @@ def _skills(loaded: Loaded) -> str:
     unapproved = [one.slug for one in standings if one.has_unapproved_scripts]
     told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
     told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
+    too_long = [one.slug for one in standings if one.warnings]
+    told += (
+        f"; used in part, because too long: {', '.join(too_long)} (`torana skills list`)" if too_long else ""
+    )
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 
 

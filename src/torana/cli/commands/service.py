@@ -16,6 +16,7 @@ from torana.cli.init_systems.base import Command, InitSystem, ServiceDefinition
 from torana.cli.init_systems.detection import check_permitted, find_init_system
 from torana.cli.init_systems.installation import ServiceInstaller, format_files, run_command
 from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
+from torana.cli.remote import running_gateway
 from torana.cli.terminal import printable
 from torana.errors import ConfigInvalid, OperatorError
 
@@ -64,6 +65,7 @@ def install(
     if not only_print:
         check_permitted(system=system, uid=os.geteuid())
     init_system = find_init_system(system=system)
+    installer = _installer(init_system)
     if system:
         if config is not None or data_dir is not None:
             raise OperatorError(
@@ -72,13 +74,16 @@ def install(
             )
         service = _system_service(backup_to, keep)
     else:
-        service = _own_service(config, data_dir, backup_to, keep)
+        loaded = _checked_settings(config, data_dir)
+        service = _own_service(loaded, config, backup_to, keep)
+        if not only_print and not installer.is_installed() and (gateway := running_gateway(loaded.settings)):
+            raise OperatorError(f"a gateway runs already at {gateway.address}; stop it, and run this again")
     if not backups:
         service = replace(service, backups=None)
     if only_print:
         typer.echo(format_files(init_system.files(service)), nl=False)
         return
-    _installer(init_system).install(service)
+    installer.install(service)
     typer.echo("the service is installed and started; `torana service logs` shows its log")
 
 
@@ -118,17 +123,19 @@ def _run_for_installed(init_system: InitSystem, command: Command) -> NoReturn:
     raise typer.Exit(run_command(command))
 
 
-def _own_service(
-    config: Path | None, data_dir: Path | None, backup_to: Path | None, keep: int
-) -> ServiceDefinition:
+def _checked_settings(config: Path | None, data_dir: Path | None) -> Loaded:
     from torana.app.checks import settings_faults
 
-    if config is None and (named := os.environ.get("TORANA_CONFIG")):
-        config = Path(named)
     loaded = settings_from(config=config, data_dir=data_dir)
     if faults := settings_faults(loaded):
         raise ConfigInvalid("\n".join(faults))
     _warn_about_variables(loaded)
+    return loaded
+
+
+def _own_service(loaded: Loaded, config: Path | None, backup_to: Path | None, keep: int) -> ServiceDefinition:
+    if config is None and (named := os.environ.get("TORANA_CONFIG")):
+        config = Path(named)
     data = loaded.settings.data_dir.absolute()
     return ServiceDefinition(
         torana=_torana(),
@@ -143,8 +150,11 @@ def _own_service(
 def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
     from torana.config import load
 
+    backups = (backup_to or SYSTEM_BACKUPS).absolute()
+    if _is_at_home(backups):
+        raise OperatorError(f"the service of the system cannot write {backups}; name another with --backup-to")
     for place in map(Path, (sys.executable, sys.base_prefix, __file__)):
-        if place.is_relative_to("/home") or place.is_relative_to("/root"):
+        if _is_at_home(place):
             raise OperatorError(
                 f"the service of the system cannot read {place}; install Torana and its Python outside of "
                 "/home and /root, for example into /opt/torana, and run the command there"
@@ -158,9 +168,13 @@ def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
         options=("--data-dir", str(SYSTEM_DATA)),
         directory=SYSTEM_SETTINGS,
         stop_seconds=settings.drain + _STOP_MARGIN,
-        backups=(backup_to or SYSTEM_BACKUPS).absolute(),
+        backups=backups,
         keep=keep,
     )
+
+
+def _is_at_home(place: Path) -> bool:
+    return place.is_relative_to("/home") or place.is_relative_to("/root")
 
 
 def _torana() -> Command:

@@ -26,7 +26,7 @@ class ServiceInstaller:
         self,
         *,
         init_system: InitSystem,
-        run: Callable[[Command], int] = run_command,
+        run: Callable[[Command], int],
         report: Callable[[str], None],
     ) -> None:
         self._init_system = init_system
@@ -63,9 +63,13 @@ class ServiceInstaller:
             self._report(f"deleted {path}")
         self._run_all(self._init_system.reload_commands())
 
+    def is_installed(self) -> bool:
+        """Return whether a service is installed. Raises ``OperatorError`` for a file that others wrote."""
+        return bool(self._installed())
+
     def check_installed(self) -> None:
         """Raise ``OperatorError`` if no service is installed."""
-        if not self._installed():
+        if not self.is_installed():
             raise OperatorError("no service is installed; `torana service install` installs it")
 
     def _installed(self) -> Sequence[Path]:
@@ -85,8 +89,8 @@ class ServiceInstaller:
         for command in commands:
             if code := self._run(command):
                 raise OperatorError(
-                    f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run "
-                    "`torana service install` again, or `torana service uninstall`"
+                    f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run the "
+                    "command again"
                 )
 
 

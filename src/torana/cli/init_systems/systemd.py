@@ -99,7 +99,7 @@ class Systemd:
     def stop_commands(self, installed: Sequence[Path]) -> Sequence[Command]:
         """Return the command that stops and disables the units."""
         units = [path.name for path in installed if path.name in (GATEWAY, TIMER)]
-        return [self._systemctl("disable", "--now", *units)]
+        return [self._systemctl("disable", "--now", *units)] if units else []
 
     def reload_commands(self) -> Sequence[Command]:
         """Return the command that makes the manager forget deleted units."""

@@ -13,9 +13,10 @@ import re
 import threading
 import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2s
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -41,6 +42,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.transport import markup
 from torana.connectors.transport.concurrency import concurrently
+from torana.connectors.transport.parsing import log_ignored_event, parse_alone
 
 with warnings.catch_warnings():
     # The library's voice part imports `audioop`, of which Python 3.11 and 3.12 warn.
@@ -170,6 +172,9 @@ class _Client(discord.Client):
             enable_debug_events=True,  # events for all frames, also heartbeat responses
             http_trace=_impatience(),
         )
+        for event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"):
+            parsers = self._connection.parsers
+            parsers[event] = partial(_parse_frame, parsers[event])
         self._sink = sink
         self._people = people
         self._age = age
@@ -298,6 +303,14 @@ class _Client(discord.Client):
         return bool(place and me and place.permissions_for(me).read_message_history)
 
 
+def _parse_frame(parse: Callable[[Any], None], data: Any) -> None:
+    """Let the library parse an event; an error would end the connection."""
+    try:
+        parse(data)
+    except Exception as error:  # noqa: BLE001 - the library checks no types, so the errors are of many kinds
+        log_ignored_event(type(error).__name__)
+
+
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
     """Run all until one ends, and cancel the others; raise the error of the first in order."""
     tasks = [asyncio.ensure_future(work) for work in works]
@@ -343,7 +356,7 @@ async def _listen(client: _Client, sink: MessageSink) -> None:
             if message.id in taken or client.user is None:
                 continue
             taken.append(message.id)
-            if heard := _parse_message(message, me=client.user.id):
+            if heard := parse_alone(_parse_message, message, me=client.user.id):
                 await hear(heard)
 
 

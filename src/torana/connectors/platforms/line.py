@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -23,12 +23,8 @@ from torana.connectors.base import (
     Attachment,
     AttachmentKind,
     Capabilities,
-    Connector,
     ConnectorSettings,
-    HookRequest,
-    HookResponse,
     IncomingMessage,
-    MessageSink,
     OutcomeUnknown,
     Part,
     PermanentError,
@@ -36,11 +32,11 @@ from torana.connectors.base import (
     RetryLater,
     Sender,
 )
-from torana.connectors.transport.http import read_bounded, read_json, request_json, seconds
+from torana.connectors.transport.hooked import HookedConnector
+from torana.connectors.transport.http import read_bounded, request_json, seconds
 from torana.connectors.transport.splitting import utf16_length
 from torana.connectors.transport.timestamps import time_of
 
-_TIMEOUT = 30.0
 #: Seconds between checks whether a file is ready: LINE converts voice and video first.
 _PAUSES = (0.0, 0.2, 1.0, 2.0, 4.0, 8.0)
 
@@ -64,11 +60,12 @@ class LineSettings(ConnectorSettings):
     data_url: str = Field(default="https://api-data.line.me", description="The base URL for files.")
 
 
-class LineConnector(Connector[LineSettings]):
+class LineConnector(HookedConnector[LineSettings]):
     """An official account on LINE."""
 
     Settings = LineSettings
     global_ids = True
+    refusal = "LINE refuses the channel access token: issue a new one in the LINE Developers Console"
     abilities = Capabilities(
         length=5000,
         measure=utf16_length,
@@ -77,52 +74,9 @@ class LineConnector(Connector[LineSettings]):
         quiet=None,
     )
 
-    _sink: MessageSink | None = None
-    _client: httpx2.AsyncClient
-
-    def __init__(self, settings: LineSettings) -> None:
-        super().__init__(settings)
-        self._locked_out = asyncio.Event()
-
     @property
     def credentials(self) -> str:
         return self.settings.channel_secret.get_secret_value()
-
-    async def run(self, sink: MessageSink) -> None:
-        """Check the token, and accept calls until cancelled."""
-        headers = {
-            "Authorization": f"Bearer {self.settings.access_token.get_secret_value()}",
-            "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
-        }
-        async with httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT) as self._client:
-            try:
-                await self._call("GET", "/v2/bot/info")
-                self._sink = sink
-                sink.ready()
-                await self._locked_out.wait()
-            except RetryLater:
-                if not self._locked_out.is_set():
-                    raise
-            finally:
-                self._sink = None
-        raise PermanentError(
-            "LINE refuses the channel access token: issue a new one in the LINE Developers Console"
-        )
-
-    async def hook(self, request: HookRequest) -> HookResponse:
-        """Process the messages of a call in order; repeated messages have the same ids."""
-        if not self._is_signed(request):
-            return HookResponse(status=401)
-        if self._sink is None:
-            return HookResponse(status=503)
-        match read_json(request.body):
-            case {"events": [*events]}:
-                for event in events:
-                    if heard := self._parse_event(event):
-                        await self._sink.hear(heard)
-            case _:
-                return HookResponse(status=400)
-        return HookResponse()
 
     async def send(self, part: Part) -> str:
         """Push a part; a repeated call with the same key returns the first result."""
@@ -139,11 +93,23 @@ class LineConnector(Connector[LineSettings]):
             body = {"chatId": place.chat, "loadingSeconds": 20}
             await self._call("POST", "/v2/bot/chat/loading/start", body)
 
-    def _is_signed(self, request: HookRequest) -> bool:
-        given = request.headers.get("x-line-signature", "").encode(errors="replace")
+    @property
+    def _access_token(self) -> str:
+        return self.settings.access_token.get_secret_value()
+
+    async def _check_access(self) -> None:
+        await self._call("GET", "/v2/bot/info")
+
+    def _signature(self, body: bytes) -> tuple[str, str]:
         secret = self.settings.channel_secret.get_secret_value().encode()
-        right = base64.b64encode(hmac.digest(secret, request.body, hashlib.sha256))
-        return hmac.compare_digest(given, right)
+        return "x-line-signature", base64.b64encode(hmac.digest(secret, body, hashlib.sha256)).decode()
+
+    def _events(self, body: Any) -> Iterable[Any]:
+        match body:
+            case {"events": [*events]}:
+                return events
+            case _:
+                raise ValueError("the call has no list of events")
 
     def _parse_event(self, event: Any) -> IncomingMessage | None:
         """Parse a user's message; None for other events, and in ``standby``, when another module answers."""
@@ -224,8 +190,7 @@ class LineConnector(Connector[LineSettings]):
         status = response.status_code
         told = f"LINE answered {status}{_describe_error(answer)}"
         if status == 401:
-            self._locked_out.set()
-            return RetryLater("LINE refuses the channel access token")
+            return self._lock_out("LINE refuses the channel access token")
         if status == 429:
             return RetryLater(told, seconds=seconds(response.headers.get("retry-after")))
         return OutcomeUnknown(told) if status >= 500 else PermanentError(told)

@@ -42,6 +42,7 @@ from torana.connectors.base import (
 )
 from torana.connectors.transport import markup
 from torana.connectors.transport.concurrency import concurrently
+from torana.connectors.transport.parsing import parse_alone
 from torana.connectors.transport.splitting import utf16_length
 
 log = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ class Telegram(Connector[TelegramSettings]):
             sink.alive()
             async with concurrently(sink) as hear:  # the next poll confirms all of them
                 for update in sorted(updates, key=lambda update: update.update_id):
-                    if heard := self._parse_update(update, me):
+                    if heard := parse_alone(self._parse_update, update, me):
                         await hear(heard)
                     offset = update.update_id + 1
             updates = await self._call(self._poll(offset, wait=_POLL))

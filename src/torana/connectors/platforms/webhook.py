@@ -39,15 +39,13 @@ from torana.connectors.base import (
     RetryLater,
     Sender,
 )
-from torana.json_bounds import has_more_values
+from torana.connectors.transport.hooked import parse_hook_body
 
 _TIMEOUT = 30.0
 #: Maximum length, in bytes, of an id that a program chooses.
 _ID_LIMIT = 200
 #: Minimum length, in bytes, of a secret, as the standard requires.
 _SECRET_BYTES = 24
-#: Maximum number of JSON values in a call.
-_VALUES_LIMIT = 50_000
 #: Status codes after which the same message may be sent again.
 _AGAIN = (408, 409, 425)
 
@@ -175,8 +173,8 @@ class Webhook(Connector[WebhookSettings]):
         if not self._is_timely(request.headers):
             return HookResponse(status=401, body=f"not within {self.settings.tolerance} s".encode())
         try:
-            heard = self._parse_call(request.headers, _parse_json(request.body))
-        except (ValueError, RecursionError, jsonpath.JSONPathError) as error:
+            heard = self._parse_call(request.headers, parse_hook_body(request.body))
+        except (ValueError, jsonpath.JSONPathError) as error:
             return HookResponse(status=400, body=f"no message: {error}"[:200].encode(errors="replace"))
         if heard is None:
             return HookResponse(body=f"no message: nothing at {self.settings.content}".encode())
@@ -261,13 +259,6 @@ class Webhook(Connector[WebhookSettings]):
     def _digest(self, number: int, signed: bytes) -> bytes:
         secret = _key(self.settings.secrets[number], self.settings.scheme)
         return hmac.digest(secret, signed, hashlib.sha256)
-
-
-def _parse_json(body: bytes) -> jsonpath.JSONValue:
-    """Return the JSON of a body. Raises ``ValueError`` or ``RecursionError``."""
-    if has_more_values(body, _VALUES_LIMIT):
-        raise ValueError(f"the body has more than {_VALUES_LIMIT:,} JSON values")
-    return json.loads(body)
 
 
 def _key(secret: SecretStr, scheme: str) -> bytes:

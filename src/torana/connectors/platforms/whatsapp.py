@@ -5,10 +5,8 @@ https://developers.facebook.com/documentation/business-messaging/whatsapp. An ac
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -22,12 +20,10 @@ from torana.connectors.base import (
     Attachment,
     AttachmentKind,
     Capabilities,
-    Connector,
     ConnectorSettings,
     HookRequest,
     HookResponse,
     IncomingMessage,
-    MessageSink,
     OutcomeUnknown,
     Part,
     PermanentError,
@@ -36,6 +32,7 @@ from torana.connectors.base import (
     Sender,
     TooLarge,
 )
+from torana.connectors.transport.hooked import HookedConnector
 from torana.connectors.transport.http import read_bounded, request_json, seconds
 from torana.connectors.transport.markup import whatsapp
 from torana.connectors.transport.splitting import utf16_length
@@ -43,7 +40,6 @@ from torana.connectors.transport.timestamps import time_of
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT = 30.0
 #: Meta's codes for an invalid token.
 _LOCKED_OUT = (0, 190)
 #: Meta's codes for rate limits: of the app, the account, the number and one recipient.
@@ -73,11 +69,14 @@ class WhatsappSettings(ConnectorSettings):
     api_url: str = Field(default="https://graph.facebook.com", description="The base URL of the Graph API.")
 
 
-class Whatsapp(Connector[WhatsappSettings]):
+class Whatsapp(HookedConnector[WhatsappSettings]):
     """A business number on WhatsApp; all its chats are direct."""
 
     Settings = WhatsappSettings
     global_ids = True
+    refusal = "Meta refuses the access token: create a new one in the Business settings"
+    # A message on a connection that is being closed may or may not arrive: each call gets a new connection.
+    limits = httpx2.Limits(max_keepalive_connections=0)
     abilities = Capabilities(
         length=4096,
         measure=utf16_length,
@@ -87,12 +86,8 @@ class Whatsapp(Connector[WhatsappSettings]):
         quiet=None,
     )
 
-    _sink: MessageSink | None = None
-    _client: httpx2.AsyncClient
-
     def __init__(self, settings: WhatsappSettings) -> None:
         super().__init__(settings)
-        self._locked_out = asyncio.Event()
         self._base = f"{settings.api_url.rstrip('/')}/{settings.version}"
         self._number = f"{self._base}/{settings.phone_number_id}"
 
@@ -100,46 +95,9 @@ class Whatsapp(Connector[WhatsappSettings]):
     def credentials(self) -> str:
         return self.settings.phone_number_id
 
-    async def run(self, sink: MessageSink) -> None:
-        """Check the token, and accept calls until cancelled."""
-        headers = {
-            "Authorization": f"Bearer {self.settings.access_token.get_secret_value()}",
-            "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
-        }
-        # A message on a connection that is being closed may or may not arrive: each call gets a new connection.
-        limits = httpx2.Limits(max_keepalive_connections=0)
-        async with httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=limits) as self._client:
-            try:
-                await self._call("GET", f"{self._number}?fields=id")
-                self._sink = sink
-                sink.ready()
-                await self._locked_out.wait()
-            except RetryLater:
-                if not self._locked_out.is_set():
-                    raise
-            finally:
-                self._sink = None
-        raise PermanentError("Meta refuses the access token: create a new one in the Business settings")
-
     async def hook(self, request: HookRequest) -> HookResponse:
-        """Process the messages of a call in order; ``GET`` is Meta's verification of the webhook."""
-        if request.method == "GET":
-            return self._introduction(request.query)
-        if not self._is_signed(request):
-            return HookResponse(status=401)
-        if self._sink is None:
-            return HookResponse(status=503)
-        try:
-            body: Any = json.loads(request.body)
-        except (ValueError, RecursionError):
-            return HookResponse(status=400)
-        for value in self._values(body):
-            _log_failures(value)
-            names = _names(value)
-            for message in _list(value, "messages"):
-                if heard := self._parse_message(message, names):
-                    await self._sink.hear(heard)
-        return HookResponse()
+        """Process a call; ``GET`` is Meta's verification of the webhook."""
+        return self._introduction(request.query) if request.method == "GET" else await super().hook(request)
 
     async def send(self, part: Part) -> str:
         """Send a part as a text message. Meta reports the delivery later; a failed delivery is only logged."""
@@ -177,11 +135,24 @@ class Whatsapp(Connector[WhatsappSettings]):
             return HookResponse(status=403)
         return HookResponse(body=query.get("hub.challenge", "").encode(errors="replace"))
 
-    def _is_signed(self, request: HookRequest) -> bool:
-        given = request.headers.get("x-hub-signature-256", "").encode(errors="replace")
+    @property
+    def _access_token(self) -> str:
+        return self.settings.access_token.get_secret_value()
+
+    async def _check_access(self) -> None:
+        await self._call("GET", f"{self._number}?fields=id")
+
+    def _signature(self, body: bytes) -> tuple[str, str]:
         secret = self.settings.app_secret.get_secret_value().encode()
-        right = f"sha256={hmac.digest(secret, request.body, hashlib.sha256).hex()}"
-        return hmac.compare_digest(given, right.encode())
+        return "x-hub-signature-256", f"sha256={hmac.digest(secret, body, hashlib.sha256).hex()}"
+
+    def _events(self, body: Any) -> Iterator[tuple[Any, Mapping[str, str]]]:
+        """Yield the messages of a call, with the names of their senders; log failed deliveries."""
+        for value in self._values(body):
+            _log_failures(value)
+            names = _names(value)
+            for message in _list(value, "messages"):
+                yield message, names
 
     def _values(self, body: Any) -> Iterator[Any]:
         """Yield the events for this number: all numbers of an app call the same address."""
@@ -194,8 +165,9 @@ class Whatsapp(Connector[WhatsappSettings]):
                     case _:
                         pass
 
-    def _parse_message(self, message: Any, names: Mapping[str, str]) -> IncomingMessage | None:
+    def _parse_event(self, event: tuple[Any, Mapping[str, str]]) -> IncomingMessage | None:
         """Parse a user's message; None for reactions, orders, group messages and similar events."""
+        message, names = event
         match message:
             case {"group_id": _}:
                 return None
@@ -262,8 +234,7 @@ class Whatsapp(Connector[WhatsappSettings]):
             case _:
                 code, told = None, f"Meta answered {status}"
         if status == 401 or code in _LOCKED_OUT:
-            self._locked_out.set()
-            return RetryLater("Meta refuses the access token")  # Meta's own text may quote the token
+            return self._lock_out("Meta refuses the access token")  # Meta's own text may quote the token
         if status == 429 or code in _TOO_MANY:
             return RetryLater(told, seconds=seconds(response.headers.get("retry-after")))
         return OutcomeUnknown(told) if status >= 500 else PermanentError(told)

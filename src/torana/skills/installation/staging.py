@@ -53,6 +53,17 @@ def stage(archive: bytes, *, root: Path, path: str | None) -> Staged:
     return Staged(folder=folder, skill=replace(skill, path=root / folder / slug))
 
 
+def skill_paths(archive: bytes) -> list[str]:
+    """Return the paths of the skills in an archive, for ``stage``. Raises ``SkillInvalid`` if it has none."""
+    with tempfile.TemporaryDirectory() as scratch:
+        unpacked = Path(scratch)
+        unpack(archive, unpacked)
+        paths = ["/".join(_parts(folder, unpacked)) or "." for folder in _skill_folders(unpacked)]
+    if not paths:
+        raise SkillInvalid("There is no SKILL.md in it; name the source of a skill.")
+    return paths
+
+
 def sweep(root: Path, *, keep: Collection[str]) -> None:
     """Delete every directory below ``root`` that is not in ``keep``: removed and incomplete skills."""
     for entry in root.iterdir() if root.exists() else ():
@@ -65,7 +76,8 @@ def _choose_folder(unpacked: Path, path: str | None) -> Path:
     found = list(_skill_folders(unpacked))
     if path is not None:
         wanted = PurePosixPath(path).parts
-        found = [folder for folder in found if _parts(folder, unpacked)[-len(wanted) :] == wanted]
+        exact = [folder for folder in found if _parts(folder, unpacked) == wanted]
+        found = exact or [folder for folder in found if _parts(folder, unpacked)[-len(wanted) :] == wanted]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -74,7 +86,8 @@ def _choose_folder(unpacked: Path, path: str | None) -> Path:
     names = ["/".join(_parts(folder, unpacked)) or "." for folder in found]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     raise SkillInvalid(
-        f"There are {len(names)} skills in it: {', '.join(names[:_NAMED])}{more}. Choose one with --path."
+        f"There are {len(names)} skills in it: {', '.join(names[:_NAMED])}{more}. Choose one with --path, or "
+        "install them all with --all."
     )
 
 

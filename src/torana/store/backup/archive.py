@@ -92,7 +92,9 @@ def _write(
             manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
             out.writestr(MANIFEST, json.dumps(manifest, indent=1))
         archive.chmod(0o600)
+        _sync(archive)  # the caller may delete older backups
         archive.replace(target)
+    sync_directory(target.parent)
 
 
 def _pins(directory: Path) -> list[Path]:
@@ -231,8 +233,13 @@ def _check(database: Path, sha256: object) -> None:
     except DataDirUnusable as error:
         fault, _, _ = error.detail.partition(";")
         raise ValueError(fault.replace(str(database), "its database")) from error
-    with database.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(database)
+
+
+def _sync(file: Path) -> None:
+    """Make the content of a file durable."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _sha256(file: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
@@ -41,22 +41,42 @@ class _Change:
 
 
 def install(
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            help=("A folder, a zip or .tar.gz file, a git address with an optional #revision, or a URL.")
+            metavar="SOURCE...",
+            help="A folder, a zip or .tar.gz file, a git address with an optional #revision, or a URL.",
+            show_default=False,
         ),
     ],
     path: Annotated[
         str | None, typer.Option(help=("The skill's folder, if the source contains several."))
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Install every skill of each source.")] = False,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a skill into quarantine. It is loaded only after you approve it."""
+    """Fetch skills into quarantine. A skill is loaded only after you approve it."""
+    if path is not None and (every or len(sources) > 1):
+        raise OperatorError("--path chooses one skill of one source; leave it out")
     loaded = settings_from(config=config, data_dir=data_dir)
-    archive, origin = _fetch_archive(loaded, source, path)
+    if len(sources) == 1 and not every:
+        archive, origin = _fetch_archive(loaded, sources[0], path)
+        _tell_report(loaded, _install(loaded, archive, origin, path), as_json=as_json)
+        return
+    bodies, failed = _install_several(loaded, sources, every=every)
+    if as_json:
+        items = [body.model_dump(mode="json") for body in bodies]
+        typer.echo(json.dumps({"items": items}, indent=2))
+    elif bodies:
+        _tell_installed(bodies)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _install(loaded: Loaded, archive: bytes, origin: str, path: str | None) -> str:
+    """Put a skill of an archive in quarantine and return its slug. Raises ``OperatorError``."""
 
     async def by_hand(changes: SkillInstaller) -> str:
         made = await changes.take_in(archive, origin=origin, path=path, act=act_by_hand())
@@ -64,8 +84,55 @@ def install(
 
     query = urlencode({"origin": origin, **({"path": path} if path else {})})
     change = _Change(method="POST", path=f"/v1/skills?{query}", body=archive, by_hand=by_hand)
-    slug = _apply_change(loaded, change)
-    _tell_report(loaded, slug, as_json=as_json)
+    return _apply_change(loaded, change)
+
+
+def _install_several(
+    loaded: Loaded, sources: Sequence[str], *, every: bool
+) -> tuple[list[SkillDetailBody], int]:
+    """Install skills one by one and report failures; return the installed skills and the number of failures."""
+    from torana.cli.commands.skills.reading import SkillsHere
+
+    slugs: list[str] = []
+    failed = 0
+    for source in sources:
+        try:
+            archive, origin = _fetch_archive(loaded, source, None)
+            paths: Sequence[str | None] = _skill_paths(archive) if every else [None]
+        except OperatorError as error:
+            failed += 1
+            typer.echo(on_one_line(f"{source}: {error.detail}"), err=True)
+            continue
+        for path in paths:
+            try:
+                slugs.append(_install(loaded, archive, origin, path))
+            except OperatorError as error:
+                failed += 1
+                typer.echo(on_one_line(f"{path or source}: {error.detail}"), err=True)
+    here = SkillsHere(loaded)
+    return [here.body(slug) for slug in slugs], failed
+
+
+def _skill_paths(archive: bytes) -> list[str]:
+    from torana.skills.errors import SkillInvalid
+    from torana.skills.installation.staging import skill_paths
+
+    try:
+        return skill_paths(archive)
+    except SkillInvalid as error:
+        raise OperatorError(str(error)) from error
+
+
+def _tell_installed(bodies: Sequence[SkillDetailBody]) -> None:
+    """Print a line for each installed skill, and its warnings."""
+    for body in bodies:
+        version = body.newer or body.current
+        findings = len(version.findings) + version.more_findings if version else 0
+        places = f", {findings:,} places to look at" if findings else ""
+        typer.echo(on_one_line(f"{_state_line(body)}{places}"))
+        for warning in body.warnings:
+            typer.echo(on_one_line(f"  Warning: {warning}"))
+    typer.echo("`torana skills show NAME` shows a skill and its report, `torana skills approve NAME` loads it.")
 
 
 def approve(

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.terminal import on_one_line, print_table, printable
+from torana.cli.terminal import on_one_line, printable
 from torana.errors import OperatorError
 
 if TYPE_CHECKING:
     from torana.skills import BrokenSkill, Catalogue, Skill, Skills
     from torana.skills.status import Look, SkillDetails, SkillStatus
+
+#: Maximum width of a line in the list.
+_WIDTH = 80
 
 Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
 
@@ -28,7 +31,9 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     waiting = [one for one in here.standings.list_statuses() if one.state in ("quarantine", "disabled")]
     active = [one for one in here.standings.list_statuses() if one.state == "active"]
     if as_json:
-        records = [_record(here.skills, skill) for skill in catalogue.loaded]
+        records = [
+            _record(here.skills, skill) | {"warnings": list(skill.warnings)} for skill in catalogue.loaded
+        ]
         broken = [_fault(item) for item in catalogue.broken]
         inactive = [SkillStandingBody.from_status(one).model_dump(mode="json") for one in waiting]
         typer.echo(json.dumps({"items": records, "inactive": inactive, "broken": broken}, indent=2))
@@ -39,7 +44,7 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
         why = one.fault or f"{one.state}; `torana skills {cure} {one.slug}` loads it"
         typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
     for one in active:
-        if why := one.fault or _news(one):
+        for why in filter(None, (one.fault or _news(one), *one.warnings)):
             typer.echo(on_one_line(f"{one.slug}: {why}"), err=True)
     for item in catalogue.broken:
         typer.echo(on_one_line(f"{item.slug}: {item.fault}"), err=True)
@@ -94,14 +99,20 @@ def _fault(item: BrokenSkill) -> dict[str, str]:
 
 
 def _print_table(skills: Skills, catalogue: Catalogue) -> None:
-    from rich.table import Table
-
-    table = Table("skill", "source", "missing", "description", box=None, pad_edge=False)
+    """Print one line for each skill: its name, its source, and the beginning of its description."""
+    width = max((len(skill.slug) for skill in catalogue.loaded), default=0)
+    typer.echo(f"{'skill':{width}}  source  description")
     for skill in catalogue.loaded:
         missing = skills.missing(skill)
         lacking = ", ".join([*missing["env"], *missing["bins"]])
-        table.add_row(skill.slug, skill.source, *map(on_one_line, (lacking, skill.description)))
-    print_table(table)
+        summary = f"(missing: {lacking}) {skill.description}" if lacking else skill.description
+        typer.echo(_shorten(on_one_line(f"{skill.slug:{width}}  {skill.source:6}  {summary}")))
+
+
+def _shorten(line: str) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return line if cell_len(line) <= _WIDTH else f"{set_cell_size(line, _WIDTH - 1).rstrip()}…"
 
 
 def _print(shown: SkillDetails, look: Look) -> None:

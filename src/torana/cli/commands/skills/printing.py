@@ -22,6 +22,7 @@ def report_lines(version: SkillVersionBody) -> Iterator[str]:
     """Yield the lines to read before a version of a skill is approved."""
     yield f"digest {version.digest}"
     yield f"{len(version.files)} files, {version.bytes:,} bytes"
+    yield from (f"Warning: {warning}" for warning in version.warnings)
     needs = version.needs.model_dump()
     wanted = {words: needs[name] for name, words in _WANTED.items() if needs[name]}
     yield "It wants:" if wanted else "It needs nothing but to be read."

@@ -1,0 +1,1 @@
+"""The chat in the terminal: the connection, the conversation over HTTP, its output and its prompt."""

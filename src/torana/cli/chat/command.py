@@ -1,0 +1,126 @@
+"""The course of ``torana chat``: one message, the lines of a pipe, or a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import httpx2
+import platformdirs
+import typer
+
+from torana.cli.chat.conversation import Conversation
+from torana.cli.chat.gateways import local_gateway, remote_gateway
+from torana.cli.chat.output import MarkdownOutput, PlainOutput
+from torana.cli.chat.prompt import ChatPrompt, ask_yes_or_no, open_history
+from torana.cli.flags import settings_from
+from torana.cli.remote import RunningGateway, running_gateway
+
+_UNHEARD = "Schedules run only while a gateway runs: torana serve"
+_STDIN = ["-"]
+_HELP = "Each line is a message. /new starts a new conversation, /quit ends the chat."
+
+#: Seconds. The gateway sends a comment every 15 s between events.
+_TIMEOUT = httpx2.Timeout(60, connect=10)
+
+
+class ChatCommand:
+    """A chat with the options of the command."""
+
+    def __init__(
+        self, *, message: Sequence[str], channel: str | None, user: str | None, keeps_history: bool
+    ) -> None:
+        self._message = list(message)
+        self._channel = channel
+        self._user = user
+        self._keeps_history = keeps_history
+        self._scheduled = False
+
+    def run_locally(self, *, config: Path | None, data_dir: Path | None) -> bool:
+        """Chat with the gateway on the data directory; return whether all messages were answered."""
+        loaded = settings_from(config=config, data_dir=data_dir)
+        self._user = self._user or _login()
+        with local_gateway(loaded) as gateway:
+            answered = self._run(gateway)
+        if self._scheduled and running_gateway(loaded.settings) is None:
+            typer.echo(_UNHEARD, err=True)
+        return answered
+
+    def run_remotely(self, url: str, *, variable: str) -> bool:
+        """Chat with the gateway at a URL; return whether all messages were answered."""
+        return self._run(remote_gateway(url, variable))
+
+    def _run(self, gateway: RunningGateway) -> bool:
+        with asyncio.Runner() as runner:
+            client = gateway.async_client(timeout=_TIMEOUT)
+            output = MarkdownOutput() if sys.stdout.isatty() else PlainOutput()
+            conversation = Conversation(
+                client=client,
+                output=output,
+                ask=ask_yes_or_no if sys.stdin.isatty() else _ask_nobody,
+                channel=self._channel or f"terminal:{self._user or _login()}",
+                user=self._user,
+            )
+            try:
+                if self._message or not sys.stdin.isatty():
+                    return self._send_all(runner, conversation)
+                history = open_history(_history_path() if self._keeps_history else None)
+                prompt = ChatPrompt(conversation=conversation, output=MarkdownOutput(), history=history)
+                runner.run(prompt.run())
+                return True
+            finally:
+                self._scheduled = conversation.scheduled
+                runner.run(client.aclose())
+
+    def _send_all(self, runner: asyncio.Runner, conversation: Conversation) -> bool:
+        """Send the message of the command line, or the lines of a pipe; return whether all were answered."""
+        if self._message == _STDIN:
+            text = sys.stdin.buffer.read().decode(errors="replace").strip()
+            if not text:
+                raise typer.BadParameter("standard input contains no message")
+            return runner.run(conversation.say(text))
+        if self._message:
+            return runner.run(conversation.say(" ".join(self._message)))
+        lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
+        # The lines are read outside of the loop, so that Ctrl-C interrupts the wait for the next one.
+        outcomes = [_take(runner, conversation, line) for line in _until_quit(lines)]
+        return all(outcomes)
+
+
+def _take(runner: asyncio.Runner, conversation: Conversation, line: str) -> bool:
+    """Handle a line of a pipe; return False for a message that got no complete answer."""
+    match line:
+        case "/new":
+            conversation.start_afresh()
+            typer.echo("A new conversation.")
+        case "/help":
+            typer.echo(_HELP)
+        case "":
+            pass
+        case _:
+            return runner.run(conversation.say(line))
+    return True
+
+
+def _until_quit(lines: Iterable[str]) -> Iterable[str]:
+    stripped = (line.strip() for line in lines)
+    return takewhile(lambda line: line not in ("/quit", "/exit"), stripped)
+
+
+async def _ask_nobody(_: str) -> None:
+    """Answer no question: there is no terminal."""
+
+
+def _history_path() -> Path:
+    return platformdirs.user_state_path("torana") / "chat-history"
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as in many containers
+        return "local"

@@ -1,0 +1,45 @@
+"""Parse the events of platforms one by one: a malformed event must not end the connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
+from torana.connectors.base import IncomingMessage
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+def parse_alone(
+    parse: Callable[P, IncomingMessage | None], *args: P.args, **kwargs: P.kwargs
+) -> IncomingMessage | None:
+    """Return the message of an event; None if it has none, or if the event is malformed, which is logged.
+
+    Libraries of platforms do not check the types of fields, so a field may have any JSON value.
+    """
+    try:
+        heard = parse(*args, **kwargs)
+        if heard is not None:
+            _check_types(heard)
+    except Exception as error:  # noqa: BLE001 - a malformed event raises many kinds
+        log_ignored_event(type(error).__name__)
+        return None
+    return heard
+
+
+def log_ignored_event(reason: str) -> None:
+    """Log that an event was ignored because it is malformed."""
+    log.warning("event_ignored", extra={"reason": reason})
+
+
+def _check_types(heard: IncomingMessage) -> None:
+    place, sender = heard.place, heard.sender
+    files = heard.attachments
+    texts: list[object] = [heard.id, heard.text, sender.id, sender.name, place.chat, place.thread or ""]
+    texts += [*place.reply_to.values(), *(file.name for file in files), *(file.media_type for file in files)]
+    sizes: list[object] = [file.size or 0 for file in files]
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
+        raise TypeError("a field has a value of another type")
