@@ -333,3 +333,13 @@ async def test_bug_in_agent_is_problem_without_traceback(start: Start):
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_large_pages_are_made_once(
+    client: httpx2.AsyncClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await client.get(path)
+    monkeypatch.delattr("torana.api.routes.pages.openapi_document")
+
+    assert (await client.get(path)).content == first.content
