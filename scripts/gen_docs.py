@@ -128,7 +128,9 @@ def log_events_page() -> str:
 
 Each log line is an event with fields, such as `turn_id`, `account` or `reason`. The lines go to standard error,
 and as JSON to `logs/torana.log` in the data directory. `TORANA_LOG_LEVEL` sets the lowest level, and
-`TORANA_LOG_FORMAT` the format on standard error. Lines with other events come from libraries.
+`TORANA_LOG_FORMAT` the format on standard error. Readable lines have one line for each message, `turn_ended`,
+and no ids of requests, sessions and turns below the level `warning`; the log file has everything. Lines with
+other events come from libraries.
 
 {_table(("Event", "Meaning"), ((f"`{name}`", meaning) for name, meaning in EVENTS.items()))}
 """

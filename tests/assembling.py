@@ -9,6 +9,7 @@ from datetime import datetime
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits
 from torana.limits.prices import Prices
+from torana.measurements import Measurements
 from torana.messages import Turn, utc_now
 from torana.store.engine.database import Database
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
@@ -30,12 +31,13 @@ def turns_over(
     clock: Callable[[], datetime] = utc_now,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ended: Callable[[Turn], None] | None = None,
+    measurements: Measurements | None = None,
 ) -> Turns:
     """Return the turns of an agent in a database."""
     approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
     budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=ended),
+        live=LiveTurns(log=MemoryEventLog(), on_end=ended, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=clock, pause=pause),
         agent=agent,
         approvals=approvals,

@@ -257,6 +257,7 @@ async def open_turns(
         ended: Callable[[Turn], None] | None = None,
         approvals: Approvals | None = None,
         rules: Rules | None = None,
+        measurements: Measurements | None = None,
     ) -> Turns:
         turns = turns_over(
             database,
@@ -268,6 +269,7 @@ async def open_turns(
             pause=pause,
             ended=ended,
             approvals=approvals,
+            measurements=measurements,
         )
         opened.append(turns)
         return turns

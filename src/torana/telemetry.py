@@ -72,6 +72,8 @@ _TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: The attributes of every record; all others are fields. uvicorn adds its message in colours.
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _TRACEBACK = "exception"
+#: Ids, which readable lines below WARNING leave to the log file.
+_IDS = frozenset({"request_id", "session_id", "turn_id"})
 #: Fields that a readable line shows first, without their names.
 _HEAD = frozenset({"timestamp", "level", "logger", "event"})
 _UNQUOTED = re.compile(r"[^\s=\"'\\]+")
@@ -126,8 +128,9 @@ def configure_logging(
 ) -> None:
     """Write the logs of the whole process to ``stream``, and as JSON lines to ``file`` if there is one.
 
-    ``auto`` is readable on a terminal and JSON lines elsewhere; only a terminal gets colours. A second call
-    replaces the handlers of the first. uvicorn's loggers are included, except its access log. Raises
+    ``auto`` is readable on a terminal and JSON lines elsewhere; only a terminal gets colours. Readable lines
+    leave out ids and routine events, so that a message has one line. A second call replaces the handlers of the
+    first. uvicorn's loggers are included, except its access log. Raises
     ``OSError`` if ``file`` cannot be opened.
     """
     terminal = stream.isatty()
@@ -135,6 +138,8 @@ def configure_logging(
     as_json = _Formatter(json.dumps)
     handlers: list[logging.Handler] = [_Stream(stream)]
     handlers[0].setFormatter(_Formatter(partial(_readable, colours=terminal)) if readable else as_json)
+    if readable and level != "debug":
+        handlers[0].addFilter(_is_for_reader)
     if file is not None:
         handlers.append(_rotating(file, as_json))
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -250,7 +255,8 @@ def _readable(event: dict[str, object], *, colours: bool) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if colours else text
 
     level, traceback = str(event["level"]), event.pop(_TRACEBACK, None)
-    fields = [f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in _HEAD]
+    hidden = _HEAD | _IDS if level == "info" else _HEAD
+    fields = [f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in hidden]
     line = " ".join(
         [
             colour_text(str(event["timestamp"]), _DIM),
@@ -261,6 +267,11 @@ def _readable(event: dict[str, object], *, colours: bool) -> str:
         ]
     )
     return line if traceback is None else f"{line}\n{traceback}"
+
+
+def _is_for_reader(record: logging.LogRecord) -> bool:
+    """Return whether a record is more than a step of a message that ``turn_ended`` reports."""
+    return record.msg != "turn_accepted" and (record.msg != "request" or getattr(record, "status", 0) >= 400)
 
 
 def _on_one_line(text: str) -> str:

@@ -16,6 +16,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
+from tests.integration.cli.conftest import heed_signals
 
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.providers import open_model, probe
@@ -510,7 +511,10 @@ async def test_probed_model_can_be_used_afterwards():
 
 async def test_server_runs_as_a_module_and_prints_its_address():
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-m", "torana.testing.openai_server", stdout=PIPE, stderr=PIPE
+        *(sys.executable, "-W", "error", "-m", "torana.testing.openai_server"),
+        stdout=PIPE,
+        stderr=PIPE,
+        preexec_fn=heed_signals,
     )
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()

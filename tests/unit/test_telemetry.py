@@ -373,3 +373,31 @@ def test_lines_of_dropped_turns_are_removed_from_all_files(
 def test_dropping_turns_without_a_log_file_does_nothing() -> None:
     configure()
     telemetry.drop_turns(telemetry.logged_turns())
+
+
+@pytest.mark.parametrize(
+    ("level", "events"),
+    [
+        ("info", ["request status=500", "turn_ended", "turn_failed turn_id=turn_1"]),
+        ("debug", ["turn_accepted", "request status=200", "request status=500", "turn_ended", "turn_failed"]),
+    ],
+)
+def test_readable_lines_leave_routine_events_and_ids_to_the_file(
+    level: Literal["info", "debug"], events: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "torana.log"
+    written = configure(style="console", level=level, file=file)
+    log = logging.getLogger("torana")
+    with bind(turn_id="turn_1"):
+        log.info("turn_accepted")
+        for status in (200, 500):
+            log.info("request", extra={"status": status})
+        log.info("turn_ended")
+        log.warning("turn_failed")
+
+    shown = written.getvalue().splitlines()
+    assert len(shown) == len(events)
+    for line, event in zip(shown, events, strict=True):
+        assert all(part in line for part in event.split())
+    assert [line for line in shown if "turn_1" in line and "warning" not in line] == []
+    assert file.read_text().count('"turn_id": "turn_1"') == 5

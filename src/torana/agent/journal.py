@@ -85,7 +85,7 @@ class Journal(Protocol):
         ...
 
     async def hold(self, request: RequestTokens) -> None:
-        """Reserve the possible cost of the next model request, if less is reserved."""
+        """Reserve the possible cost of a model request, and store that it is sent."""
         ...
 
     def check_budgets(self) -> None:

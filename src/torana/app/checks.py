@@ -11,6 +11,7 @@ from pydantic_ai.models import Model
 from torana.app.core import open_schedules
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import ToolDependencies, open_skills, open_workspaces, search_key, tool_groups
+from torana.app.traces import load_tracer
 from torana.config import Loaded
 from torana.connectors.registry import Account, check_accounts, read_accounts
 from torana.errors import ConfigInvalid
@@ -133,6 +134,13 @@ def check_models(loaded: Loaded) -> Model:
         return choose_model(loaded, open_skills(loaded))
 
 
+def check_traces(loaded: Loaded) -> None:
+    """Check that the library for traces is installed, if traces are exported."""
+    if loaded.settings.trace_endpoint is not None:
+        with loaded.placing():
+            load_tracer()
+
+
 #: The settings that each check reads.
 _CHECKS: Mapping[Callable[[Loaded], object], frozenset[str]] = {
     check_data_dir: frozenset({"data_dir"}),
@@ -141,4 +149,5 @@ _CHECKS: Mapping[Callable[[Loaded], object], frozenset[str]] = {
     check_tools: frozenset({"tools"}),
     check_search: frozenset({"search", "search_url", "search_api_key"}),
     check_models: frozenset({"model", "model_base_url", "model_api_key", "embedding_model", "skills_dir"}),
+    check_traces: frozenset({"trace_endpoint"}),
 }

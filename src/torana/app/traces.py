@@ -16,14 +16,18 @@ def open_traces(loaded: Loaded) -> OtelTracer | None:
     settings = loaded.settings
     if settings.trace_endpoint is None:
         return None
+    return load_tracer()(
+        endpoint=settings.trace_endpoint, content=settings.trace_content, environ=loaded.provider_environ
+    )
+
+
+def load_tracer() -> type[OtelTracer]:
+    """Import the tracer. Raises ``ConfigInvalid`` if its library, an extra, is not installed."""
     try:
-        # Imported here because only traces need it, and it is an extra.
         from torana.otel import OtelTracer
     except ImportError as error:
         raise ConfigInvalid(
             "TORANA_TRACE_ENDPOINT: the library for traces is not installed; run in Torana's checkout: "
             "pip install '.[otel]'"
         ) from error
-    return OtelTracer(
-        endpoint=settings.trace_endpoint, content=settings.trace_content, environ=loaded.provider_environ
-    )
+    return OtelTracer

@@ -33,7 +33,7 @@ from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_tokens, tokens_of_files
 from torana.messages import MICRO, Turn, Usage, utc_now
 from torana.store.engine.database import Connection
-from torana.store.rows import attachments, journal, transcript, usage
+from torana.store.rows import attachments, journal, transcript, turns, usage
 from torana.store.rows.usage import Amount, Held
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Budgets:
         if asked != Amount():
             usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
         if self._limits.bound_calls:
-            self._hold(connection, turn, asked, turn.usage, at)
+            usage.hold(connection, turn.id, _reservation(asked, on=self._periods(at)[-1], used=turn.usage))
         if self._limits.bound_minutes:
             before = minute_of(datetime.fromtimestamp(at.timestamp() - 60 * _MINUTES_KEPT, UTC))
             usage.forget_minutes(connection, usage.accounts_of(turn), before=before)
@@ -175,15 +175,40 @@ class Budgets:
         return self._claim(connection, turn, request, held.used, self._now())
 
     def hold(self, connection: Connection, turn: Turn, request: RequestTokens) -> Settled:
-        """Reserve the possible cost of a turn's next model request, if less is reserved."""
+        """Reserve the possible cost of a model request that is about to be sent, if less is reserved.
+
+        Until the request is settled, ``charge_interrupted`` charges it after a crash.
+        """
         if not self._limits.bound_calls:
             return Settled()
         held = usage.held_by(connection, turn.id)
+        requests = held.requests + 1
         if held.on is not None and request.most <= (before := held.tokens - self._estimate.output):
+            usage.hold(connection, turn.id, replace(held, requests=requests))
             return Settled(request=replace(request, most=before))
         at = self._now()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
-        return self._claim(connection, turn, request, held.used, at)
+        return self._claim(connection, turn, request, held.used, at, requests=requests)
+
+    def charge_interrupted(self, connection: Connection) -> list[BudgetWarning]:
+        """Charge the requests that the end of a process interrupted, by their reservations, at the start.
+
+        The provider may charge for them, and their usage is unknown.
+        """
+        at = self._now()
+        warned: list[BudgetWarning] = []
+        for turn in turns.list_requesting(connection):
+            held = usage.held_by(connection, turn.id)
+            output = min(held.tokens, self._estimate.output)
+            spent = Usage(
+                input_tokens=held.requests * (held.tokens - output),
+                output_tokens=held.requests * output,
+                cost_usd=held.requests * held.microusd / MICRO,
+            )
+            used = usage.settle(connection, turn, spent=spent, at=at, before=held)
+            usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
+            warned += self._warnings(connection, turn, held, used, at)
+        return warned
 
     def has_room(self, connection: Connection, turn: Turn, request: RequestTokens) -> bool:
         """Return whether a model call for a turn, such as a summary, fits the limits; nothing is reserved."""
@@ -264,7 +289,14 @@ class Budgets:
         return crossed_warnings(levels, usage.since(before.used, used))
 
     def _claim(
-        self, connection: Connection, turn: Turn, request: RequestTokens, used: Usage, at: datetime
+        self,
+        connection: Connection,
+        turn: Turn,
+        request: RequestTokens,
+        used: Usage,
+        at: datetime,
+        *,
+        requests: int = 0,
     ) -> Settled:
         """Reserve the possible cost of a request, or return the refusal."""
         asked, likely = (
@@ -276,14 +308,9 @@ class Budgets:
             usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
             return Settled(refusal=refusal_of(levels, at))
         usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
-        self._hold(connection, turn, asked, used, at)
-        return Settled(request=request)
-
-    def _hold(self, connection: Connection, turn: Turn, asked: Amount, used: Usage, at: datetime) -> None:
-        held = Held(
-            tokens=asked.reserved_tokens, microusd=asked.reserved_microusd, on=self._periods(at)[-1], used=used
-        )
+        held = _reservation(asked, on=self._periods(at)[-1], used=used, requests=requests)
         usage.hold(connection, turn.id, held)
+        return Settled(request=request)
 
     def _first_request(self, connection: Connection, turn: Turn) -> RequestTokens:
         """Return the tokens of a turn's first request, estimated without reading the history.
@@ -311,3 +338,9 @@ class Budgets:
 
     def _now(self) -> datetime:
         return self._clock().astimezone(UTC)
+
+
+def _reservation(asked: Amount, *, on: str, used: Usage, requests: int = 0) -> Held:
+    return Held(
+        tokens=asked.reserved_tokens, microusd=asked.reserved_microusd, on=on, used=used, requests=requests
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
+from types import MethodType
 from typing import Any, Protocol
 
-from pydantic_ai import FunctionToolset, RunContext
+from pydantic_ai import FunctionToolset, RunContext, Tool
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.toolsets.function import FunctionToolsetTool
@@ -109,10 +110,25 @@ def build_toolset(
     """
     toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing)
     for function in (*_ALONE, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):
-        toolset.add_function(function, metadata=promises(function))
+        toolset.add_tool(_tool(function))
     for function in own:
         _add_own(toolset, function)
     return toolset
+
+
+def _tool(function: Callable[..., Any]) -> Tool[ToolContext]:
+    described = _describe(getattr(function, "__func__", function), method=hasattr(function, "__func__"))
+    schema = replace(described.function_schema, function=function)
+    return Tool(function, function_schema=schema, metadata=promises(function))
+
+
+@lru_cache(maxsize=128)
+def _describe(function: Callable[..., Any], *, method: bool) -> Tool[ToolContext]:
+    """Return a tool with the schema of a function or a method.
+
+    The schema depends on no object, so the gateways of a process share it.
+    """
+    return Tool(MethodType(function, object()) if method else function)
 
 
 def _add_own(toolset: FunctionToolset[ToolContext], function: Callable[..., Any]) -> None:

@@ -79,7 +79,9 @@ class Turns:
         self.approvals = approvals
         self.reader = TurnReader(database=database, live=runner.live, clock=clock)
         self.open_approvals = OpenApprovals(database=database, live=runner.live, clock=clock)
-        self._recovery = Recovery(database=database, runner=runner, max_crashes=max_crashes, clock=clock)
+        self._recovery = Recovery(
+            database=database, runner=runner, budgets=budgets, max_crashes=max_crashes, clock=clock
+        )
         self._commands = Commands(database=database, cancel=self.cancel, approvals=approvals)
         self._accepting = True
         #: Tasks that write to the store, each with the message or the failed turn that it queues.

@@ -129,9 +129,9 @@ class TurnJournal:
         self._note(await self._run(partial(self._budgets.resume, turn=self._turn)))
 
     async def hold(self, request: RequestTokens) -> None:
-        """Reserve tokens for a model request; write to the database only if it exceeds the reservation."""
+        """Reserve tokens for a model request, and store that it is sent."""
         self.asked = request.likely
-        if (self._request is None or request.most > self._request.most) and self._refusal is None:
+        if self._refusal is None:
             self._note(await self._run(partial(self._hold, request=request)))
 
     def check_budgets(self) -> None:

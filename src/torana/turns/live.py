@@ -165,7 +165,7 @@ class LiveTurns:
                 self._on_end(ended)
             except Exception:  # noqa: BLE001 - an error in a listener must not stop the session
                 _log.exception("turn_end_listener_failed")
-        _log.info("turn_ended", extra={"state": ended.state, "model": ended.model})
+        _log.info("turn_ended", extra=_summary(ended))
 
     def block(self, session_id: str) -> None:
         """Mark a session as blocked, and give its waiting callers and event streams an error."""
@@ -193,3 +193,13 @@ class LiveTurns:
         for one in self._live.values():
             one.abandon(draining_error())
         self._live.clear()
+
+
+def _summary(ended: Turn) -> dict[str, object]:
+    """Return the fields of the line that an operator reads about a message."""
+    fields: dict[str, object] = {"turn_id": ended.id, "channel": ended.channel, "state": ended.state}
+    if ended.ended_at is not None:
+        fields["seconds"] = round((ended.ended_at - ended.created_at).total_seconds(), 2)
+    if ended.failure is not None:
+        fields["code"] = ended.failure.code
+    return fields | {"model": ended.model} if ended.model else fields

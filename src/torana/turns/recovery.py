@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from torana.errors import CrashedRepeatedly, Expired
+from torana.limits.budgets import Budgets
 from torana.messages import Turn
 from torana.store.engine.database import Database
 from torana.store.rows import turns as rows
@@ -30,20 +31,28 @@ class Recovery:
     """Starts unfinished turns in order, and isolates a turn that may have crashed the process."""
 
     def __init__(
-        self, *, database: Database, runner: Runner, max_crashes: int, clock: Callable[[], datetime]
+        self,
+        *,
+        database: Database,
+        runner: Runner,
+        budgets: Budgets,
+        max_crashes: int,
+        clock: Callable[[], datetime],
     ) -> None:
         self._database = database
         self._runner = runner
+        self._budgets = budgets
         self._max_crashes = max_crashes
         self._clock = clock
         self._isolating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """End or start every unfinished turn.
+        """Charge interrupted model requests, and end or start every unfinished turn.
 
         A turn that two processes crashed on runs alone, until it has settled a step or ended; all other turns
         wait for that. So a message that crashes the process is identified, and other turns are not blamed.
         """
+        self._budgets.tell(await self._database.run(self._budgets.charge_interrupted))
         for turn in await self._database.run(rows.list_interrupted):
             await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
         unfinished = await self._database.run(rows.recover)

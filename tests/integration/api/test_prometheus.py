@@ -110,7 +110,8 @@ async def test_real_prometheus_scrapes_a_turn_with_a_tool_call_and_an_approval(s
         ScriptedModel([call], "two"), gateway_token=TOKEN, permissions=ASKS, timezone="UTC"
     )
     client.headers["Authorization"] = f"Bearer {TOKEN}"
-    message = asyncio.create_task(client.post("/api/message", json={"content": "1+1?"}))
+    headers = {"Prefer": "wait=30"}
+    message = asyncio.create_task(client.post("/api/message", json={"content": "1+1?"}, headers=headers))
     async with asyncio.timeout(30):
         while not (found := (await client.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -272,6 +272,28 @@ def test_request_is_logged_with_its_id(serve: Serve, tmp_path: Path):
     assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
 
 
+def test_console_has_one_line_for_each_message_and_the_file_has_the_ids(serve: Serve, tmp_path: Path):
+    process = serve(TORANA_LOG_FORMAT="console")
+    process.wait_until_ready()
+    answer = httpx2.post(f"{process.url}/message", json={"content": "what is 6 * 7", "channelId": "kitchen"})
+    assert httpx2.get(f"{process.url}/nope").status_code == 404
+    process.signal(signal.SIGTERM)
+    _, _, console = process.ended()
+
+    said = [line for line in console.splitlines() if "turn" in line or "request" in line]
+    (turn, refused) = said
+    assert "turn_ended" in turn
+    assert "channel=kitchen" in turn
+    assert "state=completed" in turn
+    assert "seconds=" in turn
+    assert "path=/nope" in refused
+    assert "_id=" not in "".join(said)
+    log = (tmp_path / "data" / "logs" / "torana.log").read_text()
+    events = {event["event"]: event for line in log.splitlines() if (event := json.loads(line))}
+    assert events["turn_accepted"]["request_id"] == answer.headers["x-request-id"]
+    assert events["turn_ended"]["turn_id"] == events["turn_accepted"]["turn_id"]
+
+
 # --- connections
 
 

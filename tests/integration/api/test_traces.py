@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +20,8 @@ from pydantic_ai.messages import ModelRequest, ToolCallPart
 from tests.standins.otlp import Collector, attributes_of, collecting
 
 from torana.app import App
+from torana.app.checks import settings_faults
+from torana.config import load
 from torana.errors import ConfigInvalid
 from torana.models.providers import open_model
 from torana.otel import OtelTracer
@@ -50,7 +54,7 @@ async def approve(client: httpx2.AsyncClient) -> None:
 
 async def send_and_approve(client: httpx2.AsyncClient, content: str) -> str:
     """Send a message whose turn asks for one approval, and return the reply."""
-    headers = {"traceparent": TRACEPARENT}
+    headers = {"traceparent": TRACEPARENT, "Prefer": "wait=30"}
     body = {"content": content, "userId": "ana-of-lisbon", "channelId": "kitchen-table"}
     message = asyncio.create_task(client.post("/message", json=body, headers=headers))
     await approve(client)
@@ -243,11 +247,32 @@ async def test_no_turn_waits_for_a_collector_that_is_down(start: Start, hangs: b
                 answer = await client.post("/message", json={"content": "hello", "channelId": f"c{number}"})
                 assert answer.status_code == 200
             await app.close()
+        # The end of the gateway does not wait for an export that hangs.
+        assert not hangs or "traces" in {thread.name for thread in threading.enumerate()}
 
 
-async def test_missing_library_is_explained(start: Start, monkeypatch: pytest.MonkeyPatch):
+async def test_missing_library_is_explained(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "torana.otel", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigInvalid, match=r"TORANA_TRACE_ENDPOINT.*pip install '\.\[otel\]'"):
         await start(trace_endpoint="http://127.0.0.1:4318")
+    environ = {"TORANA_TRACE_ENDPOINT": "http://127.0.0.1:4318", "TORANA_DATA_DIR": str(tmp_path / "data")}
+    (fault,) = settings_faults(load(flags={}, environ=environ, cwd=tmp_path, user_dir=tmp_path))
+    assert "[otel]" in fault
+
+
+def test_library_is_not_imported_without_an_endpoint(tmp_path: Path):
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from torana.app import build; from torana.config import load\n"
+        "path = Path(sys.argv[1])\n"
+        "loaded = load(flags={}, environ={'TORANA_DATA_DIR': str(path)}, cwd=path, user_dir=path)\n"
+        "build(loaded, started=time.monotonic()).database.close()\n"
+        "names = ('opentelemetry.sdk', 'opentelemetry.exporter', 'google.protobuf', 'requests')\n"
+        "print([name for name in sys.modules if name.startswith(names)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr

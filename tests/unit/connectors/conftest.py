@@ -20,6 +20,7 @@ from torana.connectors.registry import Account
 from torana.connectors.runtime.hub import Connectors
 from torana.connectors.runtime.ingress import Admission
 from torana.limits.rates import MessageRates
+from torana.measurements import Measurements
 from torana.messages import EVERYONE, FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store.engine.database import Database
@@ -71,6 +72,7 @@ async def open_gateway(
         queue: Queue | None = None,
         takes: Sequence[FileKind] = (),
         rules: Rules | None = None,
+        measurements: Measurements | None = None,
     ) -> Gateway:
         database = open_database()
         ended: list[Callable[[Turn], None]] = []
@@ -94,6 +96,7 @@ async def open_gateway(
             ended=tell,
             approvals=approvals,
             rules=rules,
+            measurements=measurements,
         )
         pairing = Pairing(database=database, clock=clock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -619,3 +619,30 @@ async def test_message_waiting_for_free_queue_counts_once_for_rate_limit(open_ga
     gate.set()
 
     assert [one.text for one in await chat.shown(2, to="bob")] == ["two", "three"]
+
+
+HOSTILE = ["", "\ud800", "\0", "a\nb\r\x1b[2J\u202e", "x" * 100_000, "a/%2F/../b", "\U000e0001"]
+
+
+@pytest.mark.parametrize("allow", [["*"], ["ana"]], ids=["approved", "unknown"])
+async def test_messages_with_hostile_values_do_not_end_the_connection(
+    open_gateway: Open, allow: list[str]
+) -> None:
+    """A message that ends the connection would be repeated, and never be taken."""
+    chat = Chat(allow=allow, per_minute=10_000, per_session=0)
+    await open_gateway(chat, ScriptedModel(*["yes"] * 1_000))
+    times = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    for value in HOSTILE:
+        chat.id_suffix = value
+        file = Attachment(kind="file", name=value, media_type=value, size=10**30)
+        last = await chat.say(f"hi {value}", sender="eve", room=f"room{value}", thread=value, mention=True)
+        await chat.until_taken(last)
+        last = await chat.say("hi", sender=value, attachments=[file], said_at=times[len(value) % 2])
+        await chat.until_taken(last)
+        last = await chat.say(f"hi {value}", sender=f"eve{value}", attachments=[file], said_at=times[0])
+        await chat.until_taken(last)
+
+    chat.id_suffix = ""
+    await chat.say("after")
+
+    assert (await chat.shown(1))[-1].text == "yes"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.usage import RequestUsage
@@ -88,18 +88,8 @@ class World:
 
     def ask(self, number: int, output: int, result: int) -> None:
         """Make the next call of a turn, and run a tool where the response calls one."""
-        if not self.running:
-            return
-        one = self.running[number % len(self.running)]
-        grown, one.fixed = self.fixed - one.fixed, self.fixed  # tools added since
-        one.size, one.new = one.size + grown, one.new + grown
-        if one.said is None:
-            request = RequestTokens.of_bytes(one.size)
-        else:
-            request = RequestTokens(likely=one.said, most=one.said) + RequestTokens.of_bytes(one.new)
-        refused = self.budgets.hold(self.connection, one.turn, request).refusal is not None
-        if refused or usage.held_by(self.connection, one.turn.id).on is None:
-            self.end(number)
+        one = self.send(number)
+        if one is None:
             return
         taken = int(one.size * one.density)
         self.calls.append(taken + output)
@@ -111,6 +101,32 @@ class World:
         self.budgets.add_result(self.connection, one.turn, b"x" * result)
         one.said, one.new = taken + output, result
         one.size += result
+
+    def crash(self, count: int, output: int) -> None:
+        """Kill the process while this number of turns waits for a response, and continue all turns."""
+        for one in self.running[:count]:
+            if self.send(self.running.index(one)) is one:
+                self.calls.append(int(one.size * one.density) + output)
+        self.budgets.charge_interrupted(self.connection)
+        for one in self.running:
+            self.budgets.resume(self.connection, one.turn)
+
+    def send(self, number: int) -> Conversation | None:
+        """Send the next request of a turn; return None if it is refused."""
+        if not self.running:
+            return None
+        one = self.running[number % len(self.running)]
+        grown, one.fixed = self.fixed - one.fixed, self.fixed  # tools added since
+        one.size, one.new = one.size + grown, one.new + grown
+        if one.said is None:
+            request = RequestTokens.of_bytes(one.size)
+        else:
+            request = RequestTokens(likely=one.said, most=one.said) + RequestTokens.of_bytes(one.new)
+        refused = self.budgets.hold(self.connection, one.turn, request).refusal is not None
+        if refused or usage.held_by(self.connection, one.turn.id).on is None:
+            self.end(number)
+            return None
+        return one
 
     def end(self, number: int) -> None:
         if self.running:
@@ -136,26 +152,15 @@ _asks = st.tuples(
 _others = st.tuples(st.sampled_from(["end", "connect"]), st.integers(0, 20_000))
 
 
-@settings(
+_crashes = st.tuples(st.just("crash"), st.integers(0, 3), st.sampled_from([0, OUTPUT]))
+_worlds = st.tuples(st.sampled_from([2_000, 20_000, 100_000]), st.sampled_from([100, 10_000, 200_000]))
+_settings = settings(
     max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(
-    limit=st.sampled_from([2_000, 20_000, 100_000]),
-    fixed=st.sampled_from([100, 10_000, 200_000]),
-    first=st.lists(_accepts, max_size=40),
-    then=st.lists(st.one_of(_accepts, _asks, _asks, _others), max_size=60),
-)
-def test_no_limit_is_exceeded_by_more_than_one_call(
-    connection: Connection,
-    limit: int,
-    fixed: int,
-    first: list[tuple[str, float, int]],
-    then: list[tuple[Any, ...]],
-) -> None:
-    world = World(connection, limit=limit, fixed=fixed)
-    for _, density, content in first:
-        world.accept(density, content)
-    for step in then:
+
+
+def run_steps(world: World, steps: list[tuple[Any, ...]]) -> None:
+    for step in steps:
         match step:
             case ("accept", density, content):
                 world.accept(density, content)
@@ -165,11 +170,62 @@ def test_no_limit_is_exceeded_by_more_than_one_call(
                 world.end(number)
             case ("connect", size):
                 world.fixed += size
+            case ("crash", count, output):
+                world.crash(count, output)
             case _:
                 raise AssertionError(step)
 
+
+@_settings
+@given(
+    sizes=_worlds,
+    first=st.lists(_accepts, max_size=40),
+    then=st.lists(st.one_of(_accepts, _asks, _asks, _others), max_size=60),
+)
+def test_no_limit_is_exceeded_by_more_than_one_call(
+    connection: Connection, sizes: tuple[int, int], first: list[tuple[Any, ...]], then: list[tuple[Any, ...]]
+) -> None:
+    limit, fixed = sizes
+    world = World(connection, limit=limit, fixed=fixed)
+
+    run_steps(world, first + then)
+
     assert world.charged == sum(world.calls)
     assert world.charged <= limit + max(world.calls, default=0)
+
+
+@_settings
+@given(
+    sizes=_worlds,
+    first=st.lists(_accepts, max_size=10),
+    then=st.lists(st.one_of(_accepts, _asks, _others, _crashes, _crashes), max_size=60),
+)
+@example(sizes=(20_000, 100), first=[("accept", 1.0, 500)], then=[("crash", 1, OUTPUT)] * 40)
+def test_no_limit_is_exceeded_by_crashes_during_calls(
+    connection: Connection, sizes: tuple[int, int], first: list[tuple[Any, ...]], then: list[tuple[Any, ...]]
+) -> None:
+    limit, fixed = sizes
+    world = World(connection, limit=limit, fixed=fixed)
+
+    run_steps(world, first + then)
+
+    # An interrupted call is charged by its reservation, which is more than its usage.
+    assert sum(world.calls) <= world.charged
+    assert sum(world.calls) <= limit + max(world.calls, default=0)
+
+
+def test_crash_charges_only_requests_that_were_sent(connection: Connection) -> None:
+    world = World(connection, limit=100_000, fixed=1_000)
+    for _ in range(3):
+        world.accept(1.0, 500)
+    waiting = usage.held_by(connection, world.running[2].turn.id)
+
+    world.crash(2, OUTPUT)
+
+    assert world.charged == 2 * (1_500 + OUTPUT)
+    assert usage.held_by(connection, world.running[2].turn.id) == waiting
+    world.crash(0, OUTPUT)  # no request was sent since
+    assert world.charged == 2 * (1_500 + OUTPUT)
 
 
 def test_call_that_may_exceed_the_limit_runs_alone(connection: Connection) -> None:

@@ -14,6 +14,7 @@ from tests.assembling import turns_over
 
 from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
+from torana.limits.budgets import Budgets
 from torana.messages import Turn, TurnEvent, Usage
 from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
@@ -133,6 +134,7 @@ async def boot(
         clock: Callable[[], datetime] = clock,
         max_crashes: int = 3,
         concurrency: int = 100,
+        budgets: Budgets | None = None,
         rules: Rules | None = None,
         bounds: Bounds | None = None,
         turn_timeout: float = 60,
@@ -150,6 +152,7 @@ async def boot(
             approvals=approvals and approvals(database),
             max_crashes=max_crashes,
             concurrency=concurrency,
+            budgets=budgets,
             clock=clock,
         )
         await turns.start()

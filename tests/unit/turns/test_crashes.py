@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from torana.errors import ModelFailed
-from torana.messages import Inbound, Turn
+from torana.limits.budgets import Budgets, Estimate
+from torana.limits.policies import Limits, parse_limit
+from torana.limits.prices import Prices
+from torana.limits.request_tokens import RequestTokens
+from torana.messages import Inbound, Turn, Usage
 
 Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
@@ -266,3 +270,23 @@ async def one_running(gateway: Any) -> list[str]:
     while not gateway.agent.running:
         await gateway.look()
     return list(gateway.agent.running)
+
+
+async def test_crash_charges_the_model_request_that_was_sent_and_no_turn_that_waits_for_a_slot(
+    boot: Boot, message: Message, clock: Callable[[], datetime]
+) -> None:
+    limits = Limits(per_user=[parse_limit("10000 tokens/day")])
+    budgets = Budgets(limits=limits, prices=Prices(), estimate=Estimate(output=100, overhead=100), clock=clock)
+    gateway = await boot(obedient=True, budgets=budgets, concurrency=1)
+    asking, waiting = [
+        await gateway.turns.accept(message(content, channel=content, user="ana")) for content in ("a", "b")
+    ]
+    await gateway.agent.until("a")
+    await gateway.agent.journals["a"].hold(RequestTokens(likely=200, most=500))
+    for _ in range(2):
+        await gateway.crash()
+        gateway = await boot(obedient=True, budgets=budgets, concurrency=0)
+
+    # The second crash interrupted no request.
+    charged = [(await gateway.turns.reader.get("gateway", turn.id)).usage for turn in (asking, waiting)]
+    assert charged == [Usage(input_tokens=500, output_tokens=100), Usage()]

@@ -32,17 +32,20 @@ _AGAIN = wordings(r"(?:and |roll |flip |pick )?(?:again|once more|another(?: one
 _LIST_TOOLS = ("add_to_list", "show_list", "remove_from_list")
 
 
-def complete(message: BuiltinMessage, earlier: Sequence[BuiltinMessage], read: Reader) -> ExplicitCall | None:
-    """Return the call that a message means after earlier messages, oldest first, which ``read`` can match."""
+def complete(
+    message: BuiltinMessage,
+    earlier: Sequence[BuiltinMessage],
+    read: Callable[[BuiltinMessage], ExplicitCall | None],
+) -> ExplicitCall | None:
+    """Return the call that a message means after earlier messages, oldest first.
+
+    ``read`` returns the call of a message that needs no earlier one.
+    """
     calls: list[ExplicitCall] = []
     for before, current in pairwise([None, *earlier[-EARLIER_LIMIT:]]):
         if current is not None and (call := read(current) or _continue(current, before, calls)):
             calls.insert(0, call)
     return _continue(message, earlier[-1] if earlier else None, calls)
-
-
-#: Returns the call of a message that needs no earlier one.
-Reader = Callable[[BuiltinMessage], ExplicitCall | None]
 
 
 def _continue(

@@ -100,7 +100,8 @@ turns = sa.Table(
     sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
     sa.Column("merged_into", sa.Text),
     sa.Column("merged_step", sa.Integer),
-    # Reserved for the next model request, in the usage row of that period (see ``usage``).
+    # Reserved for the next model request, in the usage row of that period (see ``usage``). The number of
+    # requests that were sent and are not settled follows the period after a space.
     sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("reserved_on", sa.Text),

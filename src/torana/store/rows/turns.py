@@ -267,6 +267,11 @@ def list_interrupted(connection: Connection) -> list[Turn]:
     return [replace(_turn(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
 
 
+def list_requesting(connection: Connection) -> list[Turn]:
+    """Return the active turns with a model request that was sent and is not settled."""
+    return [_turn(row) for row in connection.execute(_REQUESTING).mappings()]
+
+
 def recover(connection: Connection) -> list[Turn]:
     """Queue the active turns after a crash, and count the crash for turns that settled nothing.
 
@@ -551,6 +556,7 @@ _is_interrupted = sa.exists().where(
     _other.c.token.is_not_distinct_from(turns.c.token),
 )
 _INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
+_REQUESTING = sa.select(turns).where(active, turns.c.reserved_on.contains(" "))
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)

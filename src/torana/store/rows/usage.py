@@ -40,12 +40,16 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The reservation for a turn's next model request with its period, and the turn's usage so far."""
+    """The reservation for a turn's next model request with its period, and the turn's usage so far.
+
+    ``requests`` is the number of requests that were sent and are not settled.
+    """
 
     tokens: int
     microusd: int
     on: str | None
     used: Usage
+    requests: int = 0
 
 
 def of_user(user: str) -> str:
@@ -101,8 +105,13 @@ def held_by(connection: Connection, turn_id: str) -> Held:
 def held_of(row: RowMapping) -> Held:
     """Return the reservation and usage from a row with the columns ``HELD``."""
     used = Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_usd=row["cost_usd"])
+    period, _, requests = (row["reserved_on"] or "").partition(" ")
     return Held(
-        tokens=row["reserved_tokens"], microusd=row["reserved_microusd"], on=row["reserved_on"], used=used
+        tokens=row["reserved_tokens"],
+        microusd=row["reserved_microusd"],
+        on=period or None,
+        used=used,
+        requests=int(requests or 0),
     )
 
 
@@ -114,7 +123,7 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
             "key": turn_id,
             "reserved_tokens": held.tokens,
             "reserved_microusd": held.microusd,
-            "reserved_on": held.on,
+            "reserved_on": f"{held.on} {held.requests}" if held.requests else held.on,
             "input_tokens": held.used.input_tokens,
             "output_tokens": held.used.output_tokens,
             "cost_usd": held.used.cost_usd,

@@ -36,7 +36,7 @@ _CREATE = (
 )
 _SHOW = (
     wordings(
-        r"(?:(?:what(?:'?s| is| are|)|show(?: me)?|read(?: me)?(?: out)?|give me|open|display|view)"
+        r"(?:(?:what(?:'?s| is| are)?|show(?: me)?|read(?: me)?(?: out)?|give me|open|display|view)"
         r"(?: all)?(?: (?:(?:the )?(?:things|items|entries|everything)))?(?: (?:on|in|from))? )?" + _LIST
     ),
     wordings(rf"(?:is|are|do i have) .{{1,60}} (?:on|in) {_LIST}"),
@@ -49,10 +49,8 @@ _SHOW_ALL = wordings(
     r"(?:show(?: me)?|list)(?: all)?(?: (?:of )?(?:my|the))? lists",
     r"(?:what are )?my lists",
 )
-_TO_DO = wordings(
-    r"what (?:do|should) i (?:have|need|got)?(?: to)? do(?: today)?", r"what(?:'s| is) (?:left )?to do"
-)
-_TO_BUY = wordings(r"what (?:do|should) (?:i|we) (?:have|need)?(?: to)? buy(?: today)?")
+_TO_DO = wordings(r"what do i (?:have|need) to do(?: today)?", r"what(?:'s| is) (?:left )?to do")
+_TO_BUY = wordings(r"what (?:do|should) (?:i|we) (?:(?:have|need) to )?buy(?: today)?")
 _DONE = wordings(
     rf"(?:mark|tick|check|cross) (?:off )?{_ENTRIES} (?:as |off )?(?:done|finished|complete|completed|off)"
 )
@@ -94,11 +92,11 @@ _ARTICLE = wordings(r"\A(?:the|some) ")
 def add_to_list(message: BuiltinMessage) -> Arguments | None:
     """Read a request to add entries to a named list, to create one, or a remark on what to buy."""
     if (match := first_match(_ADD, message.phrase)) and _is_entry(match["entries"]):
-        return adding(_list_name(match["name"]), match["entries"])
+        return _arguments(_list_name(match["name"]), match["entries"])
     if match := first_match(_CREATE, message.phrase):
         return {"name": _list_name(match["name"]), "entries": []}
     match = _BUY.fullmatch(message.phrase)
-    return adding(DEFAULT_LIST, match["entries"]) if match and _is_entry(match["entries"]) else None
+    return _arguments(DEFAULT_LIST, match["entries"]) if match and _is_entry(match["entries"]) else None
 
 
 def show_list(message: BuiltinMessage) -> Arguments | None:
@@ -119,9 +117,9 @@ def remove_from_list(message: BuiltinMessage) -> Arguments | None:
     if match := _CLEAR.fullmatch(message.phrase):
         return {"name": _list_name(match["name"]), "entries": [], "everything": True}
     if match := _DONE.fullmatch(message.phrase):
-        return _removing("todo", match["entries"])
+        return _arguments("todo", match["entries"])
     match = first_match(_REMOVE, message.phrase)
-    return _removing(_list_name(match["name"]), match["entries"]) if match else None
+    return _arguments(_list_name(match["name"]), match["entries"]) if match else None
 
 
 def nameless(phrase: str, *, name: str, recent: bool) -> tuple[str, Arguments] | None:
@@ -133,19 +131,15 @@ def nameless(phrase: str, *, name: str, recent: bool) -> tuple[str, Arguments] |
         return "show_list", {"name": name}
     adds = first_match((_NAMELESS_ADD, *((_AND,) if recent else ()), _BARE_ADD), phrase)
     if adds and _is_entry(adds["entries"]) and not _TARGET.search(adds["entries"]):
-        return "add_to_list", adding(name, adds["entries"])
+        return "add_to_list", _arguments(name, adds["entries"])
     removes = first_match((_NAMELESS_REMOVE, *(_BARE_REMOVE if recent else ())), phrase)
     if removes and _is_entry(removes["entries"]):
-        return "remove_from_list", _removing(name, removes["entries"])
+        return "remove_from_list", _arguments(name, removes["entries"])
     return None
 
 
-def adding(name: str, entries: str) -> Arguments:
-    """Return the arguments that add entries, written with commas and "and", to a list."""
-    return {"name": name, "entries": _split(name, entries)}
-
-
-def _removing(name: str, entries: str) -> Arguments:
+def _arguments(name: str, entries: str) -> Arguments:
+    """Return the arguments for a list and entries that are written with commas and "and"."""
     return {"name": name, "entries": _split(name, entries)}
 
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
-from torana.cli.init_systems.base import Command, InitSystem, ServiceDefinition
+from torana.cli.commands.service.definitions import checked_settings, own_service, system_service
+from torana.cli.flags import ConfigFlag, DataDirFlag
+from torana.cli.init_systems.base import Command, InitSystem
 from torana.cli.init_systems.detection import check_permitted, find_init_system
 from torana.cli.init_systems.installation import ServiceInstaller, format_files, run_command
 from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
 from torana.cli.remote import running_gateway
 from torana.cli.terminal import printable
-from torana.errors import ConfigInvalid, OperatorError
-
-if TYPE_CHECKING:
-    from torana.config import Loaded
+from torana.errors import OperatorError
 
 app = new_app("Install the gateway as a service, and show its state and log.")
 
@@ -31,9 +28,6 @@ SystemFlag = Annotated[
         "--system", help="The service of the whole system, with its own user, instead of your own service."
     ),
 ]
-
-#: Seconds beyond `TORANA_DRAIN` in which connections are closed and replies are sent.
-_STOP_MARGIN = 30
 
 
 @app.command()
@@ -72,10 +66,10 @@ def install(
                 f"with --system, the settings are in {SYSTEM_SETTINGS} and the data in {SYSTEM_DATA}; omit "
                 "--config and --data-dir"
             )
-        service = _system_service(backup_to, keep)
+        service = system_service(backup_to, keep)
     else:
-        loaded = _checked_settings(config, data_dir)
-        service = _own_service(loaded, config, backup_to, keep)
+        loaded = checked_settings(config, data_dir)
+        service = own_service(loaded, config, backup_to, keep)
         if not only_print and not installer.is_installed() and (gateway := running_gateway(loaded.settings)):
             raise OperatorError(f"a gateway runs already at {gateway.address}; stop it, and run this again")
     if not backups:
@@ -121,75 +115,3 @@ def _installer(init_system: InitSystem) -> ServiceInstaller:
 def _run_for_installed(init_system: InitSystem, command: Command) -> NoReturn:
     _installer(init_system).check_installed()
     raise typer.Exit(run_command(command))
-
-
-def _checked_settings(config: Path | None, data_dir: Path | None) -> Loaded:
-    from torana.app.checks import settings_faults
-
-    loaded = settings_from(config=config, data_dir=data_dir)
-    if faults := settings_faults(loaded):
-        raise ConfigInvalid("\n".join(faults))
-    _warn_about_variables(loaded)
-    return loaded
-
-
-def _own_service(loaded: Loaded, config: Path | None, backup_to: Path | None, keep: int) -> ServiceDefinition:
-    if config is None and (named := os.environ.get("TORANA_CONFIG")):
-        config = Path(named)
-    data = loaded.settings.data_dir.absolute()
-    return ServiceDefinition(
-        torana=_torana(),
-        options=("--data-dir", str(data), *(("--config", str(config.absolute())) if config else ())),
-        directory=Path.cwd(),
-        stop_seconds=loaded.settings.drain + _STOP_MARGIN,
-        backups=(backup_to or data.with_name(f"{data.name}-backups")).absolute(),
-        keep=keep,
-    )
-
-
-def _system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
-    from torana.config import load
-
-    backups = (backup_to or SYSTEM_BACKUPS).absolute()
-    if _is_at_home(backups):
-        raise OperatorError(f"the service of the system cannot write {backups}; name another with --backup-to")
-    for place in map(Path, (sys.executable, sys.base_prefix, __file__)):
-        if _is_at_home(place):
-            raise OperatorError(
-                f"the service of the system cannot read {place}; install Torana and its Python outside of "
-                "/home and /root, for example into /opt/torana, and run the command there"
-            )
-    # The environment of this shell is not the service's.
-    settings = load(
-        flags={"data_dir": SYSTEM_DATA}, environ={}, cwd=SYSTEM_SETTINGS, user_dir=SYSTEM_SETTINGS
-    ).settings
-    return ServiceDefinition(
-        torana=_torana(),
-        options=("--data-dir", str(SYSTEM_DATA)),
-        directory=SYSTEM_SETTINGS,
-        stop_seconds=settings.drain + _STOP_MARGIN,
-        backups=backups,
-        keep=keep,
-    )
-
-
-def _is_at_home(place: Path) -> bool:
-    return place.is_relative_to("/home") or place.is_relative_to("/root")
-
-
-def _torana() -> Command:
-    # -P: a module in the working directory must not replace one of Torana's.
-    return sys.executable, "-P", "-m", "torana"
-
-
-def _warn_about_variables(loaded: Loaded) -> None:
-    """Name the settings that only this shell has."""
-    prefix = "environment "
-    only_here = sorted(
-        origin.removeprefix(prefix)
-        for setting, origin in loaded.origins.items()
-        if origin.startswith(prefix) and setting != "data_dir"
-    )
-    if only_here:
-        line = f"warning: the service does not get {', '.join(only_here)} of this shell; write them into .env"
-        typer.echo(printable(line), err=True)
