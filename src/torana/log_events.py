@@ -60,7 +60,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "memory_embedding_failed": "The embedding model failed. Memories are found by words only.",
         "message_waits_for_store": "A message is tried again: the database fails, or too many turns wait.",
         "model_rejects_file_kind": "The model does not accept one kind of file. It receives only their names.",
-        "pairing_requested": "An unknown sender received a code. `torana pair approve` lets the sender talk.",
+        "pairing_requested": "An unknown sender received a code. The command `approve` lets the sender talk.",
         "part_of_turn_end_not_written": "A part of a turn's end, such as its cost, could not be stored.",
         "preview_stopped": "A platform refused to show a reply in progress. The whole reply follows.",
         "request": "A request was answered.",

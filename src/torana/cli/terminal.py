@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -33,6 +34,11 @@ def on_one_line(text: str) -> str:
 def indented(text: str, by: int) -> str:
     """Return ``printable`` text with all lines but the first indented by this number of spaces."""
     return printable(text).replace("\n", "\n" + " " * by)
+
+
+def print_result(line: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the result of a change: the document as JSON, or else the line."""
+    typer.echo(json.dumps(document, indent=2) if as_json else on_one_line(line))
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -195,6 +195,17 @@ def test_export_is_complete_and_private(place: Place, client: Client) -> None:
     assert (code, err) == (1, "ana.zip already exists; name another file\n")
 
 
+def test_export_of_an_unknown_user_writes_no_file(place: Place, client: Client) -> None:
+    client.say("echo this", channel="a", user="ana")
+    code, out, err = client.run("user", "export", "anna", "-o", "anna.zip")
+    assert (code, out) == (1, "")
+    assert err == "there is no data of a user 'anna'; check the spelling of the id\n"
+    assert not list(place.path.glob("anna.zip*"))
+    code, out, err = client.run("user", "export", "ana", "-o", "ana.zip", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["counts"]["turns"] == 1
+
+
 def test_erasure_asks_for_confirmation(client: Client) -> None:
     client.say("echo this", channel="a")
     code, out, _ = client.run("user", "erase", "ana", given="n\n")

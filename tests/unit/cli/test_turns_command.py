@@ -67,7 +67,16 @@ def test_turns_are_listed_newest_first_with_failures(command: Command, add: Call
         [second.id, "failed"],
         [first.id, "completed"],
     ]
-    assert "no credit" in out
+    heads, failed, _ = out.splitlines()
+    assert heads.split()[-2:] == ["message", "error"]
+    assert "and of Spain?  " in failed
+    assert "no credit" in failed
+
+
+def test_list_without_failures_has_no_column_for_errors(command: Command, add: Callable[..., Turn]):
+    add("capital of France?", DONE)
+    heads, _ = command("turns", "list")[1].splitlines()
+    assert heads.split() == ["turn", "state", "channel", "accepted", "message"]
 
 
 def test_json_list_has_all_fields(command: Command, add: Callable[..., Turn]):
@@ -213,6 +222,12 @@ def test_request_to_the_gateway_carries_its_token(
     asked = answering(202, b'{"id": "turn_1", "status": "queued"}')
     assert command("turns", what, "turn_1") == (0, "turn_1 is queued\n", "")
     assert asked == [(f"/v1/turns/turn_1/{what}", "Bearer a-token-of-more-than-sixteen-characters")]
+
+
+def test_changed_turn_is_printed_as_json(command: Command, answering: Answering):
+    answering(202, b'{"id": "turn_1", "status": "queued"}')
+    code, out, err = command("turns", "retry", "turn_1", "--json")
+    assert (code, json.loads(out), err) == (0, {"id": "turn_1", "status": "queued"}, "")
 
 
 def test_request_without_a_token_has_no_authorization(command: Command, answering: Answering):

@@ -31,6 +31,18 @@ def code_in(text: str) -> str:
     return found[1]
 
 
+async def test_log_names_the_command_that_approves_the_sender(
+    open_gateway: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torana")
+    chat = Chat()
+    await open_gateway(chat, ScriptedModel())
+    await chat.say("hello", sender="eve; reboot")
+    await chat.shown(1, to="eve; reboot")
+    (record,) = [record for record in caplog.records if record.msg == "pairing_requested"]
+    assert vars(record)["approve"] == "torana pair approve 'chat:eve; reboot'"
+
+
 async def test_unknown_sender_gets_code_and_talks_after_approval(open_gateway: Open, act: Act) -> None:
     chat = Chat()
     gateway = await open_gateway(chat, ScriptedModel("welcome"))

@@ -12,7 +12,7 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import RunningGateway, the_gateway
-from torana.cli.terminal import print_rows, printable
+from torana.cli.terminal import print_result, print_rows
 from torana.errors import OperatorError
 
 app = new_app("List, approve and deny tool calls that wait for approval.")
@@ -62,6 +62,7 @@ def approve(
     ] = False,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show a tool call, ask for confirmation, and approve it."""
     body: dict[str, Any] = {"decision": "approve"}
@@ -69,10 +70,10 @@ def approve(
         body["arguments"] = _object(arguments)
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     item = _open_approval(gateway, approval, call_id)
-    _show(item, instead=body.get("arguments"))
+    _show(item, instead=body.get("arguments"), as_json=as_json)
     if item["state"] == "open":
         _confirm(item, yes=yes, named=call_id is not None or approval == item["id"])
-    _decide(gateway, item, body)
+    _decide(gateway, item, body, as_json=as_json)
 
 
 @app.command()
@@ -82,13 +83,14 @@ def deny(
     reason: Annotated[str | None, typer.Option(help="The reason that the model receives.")] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show a tool call, and deny it."""
     body = {"decision": "deny"} | ({"reason": reason} if reason else {})
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     item = _open_approval(gateway, approval, call_id)
-    _show(item)
-    _decide(gateway, item, body)
+    _show(item, as_json=as_json)
+    _decide(gateway, item, body, as_json=as_json)
 
 
 def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> dict[str, Any]:
@@ -111,14 +113,17 @@ def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> d
     return asked[0]
 
 
-def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None) -> None:
-    """Print a call with all of its arguments, and the replacing arguments (``instead``)."""
+def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None, as_json: bool) -> None:
+    """Print a call with all of its arguments, and the replacing arguments (``instead``).
+
+    With ``as_json`` it goes to standard error, because standard output is for programs.
+    """
     from torana.store.rows.approval_questions import arguments_text, visible
 
     lines = [f"{item['id']}  {visible(item['tool'])}", arguments_text(item["arguments"])]
     if instead is not None:
         lines += ["approved with these arguments instead:", arguments_text(instead)]
-    typer.echo("\n".join(lines))
+    typer.echo("\n".join(lines), err=as_json)
 
 
 def _confirm(item: dict[str, Any], *, yes: bool, named: bool) -> None:
@@ -132,14 +137,14 @@ def _confirm(item: dict[str, Any], *, yes: bool, named: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise OperatorError(f"nothing was approved: there is no terminal to ask on; {again}")
     if not yes:
-        typer.confirm("Approve?", abort=True)
+        typer.confirm("Approve?", abort=True, err=True)
 
 
-def _decide(gateway: RunningGateway, item: dict[str, Any], body: dict[str, Any]) -> None:
+def _decide(gateway: RunningGateway, item: dict[str, Any], body: dict[str, Any], *, as_json: bool) -> None:
     """Send the decision with the digest of the printed call, so that it applies only to that call."""
     path = f"/v1/approvals/{quote(item['id'], safe='')}"
     decided: dict[str, Any] = gateway.ask("POST", path, body=body | {"digest": item["digest"]}, read=dict)
-    typer.echo(printable(f"{decided['tool']} is {decided['state']}"))
+    print_result(f"{decided['tool']} is {decided['state']}", decided, as_json=as_json)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +11,9 @@ import typer
 
 from torana import __version__
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.progress import progress_bar
-from torana.cli.terminal import printable
+from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 from torana.store.backup.retention import backup_name, delete_old_backups
 
@@ -36,6 +37,7 @@ def backup(
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write the database, skills, users' files and accepted MCP tools into a new zip file.
 
@@ -67,9 +69,12 @@ def backup(
             at=now,
             progress=progress,
         )
-    typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+    size = file.stat().st_size
+    print_result(f"{file} ({size:,} bytes)", {"file": str(file), "bytes": size}, as_json=as_json)
     if to is not None and keep is not None:
-        _delete_old(to, keep, now, database=settings.data_dir / DATABASE_NAME)
+        deleted = _delete_old(to, keep, now, database=settings.data_dir / DATABASE_NAME)
+        for old in deleted:
+            typer.echo(f"deleted {old}", err=as_json)
     if foreign := _foreign(settings.data_dir / DATABASE_NAME):
         warning = (
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
@@ -77,8 +82,8 @@ def backup(
         typer.echo(printable(warning), err=True)
 
 
-def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> None:
-    """Delete old backups, unless the database is damaged: they may be the only ones without the damage."""
+def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> Sequence[Path]:
+    """Delete and return old backups, unless the database is damaged: they may be undamaged."""
     from torana.store.engine.integrity import check_database
 
     try:
@@ -87,8 +92,7 @@ def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> None:
         raise OperatorError(
             f"no old backup was deleted, because the database is damaged: {error.detail}"
         ) from error
-    for old in delete_old_backups(to, keep=keep, now=now):
-        typer.echo(f"deleted {old}")
+    return delete_old_backups(to, keep=keep, now=now)
 
 
 def _foreign(database: Path) -> list[str]:

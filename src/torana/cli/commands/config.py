@@ -9,7 +9,7 @@ import typer
 
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, JsonFlag, faulty_settings_from, settings_from
-from torana.cli.terminal import on_one_line, print_table
+from torana.cli.terminal import on_one_line, print_result, print_table
 from torana.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 
 @app.command()
-def check(config: ConfigFlag = None) -> None:
+def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
     """Check the settings. Each error is one line on standard error, and the exit code is 2.
 
     The check imports modules that the settings name, such as your own tools. It starts nothing and makes no
@@ -42,9 +42,12 @@ def check(config: ConfigFlag = None) -> None:
     from torana.app.checks import settings_faults
 
     loaded, faults = faulty_settings_from(config=config)
-    if faults := [*faults, *settings_faults(loaded)]:
+    faults = [*faults, *settings_faults(loaded)]
+    if faults and not as_json:
         raise ConfigInvalid("\n".join(faults))
-    typer.echo("The settings are valid.")
+    print_result("The settings are valid.", {"valid": not faults, "faults": faults}, as_json=as_json)
+    if faults:
+        raise typer.Exit(2)
 
 
 def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import on_one_line, print_rows
+from torana.cli.terminal import print_result, print_rows
 from torana.messages import DELIVERY_STATES, EVERYONE, DeliveryState
 
 if TYPE_CHECKING:
@@ -61,22 +61,28 @@ def list_(
 
 
 @app.command()
-def retry(delivery_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def retry(
+    delivery_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Retry a held delivery: refused, too late, or of unknown outcome. It may then appear twice."""
-    _ask(delivery_id, "retry", config, data_dir)
+    _ask(delivery_id, "retry", config, data_dir, as_json=as_json)
 
 
 @app.command()
-def drop(delivery_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def drop(
+    delivery_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Drop a delivery that is not being sent."""
-    _ask(delivery_id, "drop", config, data_dir)
+    _ask(delivery_id, "drop", config, data_dir, as_json=as_json)
 
 
-def _ask(delivery_id: str, what: str, config: ConfigFlag, data_dir: DataDirFlag) -> None:
+def _ask(delivery_id: str, what: str, config: ConfigFlag, data_dir: DataDirFlag, *, as_json: bool) -> None:
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     path = f"/v1/deliveries/{quote(delivery_id, safe='')}/{what}"
-    state = gateway.ask("POST", path, read=lambda document: str(document["state"]))
-    typer.echo(on_one_line(f"{delivery_id} is {state}"))
+    line, delivery = gateway.ask(
+        "POST", path, read=lambda delivery: (f"{delivery_id} is {delivery['state']}", delivery)
+    )
+    print_result(line, delivery, as_json=as_json)
 
 
 def _row(delivery: Delivery) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import on_one_line, print_rows
+from torana.cli.terminal import on_one_line, print_result, print_rows
 from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
 
@@ -55,6 +56,10 @@ def list_(
         )
         return
     print_rows(("sender", "name", "account", "state", "user", "asked"), map(_row, found))
+    if waiting := [sender.sender for sender in found if sender.state == "pending"]:
+        typer.echo("\nThese commands let the waiting senders in:")
+        for sender in waiting:
+            typer.echo(on_one_line(f"  torana pair approve {quote(sender)}"))
 
 
 @app.command()
@@ -68,6 +73,7 @@ def approve(
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Approve a sender."""
     from torana.connectors.registry import kinds_of_people
@@ -81,11 +87,12 @@ def approve(
         body,
         lambda pairing: pairing.approve(who, user=user, kinds=kinds, act=act_by_hand()),
     )
-    typer.echo(on_one_line(f"{sender.sender} may talk, as {sender.user}{_unknown_sender_note(sender)}"))
+    line = f"{sender.sender} may talk, as {sender.user}{_unknown_sender_note(sender)}"
+    print_result(line, sender.model_dump(mode="json"), as_json=as_json)
 
 
 @app.command()
-def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Deny a sender, or revoke an approval."""
     from torana.connectors.registry import kinds_of_people
 
@@ -94,7 +101,8 @@ def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> 
     sender = _decide(
         settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, kinds=kinds, act=act_by_hand())
     )
-    typer.echo(on_one_line(f"{sender.sender} may not talk{_unknown_sender_note(sender)}"))
+    line = f"{sender.sender} may not talk{_unknown_sender_note(sender)}"
+    print_result(line, sender.model_dump(mode="json"), as_json=as_json)
 
 
 def _unknown_sender_note(sender: SenderBody) -> str:

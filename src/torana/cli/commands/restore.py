@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.progress import progress_bar
-from torana.cli.terminal import printable
+from torana.cli.terminal import print_result
 from torana.errors import OperatorError
 
 app = new_app()
@@ -29,6 +29,7 @@ def restore(
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Restore a backup. Stop the gateway first. The replaced data is kept beside the restored data."""
     from torana.store.backup.archive import restore_backup
@@ -48,13 +49,19 @@ def restore(
             progress=progress,
             max_size=limit,
         )
-    typer.echo(
-        printable(
-            f"restored the backup of {restored.created_at} (Torana {restored.version}, "
-            f"skill files: {restored.skill_files}) into {settings.data_dir}"
-            f"{'; the replaced data is kept as *.replaced-*' if restored.replaced else ''}"
-        )
+    line = (
+        f"restored the backup of {restored.created_at} (Torana {restored.version}, "
+        f"skill files: {restored.skill_files}) into {settings.data_dir}"
+        f"{'; the replaced data is kept as *.replaced-*' if restored.replaced else ''}"
     )
+    document = {
+        "created": str(restored.created_at),
+        "version": restored.version,
+        "skillFiles": restored.skill_files,
+        "dataDir": str(settings.data_dir),
+        "replaced": bool(restored.replaced),
+    }
+    print_result(line, document, as_json=as_json)
 
 
 def _bytes(text: str) -> int:

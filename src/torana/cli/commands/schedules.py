@@ -14,7 +14,7 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_fields, print_rows
+from torana.cli.terminal import print_fields, print_result, print_rows
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 
@@ -92,29 +92,34 @@ def add(
     body = {name: value for name, value in wish.items() if value is not None}
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     made: dict[str, Any] = gateway.ask("POST", "/v1/schedules", read=dict, body=body)
-    if as_json:
-        _print(made, as_json=True)
-    else:
-        typer.echo(f"{made['id']} is due at {made['dueAt']}")
+    print_result(f"{made['id']} is due at {made['dueAt']}", made, as_json=as_json)
 
 
 @app.command()
-def remove(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def remove(
+    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Remove a schedule. A turn that it has started continues."""
-    _ask("DELETE", schedule_id, "", config, data_dir)
-    typer.echo(f"{schedule_id} is removed")
+    removed = _ask("DELETE", schedule_id, "", config, data_dir)
+    print_result(f"{schedule_id} is removed", removed, as_json=as_json)
 
 
 @app.command()
-def pause(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def pause(
+    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Pause a schedule until it is resumed."""
-    typer.echo(f"{schedule_id} is {_ask('POST', schedule_id, '/pause', config, data_dir)['state']}")
+    paused = _ask("POST", schedule_id, "/pause", config, data_dir)
+    print_result(f"{schedule_id} is {paused['state']}", paused, as_json=as_json)
 
 
 @app.command()
-def resume(schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def resume(
+    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Resume a schedule. A one-off that was missed runs now."""
-    typer.echo(f"{schedule_id} is due at {_ask('POST', schedule_id, '/resume', config, data_dir)['dueAt']}")
+    resumed = _ask("POST", schedule_id, "/resume", config, data_dir)
+    print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=as_json)
 
 
 def _ask(

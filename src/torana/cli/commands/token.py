@@ -17,7 +17,7 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import on_one_line, print_rows
+from torana.cli.terminal import on_one_line, print_result, print_rows
 from torana.errors import GatewayError, OperatorError
 from torana.messages import DEFAULT_SCOPES, SCOPES, Scope, utc_now
 
@@ -179,7 +179,9 @@ def rotate(
 
 
 @app.command()
-def revoke(token_id: _TokenId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def revoke(
+    token_id: _TokenId, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Revoke a token. The next request with it is refused."""
     from torana.api.schemas.people import TokenBody
 
@@ -189,7 +191,7 @@ def revoke(token_id: _TokenId, config: ConfigFlag = None, data_dir: DataDirFlag 
     path = f"/v1/tokens/{quote(token_id, safe='')}"
     settings = settings_from(config=config, data_dir=data_dir).settings
     revoked = _apply_change(settings, _Change(method="DELETE", path=path, by_hand=by_hand, model=TokenBody))
-    typer.echo(f"{revoked.id} is {revoked.status}")
+    print_result(f"{revoked.id} is {revoked.status}", revoked.model_dump(mode="json"), as_json=as_json)
 
 
 def _issued_body(issued: Issued) -> IssuedTokenBody:

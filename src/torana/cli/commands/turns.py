@@ -13,7 +13,7 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import on_one_line, print_fields, print_rows
+from torana.cli.terminal import print_fields, print_result, print_rows
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, Turn, TurnState
 
@@ -46,7 +46,10 @@ def list_(
     if not found:
         typer.echo("There are no matching turns.")
         return
-    print_rows(("turn", "state", "channel", "accepted", "message"), map(_row, found))
+    heads = ["turn", "state", "channel", "accepted", "message"]
+    if any(turn.failure for turn in found):
+        heads.append("error")
+    print_rows(heads, (_row(turn)[: len(heads)] for turn in found))
 
 
 @app.command()
@@ -69,28 +72,35 @@ def show(
 
 
 @app.command()
-def retry(turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def retry(
+    turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Retry a failed turn at the end of its session. Settled steps are not repeated."""
-    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "retry")
+    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "retry", as_json=as_json)
 
 
 @app.command()
-def cancel(turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None) -> None:
+def cancel(
+    turn_id: _TurnId, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
     """Cancel a queued or running turn."""
-    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "cancel")
+    _ask(settings_from(config=config, data_dir=data_dir).settings, turn_id, "cancel", as_json=as_json)
 
 
 def _row(turn: Turn) -> tuple[str, ...]:
-    said = turn.failure.detail if turn.failure else turn.content
-    channel, message = (" ".join(text.split())[:_SHOWN] for text in (turn.channel, said))
-    return turn.id, turn.state, channel, f"{turn.created_at:%Y-%m-%d %H:%M:%S}", message
+    error = turn.failure.detail if turn.failure else "-"
+    texts = (turn.channel, turn.content, error)
+    channel, message, error = (" ".join(text.split())[:_SHOWN] for text in texts)
+    return turn.id, turn.state, channel, f"{turn.created_at:%Y-%m-%d %H:%M:%S}", message, error
 
 
-def _ask(settings: Settings, turn_id: str, what: str) -> None:
+def _ask(settings: Settings, turn_id: str, what: str, *, as_json: bool) -> None:
     """Send the change to the running gateway. Raises ``OperatorError`` if none runs or it refuses."""
     path = f"/v1/turns/{quote(turn_id, safe='')}/{what}"
-    told = the_gateway(settings).ask("POST", path, read=lambda turn: f"{turn['id']} is {turn['status']}")
-    typer.echo(on_one_line(told))
+    line, turn = the_gateway(settings).ask(
+        "POST", path, read=lambda turn: (f"{turn['id']} is {turn['status']}", turn)
+    )
+    print_result(line, turn, as_json=as_json)
 
 
 def _record(turn: Turn) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import printable
+from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="The zip file to write.")],
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Write all data of a user into a new zip file."""
+    """Write all data of a user into a new zip file. A user without data is an error."""
     from torana.api.user_ids import write_user_id
 
     if output.exists():
@@ -44,13 +45,17 @@ def export(
         place = f"/v1/users/{write_user_id(user_id)}/export"
         with the_gateway(settings).stream("GET", place, timeout=_PATIENCE) as answer:
             _save(answer, partial)
+        with ZipFile(partial) as archive:
+            counts = json.loads(archive.read("manifest.json"))["counts"]
+        if not any(counts.values()):
+            raise OperatorError(f"there is no data of a user {user_id!r}; check the spelling of the id")
         partial.replace(output)
     finally:
         partial.unlink(missing_ok=True)
-    with ZipFile(output) as archive:
-        counts = json.loads(archive.read("manifest.json"))["counts"]
     holds = ", ".join(f"{name} {count}" for name, count in counts.items())
-    typer.echo(f"{output} ({output.stat().st_size:,} bytes): {holds}")
+    size = output.stat().st_size
+    written = {"file": str(output), "bytes": size, "counts": counts}
+    print_result(f"{output} ({size:,} bytes): {holds}", written, as_json=as_json)
 
 
 @app.command()

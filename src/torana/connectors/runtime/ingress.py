@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from shlex import quote
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -193,7 +194,8 @@ class Ingress:
             )
         )
         if code is not None:
-            _log.info("pairing_requested", extra={"account": self._account})
+            approve = f"torana pair approve {quote(f'{self._kind}:{heard.sender.id}')}"
+            _log.info("pairing_requested", extra={"account": self._account, "approve": approve})
             await self._tell(
                 heard,
                 "You are not approved yet. Give this code to the operator of this gateway; it is valid for one "
