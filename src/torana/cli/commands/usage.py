@@ -63,7 +63,7 @@ def usage(
 
 
 def _plot(found: UsageReport) -> Table:
-    """Return a line for each day with usage. The bars show money if any was spent, else tokens, else messages."""
+    """Return a line for each day with usage. Bars show money if any was spent, else tokens, else messages."""
     from rich.bar import Bar
     from rich.table import Column, Table
 
