@@ -63,7 +63,7 @@ def usage(
 
 
 def _plot(found: UsageReport) -> Table:
-    """Return a line for each day. The bars show money if any was spent, else tokens, else messages."""
+    """Return a line for each day with usage. Bars show money if any was spent, else tokens, else messages."""
     from rich.bar import Bar
     from rich.table import Column, Table
 
@@ -81,7 +81,8 @@ def _plot(found: UsageReport) -> Table:
     bars = Column(title, max_width=_BAR)
     table = Table(Column("day", no_wrap=True), *numbers, bars, box=None, pad_edge=False)
     for (date, spent), value in zip(found.days, values, strict=True):
-        table.add_row(date, *_numbers(spent), Bar(max(values) or 1, 0, value))
+        if any(_heights(spent).values()):
+            table.add_row(date, *_numbers(spent), Bar(max(values) or 1, 0, value))
     table.add_row("this month", *_numbers(found.month), "")
     return table
 
