@@ -91,6 +91,8 @@ class RunningGateway:
 
     def async_client(self, *, timeout: float | httpx2.Timeout) -> httpx2.AsyncClient:
         """Return a client as ``client`` does, for a program with an event loop."""
+        import httpx2
+
         return httpx2.AsyncClient(base_url=self.address, headers=self.headers, timeout=timeout, trust_env=False)
 
 
