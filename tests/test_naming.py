@@ -32,7 +32,7 @@ TWICE = {"Call", "Page"}
 RELATIVE = re.compile(r"(What|Whether|Who|Whom|Whose|Which|Where|When|How|Those|As ``|See )\b")
 VAGUE = re.compile(r"\b(somebody|nobody|whoever|whom)\b", re.IGNORECASE)
 
-FILES_PER_FOLDER = 22
+FILES_PER_FOLDER = 21
 METHODS_PER_CLASS = 20
 ARGUMENTS_PER_CONSTRUCTOR = 8
 VAGUE_WORDS = 40

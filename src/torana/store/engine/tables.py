@@ -100,11 +100,12 @@ turns = sa.Table(
     sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
     sa.Column("merged_into", sa.Text),
     sa.Column("merged_step", sa.Integer),
-    # Reserved for the next model request, in the usage row of that period (see ``usage``). The number of
-    # requests that were sent and are not settled follows the period after a space.
+    # Reserved for the next model request, in the usage row of that period (see ``usage``).
     sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("reserved_on", sa.Text),
+    # Number of model requests that were sent and are not settled.
+    sa.Column("open_requests", sa.Integer, nullable=False, server_default="0"),
     # The connector's account, the platform's message id, and the address of the reply (JSON).
     sa.Column("account", sa.Text),
     sa.Column("message", sa.Text),

@@ -200,6 +200,7 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "reserved_tokens": sa.literal(0),
     "reserved_microusd": sa.literal(0),
     "reserved_on": sa.null(),
+    "open_requests": sa.literal(0),
     "account": sa.null(),
     "message": sa.null(),
     "place": sa.null(),

@@ -458,9 +458,9 @@ def _failure(turn: Turn) -> dict[str, Any]:
     }
 
 
-_HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None}
+_HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None, "open_requests": 0}
 #: Columns that ``Turn`` does not have.
-_NOT_OF_A_TURN = frozenset({"merged_step", "reserved_tokens", "reserved_microusd", "reserved_on"})
+_NOT_OF_A_TURN = frozenset({"merged_step", *_HOLDS_NOTHING})
 
 
 def _turn(row: RowMapping) -> Turn:
@@ -556,7 +556,7 @@ _is_interrupted = sa.exists().where(
     _other.c.token.is_not_distinct_from(turns.c.token),
 )
 _INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
-_REQUESTING = sa.select(turns).where(active, turns.c.reserved_on.contains(" "))
+_REQUESTING = sa.select(turns).where(active, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)

@@ -105,13 +105,12 @@ def held_by(connection: Connection, turn_id: str) -> Held:
 def held_of(row: RowMapping) -> Held:
     """Return the reservation and usage from a row with the columns ``HELD``."""
     used = Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_usd=row["cost_usd"])
-    period, _, requests = (row["reserved_on"] or "").partition(" ")
     return Held(
         tokens=row["reserved_tokens"],
         microusd=row["reserved_microusd"],
-        on=period or None,
+        on=row["reserved_on"],
         used=used,
-        requests=int(requests or 0),
+        requests=row["open_requests"],
     )
 
 
@@ -123,7 +122,8 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
             "key": turn_id,
             "reserved_tokens": held.tokens,
             "reserved_microusd": held.microusd,
-            "reserved_on": f"{held.on} {held.requests}" if held.requests else held.on,
+            "reserved_on": held.on,
+            "open_requests": held.requests,
             "input_tokens": held.used.input_tokens,
             "output_tokens": held.used.output_tokens,
             "cost_usd": held.used.cost_usd,
@@ -225,6 +225,7 @@ HELD = (
     turns.c.reserved_tokens,
     turns.c.reserved_microusd,
     turns.c.reserved_on,
+    turns.c.open_requests,
     turns.c.input_tokens,
     turns.c.output_tokens,
     turns.c.cost_usd,

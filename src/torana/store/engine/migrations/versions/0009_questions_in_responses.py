@@ -1,4 +1,4 @@
-"""Approval questions in HTTP responses, and the messages that decided them."""
+"""Approval questions in HTTP responses, the messages that decided them, and open model requests."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,6 +13,7 @@ def upgrade() -> None:
     """Add the columns and the index. An open question counts as not contained in any response."""
     op.add_column("approvals", sa.Column("replied_at", UtcTime()))
     op.add_column("approvals", sa.Column("decided_in", sa.Text()))
+    op.add_column("turns", sa.Column("open_requests", sa.Integer(), nullable=False, server_default="0"))
     op.create_index(
         "ix_approvals_decided_in",
         "approvals",
