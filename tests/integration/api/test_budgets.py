@@ -255,7 +255,7 @@ async def test_token_limits_apply_across_users(start: Start, period: str) -> Non
 
 async def test_cancelled_turn_pays_for_sent_and_received_tokens(start: Start) -> None:
     model = ScriptedModel(*[["a" * 3000, asyncio.Event()]] * 9)
-    gateway = await start(model, limits_per_user="20000 tokens/day", persona=".")
+    gateway = await start(model, limits_per_user="30000 tokens/day", persona=".")
     app, client = gateway
     one = 0
     for number in range(1, 3):

@@ -191,19 +191,18 @@ async def test_message_response_has_documented_fields(start: Start):
     body = sent.json()
     assert sent.headers["content-type"] == "application/json"
     assert sent.headers["cache-control"] == "no-store"
-    assert {name: body[name] for name in ("reply", "channelId", "userId", "status", "model", "approval")} == {
+    assert {name: body[name] for name in ("reply", "channelId", "userId", "status", "model")} == {
         "reply": "It is 2.",
         "channelId": "c",
         "userId": "ana",
         "status": "completed",
         "model": "scripted",
-        "approval": None,
     }
     assert body["id"].startswith("turn_")
     assert body["sessionId"].startswith("ses_")
     assert set(body["usage"]) == {"inputTokens", "outputTokens", "costUsd"}
     assert datetime.fromisoformat(body["createdAt"]).utcoffset() is not None
-    assert len(body) == 10
+    assert len(body) == 9
 
 
 async def test_reply_is_string_when_model_returns_no_text(start: Start):

@@ -46,6 +46,8 @@ with open("{out}/runs", "a") as runs:
 print(len(sys.argv[1].split()), "words")
 """
 MESSAGE = {"content": "how many words has one two three", "channelId": "home"}
+#: A response after the end of the turn instead of its question.
+WAIT = {"Prefer": "wait=60"}
 
 
 class Gateway:
@@ -137,7 +139,7 @@ async def approve(client: httpx2.AsyncClient, asked: dict[str, Any]) -> None:
 async def test_phrase_runs_its_script_in_the_sandbox_after_approval(gateway: Gateway) -> None:
     async with await gateway.start() as client:
         await gateway.install(client)
-        posted = asyncio.create_task(client.post("/message", json=MESSAGE))
+        posted = asyncio.create_task(client.post("/message", json=MESSAGE, headers=WAIT))
         asked = await open_approval(client)
         told: list[str] = []
         async for type_, data in events(client, asked["turnId"]):
@@ -168,7 +170,7 @@ async def test_phrase_runs_its_script_in_the_sandbox_after_approval(gateway: Gat
 async def test_script_changed_while_its_approval_is_open_does_not_run(gateway: Gateway) -> None:
     async with await gateway.start() as client:
         await gateway.install(client)
-        posted = asyncio.create_task(client.post("/message", json=MESSAGE))
+        posted = asyncio.create_task(client.post("/message", json=MESSAGE, headers=WAIT))
         asked = await open_approval(client)
         gateway.script.write_text(gateway.script.read_text() + "print('something else')\n")
         await approve(client, asked)

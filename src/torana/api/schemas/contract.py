@@ -68,8 +68,12 @@ class AnswerBody(Wire):
         ),
     ]
     approval: Annotated[
-        AskedApprovalBody | None, Field(description="The approval that the turn waits for, if it is `waiting`.")
-    ]
+        AskedApprovalBody | None,
+        Field(
+            description="The approval that the turn waits for; only if it is `waiting`.",
+            exclude_if=lambda approval: approval is None,
+        ),
+    ] = None
     model: str
     usage: UsageBody
     created_at: Time
@@ -85,7 +89,6 @@ class AnswerBody(Wire):
                 "user_id": turn.user,
                 "session_id": turn.session_id,
                 "status": turn.state,
-                "approval": None,
                 "model": turn.model or "unknown",
                 "usage": turn.usage,
                 "created_at": turn.created_at,
