@@ -39,8 +39,8 @@ def python(version: str) -> str:
     pytest.skip(f"Python {version} is missing")
 
 
-def run(*command: str | Path, home: Path) -> str:
-    """Run a command of the environment of the tests, which sees no settings but the home directory."""
+def run(*command: str | Path, home: Path, code: int = 0, **settings: str) -> str:
+    """Run a command of the environment of the tests, which sees only these settings; return its output."""
     tools = Path(sys.executable).parent
     kept = {
         name: value for name, value in os.environ.items() if name.endswith(("_CERT", "_CERT_FILE", "_proxy"))
@@ -58,14 +58,14 @@ def run(*command: str | Path, home: Path) -> str:
     done = subprocess.run(
         [*map(str, command)],
         cwd=home,
-        env=kept | environ,
+        env=kept | environ | settings,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
 
 
 def install_by_pip(wheel: Path, python: str, constraints: Path, home: Path) -> None:
@@ -94,7 +94,14 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(os.environ.get("TORANA_FULL_INSTALL") != "1", reason="TORANA_FULL_INSTALL=1 is not set")
 @pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.parametrize("version", ["3.11", "3.13"])
-@pytest.mark.parametrize("install", [install_by_pip, install_by_uv, install_by_pipx])
+@pytest.mark.parametrize(
+    ("install", "cure"),
+    [
+        (install_by_pip, "/venv/bin/python -m pip install"),
+        (install_by_uv, "uv tool install --force"),
+        (install_by_pipx, "pipx install --force"),
+    ],
+)
 def test_installed_wheel_answers_a_message(
     wheel: Path,
     constraints: Path,
@@ -102,6 +109,7 @@ def test_installed_wheel_answers_a_message(
     new_gateway: Callable[..., Gateway],
     person: type[Person],
     install: Callable[[Path, str, Path, Path], None],
+    cure: str,
     version: str,
 ) -> None:
     place = tmp_path / "installed"
@@ -109,6 +117,9 @@ def test_installed_wheel_answers_a_message(
     install(wheel, python(version), constraints, place)
 
     assert run(place / "bin/torana", "--version", home=place).strip() == __version__
+    traced = {"TORANA_TRACE_ENDPOINT": "http://127.0.0.1:4318"}
+    fault = run(place / "bin/torana", "config", "check", home=place, code=2, **traced)
+    assert f"{cure} 'torana[otel] @ {wheel.as_uri()}'" in fault
     gateway = new_gateway(place / "bin")
     gateway.start()
     assert person(url=gateway.url).say("what is 6 * 7") == "6 * 7 = 42"

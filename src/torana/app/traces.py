@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torana.config import Loaded
 from torana.errors import ConfigInvalid
+from torana.installation import this_installation
 
 if TYPE_CHECKING:
     from torana.otel import OtelTracer
@@ -27,7 +28,7 @@ def load_tracer() -> type[OtelTracer]:
         from torana.otel import OtelTracer
     except ImportError as error:
         raise ConfigInvalid(
-            "TORANA_TRACE_ENDPOINT: the library for traces is not installed; run in Torana's checkout: "
-            "pip install '.[otel]'"
+            "TORANA_TRACE_ENDPOINT: the library for traces is not installed; run: "
+            f"{this_installation().extra_command('otel')}"
         ) from error
     return OtelTracer

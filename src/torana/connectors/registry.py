@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from torana.connectors.base import Connector, ConnectorSettings
 from torana.errors import ConfigInvalid
+from torana.installation import this_installation
 from torana.tools.validation_messages import entry_faults, suggest_name
 
 #: The entry point group of connectors in other packages: a name, and the class.
@@ -181,6 +182,6 @@ def _builtin(kind: str) -> type[Connector[Any]]:
             raise
         raise ConfigInvalid(
             f"the connector {kind} needs a library that is not installed ({error.name}); "
-            f"run in Torana's checkout: pip install '.[{kind}]'"
+            f"run: {this_installation().extra_command(kind)}"
         ) from error
     return cast("type[Connector[Any]]", getattr(module, BUILTIN[kind]))

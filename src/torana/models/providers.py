@@ -22,6 +22,7 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
 from torana.errors import ConfigInvalid
+from torana.installation import this_installation
 from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
@@ -405,9 +406,10 @@ def _incomplete(name: str, service: _Service, error: UserError) -> str:
 def _missing_extra_message(service_name: str, service: _Service, error: ImportError) -> str:
     extra = _EXTRA.search(str(error))
     if service.extra:
-        cure = f"run in Torana's checkout: pip install '.[{service.extra}]'"
+        cure = f"run: {this_installation().extra_command(service.extra)}"
     elif extra:
-        cure = f"run: pip install 'pydantic-ai-slim[{extra[1]}]=={version('pydantic-ai-slim')}'"
+        package = f"pydantic-ai-slim[{extra[1]}]=={version('pydantic-ai-slim')}"
+        cure = f"run: {this_installation().package_command(package)}"
     else:
         cure = f"it says: {error}"
     return f"the library for {service_name} is not installed; {cure}"

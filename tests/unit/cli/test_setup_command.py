@@ -132,7 +132,7 @@ def test_second_run_changes_nothing(command: Command, place: Path, server: OpenA
         before = (place / "torana.toml").read_text()
         code, out, _ = command("setup", "--base-url", free.url, "--yes")
     assert code == 0
-    assert "The settings are already so." in out
+    assert "The settings already have these values." in out
     assert (place / "torana.toml").read_text() == before
 
 

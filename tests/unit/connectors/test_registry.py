@@ -18,6 +18,7 @@ from torana.connectors.registry import (
     read_accounts,
 )
 from torana.errors import ConfigInvalid
+from torana.installation import this_installation
 
 SECRET = b64encode(b"k" * 32).decode()
 
@@ -105,7 +106,7 @@ def test_missing_library_is_reported_with_install_command(
     assert fault.startswith(
         "connectors.work: the connector slack needs a library that is not installed (slack_sdk"
     )
-    assert fault.endswith("run in Torana's checkout: pip install '.[slack]'")
+    assert fault.endswith(f"run: {this_installation().extra_command('slack')}")
 
 
 def test_connectors_with_server_local_ids_are_listed() -> None:

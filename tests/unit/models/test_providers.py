@@ -28,6 +28,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 
 from torana.errors import ConfigInvalid, ModelFailed
+from torana.installation import this_installation
 from torana.models.failures import explain
 from torana.models.providers import open_embedder, open_model, probe
 from torana.testing import ScriptedModel
@@ -247,8 +248,8 @@ for library, name in (("anthropic", "anthropic:claude-sonnet-4-5"), ("google.gen
 """)
 
     assert printed == [
-        "the library for anthropic is not installed; run in Torana's checkout: pip install '.[anthropic]'",
-        "the library for google is not installed; run in Torana's checkout: pip install '.[google]'",
+        f"the library for {service} is not installed; run: {this_installation().extra_command(service)}"
+        for service in ("anthropic", "google")
     ]
 
 
@@ -262,7 +263,7 @@ def test_missing_library_of_a_pydantic_ai_provider_is_reported(name: str, extra:
 
     assert told == (
         f"the library for {extra} is not installed; run: "
-        f"pip install 'pydantic-ai-slim[{extra}]=={version('pydantic-ai-slim')}'"
+        f"{sys.executable} -m pip install 'pydantic-ai-slim[{extra}]=={version('pydantic-ai-slim')}'"
     )
 
 

@@ -17,6 +17,11 @@ from torana.tools.base import ToolContext, ToolError, tool
 #: The maximum number of schedules in a list.
 _SHOWN = 50
 
+_NOT_DELIVERED = (
+    "No chat platform delivers messages of this channel: it will appear in this conversation, for example in "
+    "`torana chat`."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -149,7 +154,8 @@ class ScheduleTools:
             made = await self._planner.make(turn, wish, call=ctx.tool_call_id or "")
         except GatewayError as error:
             raise ToolError(error.detail) from error
-        return f"Scheduled: {_describe_schedule(made)}"
+        scheduled = f"Scheduled: {_describe_schedule(made)}"
+        return scheduled if turn.place is not None else f"{scheduled}\n{_NOT_DELIVERED}"
 
     async def _list_schedules(self, ctx: RunContext[ToolContext]) -> Sequence[Planned]:
         return await self._planner.list_schedules(ctx.deps.turn, everywhere=ctx.deps.may_recall)

@@ -14,14 +14,12 @@ from types import ModuleType
 from typing import Any
 
 from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
+from torana.installation import this_installation
 from torana.store.backup.archive import MCP_NAME
 from torana.tools.mcp.entries import Server, search_path, sound_servers
 from torana.tools.mcp.listing import ToolOffer
 from torana.tools.mcp.pins import Pins
 from torana.tools.mcp.supervisor import McpSupervisor, Opens
-
-#: The error for a missing library.
-INSTALL = "MCP servers need a library that is not installed; run in Torana's checkout: pip install '.[mcp]'"
 
 
 class McpServers:
@@ -128,7 +126,7 @@ def check_servers(
     """
     servers, faults = sound_servers(tables, file=file, environ=environ)
     if servers and not _has_library():
-        faults.append(f"mcp: {INSTALL}")
+        faults.append(f"mcp: {_missing_library()}")
     faults += [
         f"mcp.{server.name}: there is no program {server.command}; install it, or set its absolute path"
         for server in servers
@@ -142,7 +140,7 @@ def check_servers(
 def check_library() -> None:
     """Raise ``ConfigInvalid`` with the install command if the library is missing."""
     if not _has_library():
-        raise ConfigInvalid(f"mcp: {INSTALL}")
+        raise ConfigInvalid(f"mcp: {_missing_library()}")
 
 
 def _has_library() -> bool:
@@ -156,10 +154,15 @@ async def _opener(*, path: str, homes: Path) -> Opens:
     except ImportError as error:
         if (error.name or "").startswith("torana"):
             raise
-        raise ConfigInvalid(INSTALL) from error
+        raise ConfigInvalid(_missing_library()) from error
     return _opens(module, path=path, homes=homes)
 
 
 def _opens(module: ModuleType, *, path: str, homes: Path) -> Opens:
     surroundings = module.ProgramEnvironment(path=path, homes=homes)
     return partial(module.open_connection, surroundings=surroundings)
+
+
+def _missing_library() -> str:
+    command = this_installation().extra_command("mcp")
+    return f"MCP servers need a library that is not installed; run: {command}"

@@ -147,7 +147,7 @@ def write_settings(
     """Show the changes, ask, and write them. Return False if the operator refuses."""
     changes = changes_of(place, variables, settings)
     if not changes:
-        typer.echo("The settings are already so.")
+        typer.echo("The settings already have these values.")
         return True
     for change in changes:
         typer.echo(f"\n{printable(files.difference(change))}")
