@@ -29,7 +29,7 @@ def test_sender_is_approved_and_denied_beside_a_gateway(place: Place) -> None:
     place.serve(**SETTINGS)
 
     approved = place.run("pair", "approve", "telegram:12345", "--user", "ana", **OPERATOR)
-    assert approved == (0, f"telegram:12345 may talk, as ana{UNASKED}\n", "")
+    assert approved == (0, f"telegram:12345 is approved as user ana{UNASKED}\n", "")
     denied = place.run("pair", "deny", "telegram:12345", **OPERATOR)
     assert denied == (0, f"telegram:12345 may not talk{UNASKED}\n", "")
     code, out, err = place.run("pair", "deny", "telegrm:12345", **OPERATOR)  # the gateway's settings count
@@ -51,7 +51,7 @@ def test_pair_changes_the_database_without_a_gateway(place: Place) -> None:
     migrate(place.data_dir / DATABASE_NAME)
 
     approved = place.run("pair", "approve", "irc:~ana!a@b", **SETTINGS)
-    assert approved == (0, f"irc:~ana!a@b may talk, as irc:~ana!a@b{UNASKED}\n", "")
+    assert approved == (0, f"irc:~ana!a@b is approved as user irc:~ana!a@b{UNASKED}\n", "")
     code, _, err = place.run("pair", "approve", "telegrm:1")
     assert (code, err) == (1, "there is no connector 'telegrm'; the settings have none\n")
 

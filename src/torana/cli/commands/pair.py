@@ -87,7 +87,7 @@ def approve(
         body,
         lambda pairing: pairing.approve(who, user=user, kinds=kinds, act=act_by_hand()),
     )
-    line = f"{sender.sender} may talk, as {sender.user}{_unknown_sender_note(sender)}"
+    line = f"{sender.sender} is approved as user {sender.user}{_unknown_sender_note(sender)}"
     print_result(line, sender.model_dump(mode="json"), as_json=as_json)
 
 

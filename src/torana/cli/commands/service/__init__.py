@@ -42,9 +42,7 @@ def install(
         ),
     ] = None,
     keep: Annotated[int, typer.Option("--keep", min=1, help="The number of daily backups to keep.")] = 7,
-    backups: Annotated[
-        bool, typer.Option("--backups/--no-backups", help="Whether to write daily backups.")
-    ] = True,
+    backups: Annotated[bool, typer.Option("--backups/--no-backups", help="Write daily backups.")] = True,
     only_print: Annotated[
         bool, typer.Option("--print", help="Print the files of the service, and change nothing.")
     ] = False,

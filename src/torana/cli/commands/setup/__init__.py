@@ -30,17 +30,17 @@ def setup(
         bool, typer.Option("--key-stdin", help="Read the provider's key from standard input.")
     ] = False,
     token: Annotated[
-        bool | None, typer.Option("--token/--no-token", help="Whether the gateway requires a token.")
+        bool | None, typer.Option("--token/--no-token", help="Require a token for HTTP requests.")
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="A chat platform to connect, such as telegram; none connects none.")
+        str | None, typer.Option(help="The chat platform to connect, such as telegram, or none.")
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="A setting of the chat platform, as NAME=VALUE; repeat for several. No secrets."),
     ] = None,
     service: Annotated[
-        bool | None, typer.Option("--service/--no-service", help="Whether the gateway becomes a service.")
+        bool | None, typer.Option("--service/--no-service", help="Install the gateway as a service.")
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Take the default for each question that has no option.")

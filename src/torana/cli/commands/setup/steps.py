@@ -228,7 +228,7 @@ def _approve(platform: ConnectedPlatform, sender: FirstSender, loaded: Loaded) -
     with own_database(loaded.settings, making=True) as database:
         pairing = Pairing(database=database, clock=utc_now)
         asyncio.run(pairing.approve(who, user=None, kinds=frozenset({platform.kind}), act=act_by_hand()))
-    typer.echo(on_one_line(f"{who} may talk. The message is answered when the gateway runs."))
+    typer.echo(on_one_line(f"{who} is approved. The gateway answers the message after it starts."))
 
 
 def _install_service(ask: Questions, wishes: Wishes) -> None:
