@@ -44,11 +44,11 @@ def test_health_and_skills_agree_after_a_skill_is_added(
     gateway.start()
     ana = person(url=gateway.url)
     assert ana.get("health").keys() == {"status", "version", "uptime", "memory", "skills", "connectors"}
-    assert ana.get("health")["skills"] == _counted(ana.get("skills")) == {"core": 13, "user": 0}
+    assert ana.get("health")["skills"] == _counted(ana.get("skills")) == {"core": 15, "user": 0}
     (gateway.skills_dir / "tea").mkdir(parents=True)
     (gateway.skills_dir / "tea" / "SKILL.md").write_text(SKILL)
     eventually(lambda: ana.get("health")["skills"]["user"] == 1)
-    assert _counted(ana.get("skills")) == {"core": 13, "user": 1}
+    assert _counted(ana.get("skills")) == {"core": 15, "user": 1}
     assert "Boil water first." in ana.say("explain the tea skill")
 
 

@@ -29,7 +29,7 @@ SERVERS = 6
 PROGRAM = """
 import json, sys
 
-TOOLS = [{"name": f"t{number}", "description": "", "inputSchema": SCHEMA} for number in range(25)]
+TOOLS = [{"name": f"t{number}", "description": "", "inputSchema": SCHEMA} for number in range(9)]
 ANSWERS = {
     "initialize": {
         "protocolVersion": "2025-11-25",

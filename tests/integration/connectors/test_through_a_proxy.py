@@ -83,8 +83,8 @@ WAYS = [
     Way(platform=FeishuStandIn),
     Way(platform=DingtalkStandIn),
     Way(platform=DiscordStandIn, hurry={"_PATIENCE": 1.0}),
-    *(Way(platform=one, hurry={"_TIMEOUT": 1.0}) for one in CALLED),
-    *(Way(platform=one, hurry={"_TIMEOUT": 1.0}, is_hook=True) for one in CALLED),
+    *(Way(platform=one) for one in CALLED),
+    *(Way(platform=one, is_hook=True) for one in CALLED),
 ]
 
 
@@ -333,6 +333,8 @@ def hurry(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     module = way.platform.connector.__module__
     for name, seconds in way.hurry.items():
         monkeypatch.setattr(f"{module}.{name}", seconds)
+    monkeypatch.setattr("torana.connectors.platforms.webhook._TIMEOUT", 1.0)
+    monkeypatch.setattr("torana.connectors.transport.hooked._TIMEOUT", 1.0)
     monkeypatch.setattr("torana.connectors.transport.app_client._SECONDS", 1.0)
     monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.5)
     abilities = way.platform.connector.abilities
