@@ -27,7 +27,7 @@ class DiskUsage:
 
     @property
     def is_low(self) -> bool:
-        """Whether a backup or an upgrade, which copy the database, may not find enough space."""
+        """Return whether the disk may have too little space for a copy of the database (backup, upgrade)."""
         return self.free < self.database + _RESERVE
 
 
