@@ -31,7 +31,7 @@ from torana.tracing import SpanPlace
 Start = Callable[..., Awaitable[tuple[App, httpx2.AsyncClient]]]
 
 ASKS = '[{"tool": "calculate", "permission": "ask"}]'
-CALL = ToolCallPart("calculate", {"expression": "17+4321"}, tool_call_id="call-1")
+CALL = ToolCallPart("calculate", {"expression": "17+4321000000"}, tool_call_id="call-1")
 #: The example of the specification of W3C Trace Context.
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{CALLER}-01"
@@ -106,7 +106,7 @@ async def test_texts_are_in_the_trace_only_on_request(start: Start, collector: C
     await app.close()
 
     exported = b"".join(collector.bodies)
-    texts = (b"how much altogether", b"17+4321", b"4338", b"the sum is ready", b"Be a sphinx")
+    texts = (b"how much altogether", b"17+4321000000", b"4321000017", b"the sum is ready", b"Be a sphinx")
     assert [text in exported for text in texts] == [content] * len(texts)
     assert [name for name in (b"ana-of-lisbon", b"kitchen-table") if name in exported] == []
 
