@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
@@ -13,6 +13,9 @@ from pydantic import AwareDatetime, Field, TypeAdapter
 from torana.errors import InvalidField
 
 LARGEST_PAGE = 200
+#: A page ends after the item with which its texts have more than this number of characters. Without this limit,
+#: one user's unread responses could take gigabytes of memory.
+PAGE_CHARACTERS = 250_000
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -39,10 +42,41 @@ class Page(Generic[T]):
     next: str | None
 
 
-def cut(items: Sequence[T], limit: int, key: Callable[[T], K], kind: TypeAdapter[K]) -> Page[T]:
-    """Return the page of the first ``limit`` items. More items than that mean that there is a next page."""
+def cut(
+    items: Sequence[T],
+    limit: int,
+    key: Callable[[T], K],
+    kind: TypeAdapter[K],
+    *,
+    size: Callable[[T], int] | None = None,
+) -> Page[T]:
+    """Return the page of the first ``limit`` items. More items than that mean that there is a next page.
+
+    With ``size``, the number of characters of an item, the page may have fewer items.
+    """
     shown = items[:limit]
-    return Page(items=shown, next=_encode_cursor(key(shown[-1]), kind) if len(items) > limit else None)
+    if size is not None:
+        shown = list(_fitting(shown, size))
+    return Page(items=shown, next=_encode_cursor(key(shown[-1]), kind) if len(items) > len(shown) else None)
+
+
+def read_until_full(items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+    """Yield the items of a page, and one more if there is one."""
+    room = PAGE_CHARACTERS
+    for item in items:
+        yield item
+        if room < 0:
+            return
+        room -= size(item)
+
+
+def _fitting(items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+    room = PAGE_CHARACTERS
+    for item in items:
+        if room < 0:
+            return
+        yield item
+        room -= size(item)
 
 
 def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:

@@ -7,14 +7,15 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from torana.errors import InvalidField
-from torana.paging import LARGEST_PAGE
+from torana.paging import LARGEST_PAGE, PAGE_CHARACTERS
 
 Id = Annotated[str, Path(max_length=100)]
 After = Annotated[str, Query(description="The `next` of the previous page.", max_length=200)]
 Limit = Annotated[
     str,
     Query(
-        description=f"The number of items, 1 to {LARGEST_PAGE}; a number outside counts as the nearest.",
+        description=f"The number of items, 1 to {LARGEST_PAGE}; a number outside counts as the nearest. A page "
+        f"with more than {PAGE_CHARACTERS:,} characters ends early.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),

@@ -138,7 +138,13 @@ class Sessions:
         rows = await self._database.run(work)
         said = [(row["seq"], message) for row in rows for message in messages_of(row)]
         behind = [item for item in said if item[0] > seq or item[1].role < role]
-        page = cut(behind, limit, lambda item: (item[0], item[1].role), MESSAGE_KEY)
+        page = cut(
+            behind,
+            limit,
+            lambda item: (item[0], item[1].role),
+            MESSAGE_KEY,
+            size=lambda item: len(item[1].content),
+        )
         return Page(items=[message for _, message in page.items], next=page.next)
 
     async def pages(self, owner: str, session_id: str) -> AsyncGenerator[Sequence[SessionMessage]]:

@@ -168,7 +168,7 @@ class Approvals:
         """Return the owner's open approvals, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
         work = partial(rows.list_open, owner=owner, now=self._clock(), before=before, limit=limit + 1)
-        return cut(await self._database.run(work), limit, _place, TIME_KEY)
+        return cut(await self._database.run(work), limit, _place, TIME_KEY, size=rows.size_of)
 
     def wake(self, approval: Approval) -> None:
         """Continue the call that waits for this approval. Call it after the commit."""

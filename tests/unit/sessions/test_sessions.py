@@ -271,3 +271,30 @@ async def earlier(
 
 def texts(said: list[Said]) -> list[str]:
     return [one.text for one in said]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 200])
+@pytest.mark.parametrize("room", [0, 30, 1_000])
+async def test_pages_of_long_messages_are_short_and_complete(
+    turns: Turns, say: Say, database: Database, monkeypatch: pytest.MonkeyPatch, limit: int, room: int
+) -> None:
+    monkeypatch.setattr("torana.paging.PAGE_CHARACTERS", room)
+    sessions = Sessions(database=database, history_messages=10)
+    said = [f"2 {'x' * length}" for length in (1, 10, 40, 5, 100, 100, 2)]
+    turn = await say(turns, said[0])
+    for content in said[1:]:
+        await say(turns, content)
+
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = await sessions.messages(turn.owner, turn.session_id, limit=limit, after=after)
+        sizes = [len(item.content) for item in page.items]
+        assert len(sizes) <= limit
+        assert sum(sizes[:-1]) <= room
+        found += [item.content for item in page.items]
+        if page.next is None:
+            break
+        after = page.next
+
+    assert found == [text for content in said for text in (content, f"re: {content}")]

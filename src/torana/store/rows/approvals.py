@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import Inbound
+from torana.paging import read_until_full
 from torana.store.engine.tables import approvals, deliveries, owned_by, turns
 from torana.store.rows.approval_questions import before_question, call_digest, question_text
 
@@ -294,14 +295,20 @@ def is_lost(connection: Connection, approval: Approval) -> bool:
 def list_open(
     connection: Connection, owner: str, *, now: datetime, before: tuple[datetime, str] | None = None, limit: int
 ) -> list[Approval]:
-    """Return the owner's open approvals after ``before``, newest first."""
+    """Return the owner's open approvals after ``before``, newest first; fewer if their arguments are long."""
     query = _open_at(now).where(owned_by(approvals, owner))
     if before is not None:
         at, approval_id = before
         same_time = (approvals.c.created_at == at) & (approvals.c.id < approval_id)
         query = query.where((approvals.c.created_at < at) | same_time)
     newest_first = query.order_by(approvals.c.created_at.desc(), approvals.c.id.desc()).limit(limit)
-    return [_approval(row) for row in connection.execute(newest_first).mappings()]
+    found = map(_approval, connection.execute(newest_first).mappings())
+    return list(read_until_full(found, size_of))
+
+
+def size_of(approval: Approval) -> int:
+    """Return the number of characters of the arguments."""
+    return len(json.dumps(approval.arguments))
 
 
 def _open_at(now: datetime) -> sa.Select[Any]:

@@ -7,6 +7,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from torana.paging import read_until_full
 from torana.store.engine.tables import history, owned_by, sessions, turns
 
 
@@ -44,14 +45,19 @@ def get(connection: Connection, owner: str, session_id: str) -> RowMapping | Non
 def list_turns(
     connection: Connection, owner: str, session_id: str, *, from_seq: int, limit: int
 ) -> list[RowMapping]:
-    """Return the session's turns from a seq on, in order."""
+    """Return the session's turns from a seq on, in order; fewer if their texts are long."""
     query = (
         sa.select(turns)
         .where(owned_by(turns, owner), turns.c.session_id == session_id, turns.c.seq >= from_seq)
         .order_by(turns.c.seq)
         .limit(limit)
     )
-    return list(connection.execute(query).mappings())
+
+    def size(row: RowMapping) -> int:
+        # The page may show nothing of its first turn.
+        return len(row["content"]) + len(row["reply"] or "") if row["seq"] > from_seq else 0
+
+    return list(read_until_full(connection.execute(query).mappings(), size))
 
 
 def nth_newest(connection: Connection, owner: str, channel: str, number: int) -> datetime | None:

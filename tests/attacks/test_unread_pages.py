@@ -1,0 +1,56 @@
+"""A user requests long pages on many connections, and does not read them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.attacks.conftest import GatewayProcess
+from tests.waiting import eventually
+
+_TOKEN = "0123456789abcdef0123456789"
+_MIB = 1024 * 1024
+#: Requests that a user may have open at once.
+_REQUESTS = 128
+#: The memory that they may take: a page has at most 260,000 characters, here of four bytes.
+_ROOM = 256 * _MIB
+_RECEIVED = 4_096
+
+
+def test_unread_pages_take_little_memory(new_gateway: Callable[..., GatewayProcess]) -> None:
+    gateway = new_gateway(gateway_token=_TOKEN)
+    gateway.start()
+    with gateway.client(token=_TOKEN) as operator, ExitStack() as stack:
+        token = operator.post("/v1/tokens", json={"user": "mallory"}).json()["token"]
+        session = _fill_session(gateway, token)
+        before = gateway.process.memory_info().rss
+        request = (
+            f"GET /v1/sessions/{session}/messages?limit=200 HTTP/1.1\r\nHost: h\r\n"
+            f"Authorization: Bearer {token}\r\n\r\n"
+        )
+        taken: list[int] = []
+        for _ in range(_REQUESTS):
+            connection = stack.enter_context(_connect(gateway))
+            connection.sendall(request.encode())
+            eventually(lambda: connection.recv(1, socket.MSG_PEEK))  # noqa: B023 - called in this round
+            taken.append(gateway.process.memory_info().rss)
+        assert operator.get("/health").json()["status"] == "ok"
+
+    assert max(taken) - before < _ROOM
+
+
+def _fill_session(gateway: GatewayProcess, token: str) -> str:
+    """Fill a session with long messages, and return its id."""
+    with gateway.client(token=token) as client:
+        for _ in range(100):
+            message = {"content": "uppercase:\n" + "\U0001f600" * 9_980, "channelId": "long"}
+            client.post("/message", json=message).raise_for_status()
+        (session,) = client.get("/v1/sessions").json()["items"]
+    return str(session["id"])
+
+
+def _connect(gateway: GatewayProcess) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
+    return connection
