@@ -235,10 +235,10 @@ class _Opener:
 
     def _key(self, name: str, service: _Service, *, needed: bool) -> str | None:
         if self.api_key and service == self.owner:
-            return _checked_key("TORANA_MODEL_API_KEY", self.api_key)
+            return checked_key("TORANA_MODEL_API_KEY", self.api_key)
         for variable in service.keys:
             if key := self.environ.get(variable):
-                return _checked_key(variable, key)
+                return checked_key(variable, key)
         if needed:
             raise ConfigInvalid(_needs_key(name, service))
         return None
@@ -365,7 +365,8 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _checked_key(variable: str, key: str) -> str:
+def checked_key(variable: str, key: str) -> str:
+    """Return a key that fits into a header. Raises ``ConfigInvalid``, which does not contain the key."""
     key = key.strip()
     # The key is sent in a header; other characters would fail at the first message, without naming the
     # variable.

@@ -15,7 +15,8 @@ import typer
 
 from torana.cli.commands.models import providers
 from torana.cli.commands.models.providers import PROVIDERS, find_local_servers, list_models, provider_of_key
-from torana.cli.commands.setup import steps
+from torana.cli.commands.setup import platforms, steps
+from torana.errors import ConfigInvalid
 from torana.testing.openai_server import MODEL_NAME, Fault, OpenAIStandIn
 
 Command = Callable[..., tuple[int, str, str]]
@@ -317,3 +318,16 @@ def test_model_that_fails_is_not_chosen(command: Command, written: Path) -> None
     assert code == 1
     assert "OPENAI_API_KEY" in err
     assert is_unchanged(written)
+
+
+@pytest.mark.parametrize("fault", ["\x01", "\n", "é"])
+def test_invalid_key_is_not_in_an_error(server: OpenAIStandIn, fault: str) -> None:
+    key = f"se{fault}cret"
+    provider = providers.other_server(server.url)
+    calls: list[Callable[[], object]] = [partial(list_models, provider, key=key)]
+    for check, name in ((platforms._check_discord, "token"), (platforms._check_slack, "bot_token")):
+        calls.append(partial(check, {name: key, "api_url": server.url}))
+    for call in calls:
+        with pytest.raises(ConfigInvalid, match="the key is not ASCII") as raised:
+            call()
+        assert "cret" not in raised.value.detail
