@@ -21,6 +21,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
+from torana.characters import is_header_value
 from torana.errors import ConfigInvalid
 from torana.installation import this_installation
 from torana.models.builtin import BuiltinModel
@@ -370,7 +371,7 @@ def checked_key(variable: str, key: str) -> str:
     key = key.strip()
     # The key is sent in a header; other characters would fail at the first message, without naming the
     # variable.
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
+    if not key or not is_header_value(key) or " " in key:
         raise ConfigInvalid(f"{variable}: the key is not ASCII without spaces; copy it again")
     return key
 
