@@ -146,7 +146,10 @@ def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
 def test_answer_is_wrapped_markdown_without_control_characters(place: Place) -> None:
     def reply(_: ChatRequest) -> Answer:
         words = " ".join(["wrapped"] * 12)
-        return f"**Bold** {words}\n\n- one\n- two \x1b]0;evil\x07 \x1b[2J[bank](http://evil.example)"
+        hidden = "<https://a/%1b]52;c;eA==%1b%5c> &#x202e;"
+        return (
+            f"**Bold** {words}\n\n- {hidden}\n- one\n- two \x1b]0;evil\x07 \x1b[2J[bank](http://evil.example)"
+        )
 
     with OpenAIStandIn(reply=reply) as server:
         model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
@@ -159,6 +162,8 @@ def test_answer_is_wrapped_markdown_without_control_characters(place: Place) -> 
     assert all(not line.startswith("rapped") for line in text.splitlines())
     assert "(http://evil.example)" in text
     assert b"\x1b]0;evil" not in screen.output[before:]
+    assert b"\x1b]52;" not in screen.output[before:]
+    assert "\u202e".encode() not in screen.output[before:]
     assert b"\x1b]8;" not in screen.output[before:]
 
 
