@@ -16,6 +16,7 @@ import typer
 from torana.cli.commands.models import providers
 from torana.cli.commands.models.providers import PROVIDERS, find_local_servers, list_models, provider_of_key
 from torana.cli.commands.setup import platforms, steps
+from torana.config import load
 from torana.errors import ConfigInvalid
 from torana.testing.openai_server import MODEL_NAME, Fault, OpenAIStandIn
 
@@ -331,3 +332,15 @@ def test_invalid_key_is_not_in_an_error(server: OpenAIStandIn, fault: str) -> No
         with pytest.raises(ConfigInvalid, match="the key is not ASCII") as raised:
             call()
         assert "cret" not in raised.value.detail
+
+
+def test_first_sender_is_not_let_in_by_enter(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Enter may have been pressed while the command waited, and the sender chooses the name."""
+    stranger = platforms.FirstSender(id="666", name="Ana (telegram:1) " + "x" * 99, text="hello")
+    monkeypatch.setattr(platforms, "first_messages", lambda _: iter([None, stranger]))
+    loaded = load(flags={"data_dir": place / "data"}, environ={}, cwd=place)
+    steps._let_in(Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded)
+    assert "telegram:666 (Ana (telegram:1) " in capsys.readouterr().out
+    assert not loaded.settings.data_dir.exists()

@@ -215,11 +215,11 @@ def _let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None
     except KeyboardInterrupt:
         typer.echo()
         return
-    question = on_one_line(
-        f"{sender.name or 'A sender'} ({platform.kind}:{sender.id}) wrote: {sender.text[:60]}"
-    )
-    typer.echo(question)
-    if ask.confirm("Let this sender talk to the agent?", default=True):
+    # The id comes first, because the sender chooses the rest.
+    name = sender.name[:40] or "without a name"
+    typer.echo(on_one_line(f"{platform.kind}:{sender.id} ({name}) wrote: {sender.text[:60]}"))
+    # Not by default: Enter may have been pressed while the command waited.
+    if ask.confirm("Let this sender talk to the agent?", default=False):
         _approve(platform, sender, loaded)
 
 
