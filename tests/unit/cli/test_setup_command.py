@@ -325,9 +325,11 @@ def test_model_that_fails_is_not_chosen(command: Command, written: Path) -> None
 def test_invalid_key_is_not_in_an_error(server: OpenAIStandIn, fault: str) -> None:
     key = f"se{fault}cret"
     provider = providers.other_server(server.url)
-    calls: list[Callable[[], object]] = [partial(list_models, provider, key=key)]
-    for check, name in ((platforms._check_discord, "token"), (platforms._check_slack, "bot_token")):
-        calls.append(partial(check, {name: key, "api_url": server.url}))
+    environ = {"DISCORD_BOT_TOKEN": key}
+    calls: list[Callable[[], object]] = [
+        partial(list_models, provider, key=key),
+        partial(platforms.connect, Answers({}), kind="discord", options=(), environ=environ, current={}),
+    ]
     for call in calls:
         with pytest.raises(ConfigInvalid, match="the key is not ASCII") as raised:
             call()
@@ -339,8 +341,12 @@ def test_first_sender_is_not_let_in_by_enter(
 ) -> None:
     """Enter may have been pressed while the command waited, and the sender chooses the name."""
     stranger = platforms.FirstSender(id="666", name="Ana (telegram:1) " + "x" * 99, text="hello")
-    monkeypatch.setattr(platforms, "first_messages", lambda _: iter([None, stranger]))
+
+    def first_messages(_: platforms.ConnectedPlatform) -> Iterator[platforms.FirstSender | None]:
+        yield from (None, stranger)
+
+    monkeypatch.setattr(platforms, "first_messages", first_messages)
     loaded = load(flags={"data_dir": place / "data"}, environ={}, cwd=place)
-    steps._let_in(Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded)
+    steps.let_in(Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded)
     assert "telegram:666 (Ana (telegram:1) " in capsys.readouterr().out
     assert not loaded.settings.data_dir.exists()

@@ -89,7 +89,7 @@ def run_setup(wishes: Wishes) -> None:
         loaded = load(flags={"config": wishes.config}, environ=dict(os.environ), cwd=Path.cwd())
         if platform:
             platforms.show_link(platform)
-            _let_in(ask, platform, loaded)
+            let_in(ask, platform, loaded)
         _install_service(ask, wishes)
         _say_what_to_try(loaded, platform)
 
@@ -201,7 +201,7 @@ def _settings(model: ChosenModel, platform: ConnectedPlatform | None, place: Set
     return values
 
 
-def _let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
+def let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
     """Wait for the first message on Telegram, and approve its sender if the operator agrees."""
     if not ask.interactive or platform.kind != "telegram":
         typer.echo("A new sender receives a code; `torana pair approve CODE` lets the sender in.")
