@@ -68,11 +68,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a run: the reply, the model that gave it, and the messages for the history."""
+    """The result of a run: the reply, the model that gave it, and the messages for the history.
+
+    ``opened_tools`` are all tools that the session has opened; None if the turn opened none.
+    """
 
     reply: str
     model: str
     history: tuple[bytes, int]
+    opened_tools: tuple[str, ...] | None = None
 
 
 class TurnAgent:
@@ -126,6 +130,7 @@ class TurnAgent:
             journal=journal,
             prompt=self._contexts.prompts.of,
             opened=OpenedSkills(settled),
+            opened_tools=context.opened_tools,
             meter=RequestMeter(self._fixed_tokens) if self._fixed_tokens else None,
         )
         run.exchange.add_call_ids(settled)
@@ -155,6 +160,7 @@ class TurnAgent:
             reply=watch.text,
             model=_model_name(responses_of(messages)),
             history=history.dump(messages, speaker=turn.user),
+            opened_tools=run.opened_tools.to_store,
         )
 
 

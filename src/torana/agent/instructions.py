@@ -18,8 +18,10 @@ from torana.skills.library import Skills
 #: Maximum tokens of the user's memories in the instructions.
 _MEMORY_TOKENS = 500
 
-#: Maximum tokens of the skills' descriptions.
-_SKILL_TOKENS = 4_000
+#: Maximum characters of the lines of all skills, and of one line.
+_SKILLS_LENGTH, _SKILL_LENGTH = 4_500, 150
+#: A line shorter than this is not useful, so the skills at the end are left out instead.
+_SKILL_LENGTH_MIN = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +71,28 @@ class Instructions:
         ).strip()
 
     def _shown_skills(self) -> list[str]:
-        """Return a line for each usable skill within the token limit; ``list_skills`` lists all skills."""
+        """Return a line for each usable skill, shorter if there are many; ``find_tools`` finds all skills."""
         usable = [
             f"`{skill.slug}`: {skill.description}"
             for skill in self._skills.catalogue().loaded
             if not any(self._skills.missing(skill).values())
         ]
         if usable != self._usable:
-            shown = _fitting(usable, _SKILL_TOKENS)
+            shown = usable[: _SKILLS_LENGTH // _SKILL_LENGTH_MIN]
+            length = min(_SKILL_LENGTH, _SKILLS_LENGTH // max(1, len(shown)))
             more = len(usable) - len(shown)
-            self._shown = [*shown, f"and {more} more; `list_skills` lists them"] if more else shown
+            self._shown = [_shortened(line, length) for line in shown]
+            self._shown += [f"and {more} more; `find_tools` finds them"] if more else []
             self._usable = usable
         return self._shown
+
+
+def _shortened(line: str, length: int) -> str:
+    """Return the sentences of a line that fit into ``length`` characters, else its beginning."""
+    if len(line) <= length:
+        return line
+    end = line.rfind(". ", 0, length)
+    return line[: end + 1] if end > 0 else f"{line[: length - 1].rsplit(' ', 1)[0].rstrip(',;:')}…"
 
 
 def _fitting(texts: Sequence[str], room: int) -> list[str]:

@@ -25,6 +25,7 @@ from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
+from torana.agent.tool_list import ToolList
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
@@ -130,12 +131,17 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
-    contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
+    tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
+    contexts = _contexts(
+        settings, instructions, sessions=sessions, memory=memory, takes=takes, tool_list=tool_list
+    )
     measured = fixed_tokens if budgets.bound_calls else None
     traces = open_traces(loaded)
     measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
+    safeguards = Safeguards(
+        permits=PermissionGate(rules=rules), tools=acting.toolset, tool_list=tool_list, measured=calls
+    )
     capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
@@ -224,12 +230,14 @@ def _contexts(
     sessions: Sessions,
     memory: Memory,
     takes: frozenset[FileKind],
+    tool_list: ToolList,
 ) -> Contexts:
     return Contexts(
         sessions=sessions,
         memory=memory,
         instructions=instructions,
         prompts=Prompts(sessions=sessions, takes=takes),
+        tool_list=tool_list,
         recall_in_rooms=settings.recall_in_rooms,
         clock=utc_now,
     )

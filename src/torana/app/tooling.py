@@ -25,6 +25,7 @@ from torana.tools.builtin.python import PythonTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skill_scripts import Granted, ScriptTools
 from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
 from torana.tools.mcp.entries import read_servers, search_path
@@ -94,6 +95,7 @@ def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) ->
         MemoryTools(memory=means.memory),
         ConversationTools(sessions=means.sessions),
         SkillTools(skills=means.skills),
+        ToolSearch(skills=means.skills),
         ScheduleTools(planner=AgentSchedules(schedules=means.schedules)),
         scripts,
         python,

@@ -27,6 +27,7 @@ from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
+from torana.models.listing import send_listed_tools_only
 from torana.models.openai_chat import send_as_it_is
 from torana.models.openai_embeddings import OpenAIEmbeddings
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
@@ -188,6 +189,7 @@ class _Opener:
         if service.extra is None:
             send_as_it_is(provider.client)
         write_schemas_once(model)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model
@@ -206,6 +208,7 @@ class _Opener:
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
         self._limit_client(provider)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model

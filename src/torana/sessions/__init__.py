@@ -47,6 +47,8 @@ class HistoryWindow:
     shared: bool = False
     #: None if all messages are included, or the others are not summarised yet.
     before: str | None = None
+    #: The names of the tools that the session has opened, in order.
+    opened_tools: Sequence[str] = ()
 
 
 class Sessions:
@@ -74,7 +76,12 @@ class Sessions:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:
             messages = [message for messages in turns_of for message in messages]
-        return HistoryWindow(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
+        return HistoryWindow(
+            messages=messages,
+            shared=newest.shared,
+            before=newest.summary if is_cut else None,
+            opened_tools=newest.opened_tools,
+        )
 
     async def files(self, owner: str, turn_id: str) -> list[File]:
         """Return the stored files of the message of the owner's turn, in order."""

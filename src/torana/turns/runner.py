@@ -239,7 +239,14 @@ class Runner:
             return self._failed(error), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return self._failed(error), False
-        return Ending(at=self._clock(), reply=answer.reply, model=answer.model, history=answer.history), False
+        ending = Ending(
+            at=self._clock(),
+            reply=answer.reply,
+            model=answer.model,
+            history=answer.history,
+            opened_tools=answer.opened_tools,
+        )
+        return ending, False
 
     async def _ask_approval(
         self,

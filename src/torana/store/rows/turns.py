@@ -21,6 +21,7 @@ from torana.messages import Failure, Inbound, Turn, TurnState, Usage
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
+from torana.store.rows import sessions as session_rows
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class Ending:
     model: str | None = None
     failure: Failure | None = None
     history: tuple[bytes, int] | None = None
+    #: All tools that the session has opened, in order; None if they have not changed.
+    opened_tools: tuple[str, ...] | None = None
     #: The turn's usage after the last settled step.
     spent: Usage = field(default_factory=Usage)
     #: The bytes of output so far of an interrupted model request; None if there was none.
@@ -373,6 +376,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
         approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
+    if ending.opened_tools is not None:
+        session_rows.keep_opened_tools(connection, turn.session_id, ending.opened_tools)
     if beside.journal and ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]
