@@ -18,6 +18,7 @@ from pydantic_ai.settings import ModelSettings
 from torana.agent.context import Contexts
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
+from torana.agent.notes import without_note
 from torana.agent.opened_skills import OpenedSkills
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
@@ -159,7 +160,7 @@ class TurnAgent:
         return Answer(
             reply=watch.text,
             model=_model_name(responses_of(messages)),
-            history=history.dump(messages, speaker=turn.user),
+            history=history.dump(without_note(messages, turn.content), speaker=turn.user),
             opened_tools=run.opened_tools.to_store,
         )
 

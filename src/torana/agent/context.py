@@ -10,6 +10,7 @@ from pydantic_ai.messages import ModelMessage, UserContent
 
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions, Knowledge
+from torana.agent.notes import with_note
 from torana.agent.tool_list import ToolList
 from torana.memory import Memory
 from torana.messages import Turn
@@ -66,11 +67,12 @@ class Contexts:
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
         opened_tools = OpenedTools(window.opened_tools)
         opened_tools.open(self._tool_list.opened_in(settled))
+        note = self._instructions.note(turn, knowledge)
         restored = await self.prompts.restore(settled, turn.owner)
         return Context(
             instructions=self._instructions.render(turn, knowledge, now=self._clock()),
             messages=[*messages, *restored],
-            prompt=None if settled else await self.prompts.of(turn),
+            prompt=None if settled else with_note(await self.prompts.of(turn), note),
             may_recall=may_recall,
             opened_tools=opened_tools,
         )

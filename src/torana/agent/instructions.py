@@ -1,4 +1,4 @@
-"""The instructions of a turn, from the template beside this file."""
+"""The instructions of a turn and the note on its message, from the templates beside this file."""
 
 from __future__ import annotations
 
@@ -35,24 +35,35 @@ class Knowledge:
 
 
 class Instructions:
-    """Renders ``instructions.md`` for one turn at a time."""
+    """Renders the instructions and the note of one turn at a time.
 
-    def __init__(self, *, persona: str, timezone: ZoneInfo, skills: Skills) -> None:
+    The instructions hold what stays the same in a session, so that providers can cache them. The note holds
+    what belongs to one message.
+    """
+
+    def __init__(
+        self, *, persona: str, timezone: ZoneInfo, skills: Skills, servers: Sequence[str] = ()
+    ) -> None:
+        """``servers`` are the names of the MCP servers."""
         self._persona = persona
         self._timezone = timezone
         self._skills = skills
-        source = resources.files("torana.agent").joinpath("instructions.md").read_text("utf-8")
+        self._servers = tuple(servers)
+        source, note = (
+            resources.files("torana.agent").joinpath(name).read_text("utf-8")
+            for name in ("instructions.md", "note.md")
+        )
         # The result is plain text for a model, so nothing is escaped.
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
-        self._template = environment.from_string(source)
+        self._template, self._note = environment.from_string(source), environment.from_string(note)
         #: The usable skills at the last call, and the lines that were shown for them.
         self._usable: list[str] = []
         self._shown: list[str] = []
         self._shown_skills()
-        self._own_bytes = len(source.encode()) + len(persona.encode())
+        self._own_bytes = sum(len(text.encode()) for text in (source, note, persona, *self._servers))
 
     def size(self) -> int:
-        """Return the bytes of the persona, the skills and the template. Thread-safe."""
+        """Return the bytes of the persona, the skills and the templates. Thread-safe."""
         return self._own_bytes + sum(len(line.encode()) + len("- ") for line in self._shown)
 
     def render(self, turn: Turn, knowledge: Knowledge, *, now: datetime) -> str:
@@ -62,12 +73,18 @@ class Instructions:
             today=f"{now.astimezone(self._timezone):%A, %-d %B %Y}",
             timezone=self._timezone.key,
             skills=self._shown_skills(),
+            servers=self._servers,
             platform=turn.account is not None,
+            before=knowledge.before,
+        ).strip()
+
+    def note(self, turn: Turn, knowledge: Knowledge) -> str:
+        """Return the note on a turn's message; empty for most messages."""
+        return self._note.render(
             scheduled=turn.is_scheduled,
             room=knowledge.shared,
             speaker=one_line(turn.user) if turn.user else "an unnamed user",
             memories=_fitting(knowledge.memories, _MEMORY_TOKENS),
-            before=knowledge.before,
         ).strip()
 
     def _shown_skills(self) -> list[str]:

@@ -128,7 +128,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     acting = build_acting(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
+    instructions = Instructions(
+        persona=settings.persona,
+        timezone=ZoneInfo(settings.timezone),
+        skills=skills,
+        servers=tuple(acting.mcp.servers),
+    )
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)

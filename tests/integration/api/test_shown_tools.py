@@ -153,6 +153,33 @@ async def test_loaded_skill_appends_its_tools_for_the_rest_of_the_session(begin:
     assert talk.requests[4].results == ["6*7 = 42"]
 
 
+async def test_prompt_begins_with_the_whole_prompt_of_the_turn_before(begin: Begin) -> None:
+    talk = await begin(calling([Call("load_skill", {"slug": "chance"})], "heads", "hello", "bye"))
+
+    for content in ("flip a coin", "hi", "remember me", "bye"):
+        await talk.say(content)
+
+    first, *rest = [one.messages for one in talk.requests]
+    for before, after in zip([first, *rest], rest, strict=False):
+        assert after[: len(before)] == before
+    assert talk.tools[1] == talk.tools[-1]
+
+
+async def test_memories_follow_the_message_and_are_not_in_the_history(begin: Begin) -> None:
+    remember = [Call("remember", {"text": "Ana likes green tea"})]
+    talk = await begin(calling(remember, "noted", "green", "yes"))
+
+    for content in ("I like tea", "which tea", "and coffee"):
+        await talk.say(content)
+
+    second, third = talk.requests[2].messages, talk.requests[3].messages
+    assert str(second[-1]["content"]).startswith("which tea\n")
+    assert str(second[-1]["content"]).endswith("- Ana likes green tea")
+    assert "Ana likes green tea" not in str(second[0])
+    assert third[: len(second) - 1] == second[:-1]
+    assert third[len(second) - 1] == {"role": "user", "content": "which tea"}
+
+
 async def test_reset_closes_the_tools(begin: Begin) -> None:
     talk = await begin(calling([Call("load_skill", {"slug": "chance"})]))
 
