@@ -128,25 +128,26 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     acting = build_acting(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    instructions = Instructions(
-        persona=settings.persona,
-        timezone=ZoneInfo(settings.timezone),
-        skills=skills,
-        servers=tuple(acting.mcp.servers),
-    )
+    instructions = _instructions(settings, skills, acting)
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
-    contexts = _contexts(
-        settings, instructions, sessions=sessions, memory=memory, takes=takes, tool_list=tool_list
+    prompts = Prompts(sessions=sessions, takes=takes)
+    contexts = Contexts(
+        sessions=sessions,
+        memory=memory,
+        instructions=instructions,
+        prompts=prompts,
+        tool_list=tool_list,
+        recall_in_rooms=settings.recall_in_rooms,
+        clock=utc_now,
     )
     measured = fixed_tokens if budgets.bound_calls else None
     traces = open_traces(loaded)
     measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    safeguards = Safeguards(
-        permits=PermissionGate(rules=rules), tools=acting.toolset, tool_list=tool_list, measured=calls
-    )
+    gate = PermissionGate(rules=rules)
+    safeguards = Safeguards(permits=gate, tools=acting.toolset, tool_list=tool_list, measured=calls)
     capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
@@ -207,6 +208,15 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
     )
 
 
+def _instructions(settings: Settings, skills: Skills, acting: Acting) -> Instructions:
+    return Instructions(
+        persona=settings.persona,
+        timezone=ZoneInfo(settings.timezone),
+        skills=skills,
+        servers=tuple(acting.mcp.servers),
+    )
+
+
 def _agent(
     settings: Settings,
     model: Model,
@@ -225,26 +235,6 @@ def _agent(
         clock=utc_now,
         prices=prices,
         fixed_tokens=measured,
-    )
-
-
-def _contexts(
-    settings: Settings,
-    instructions: Instructions,
-    *,
-    sessions: Sessions,
-    memory: Memory,
-    takes: frozenset[FileKind],
-    tool_list: ToolList,
-) -> Contexts:
-    return Contexts(
-        sessions=sessions,
-        memory=memory,
-        instructions=instructions,
-        prompts=Prompts(sessions=sessions, takes=takes),
-        tool_list=tool_list,
-        recall_in_rooms=settings.recall_in_rooms,
-        clock=utc_now,
     )
 
 
