@@ -52,6 +52,28 @@ def test_searches_of_crowded_memories_occupy_one_thread(new_gateway: NewGateway,
         _check_threads(gateway, client)
 
 
+def test_search_for_similar_words_does_not_stop_the_gateway(
+    new_gateway: NewGateway, new_model: NewModel
+) -> None:
+    query = {"query": f"{'zz ' * 6_000}nothing", "every_word": True}
+    with _attacked(new_gateway, new_model, [Call("recall", query)] * _CALLS) as (gateway, client):
+        for number in range(100):
+            _remember(client, "mallory", f"{number} {_LIGATURE * 1_100} zz")
+        _check_threads(gateway, client)
+
+
+def test_long_lists_delay_no_other_user(new_gateway: NewGateway, new_model: NewModel) -> None:
+    entries = [f"{number:x}" for number in range(20_000)]
+    remove = Call("remove_from_list", {"name": "shopping", "entries": entries})
+    write = Call("write_file", {"name": "lists/shopping.txt", "text": "a\nb\n" * 45_000})
+    with _attacked(new_gateway, new_model, [remove] * 3, prepare=[write]) as (_, client):
+        assert "Saved" in _send(client, "mallory", "prepare").json()["reply"]
+        with ThreadPoolExecutor(1) as pool:
+            attack = pool.submit(_send, client, "mallory", "attack")
+            assert "Added" in _send(client, "alice", "add").json()["reply"]
+            assert "at most 500 entries" in attack.result().json()["reply"]
+
+
 def test_scripts_of_one_user_leave_slots_for_others(new_gateway: NewGateway, new_model: NewModel) -> None:
     require("bwrap", "bubblewrap")
     with _attacked(new_gateway, new_model, [_script("3")] * 8) as (gateway, client):
@@ -66,9 +88,12 @@ def test_scripts_of_one_user_leave_slots_for_others(new_gateway: NewGateway, new
 
 @contextmanager
 def _attacked(
-    new_gateway: NewGateway, new_model: NewModel, attack: Answer
+    new_gateway: NewGateway, new_model: NewModel, attack: Answer, **answers_by_text: Answer
 ) -> Generator[tuple[GatewayProcess, httpx2.Client]]:
-    """Yield a started gateway whose model makes the calls of ``attack`` for the message "attack"."""
+    """Yield a started gateway whose model makes the calls of ``attack`` for the message "attack".
+
+    ``answers_by_text`` are its answers to other messages.
+    """
 
     def reply(request: ChatRequest) -> Answer:
         if request.results:
@@ -77,6 +102,8 @@ def _attacked(
             "attack": attack,
             "recall": [Call("recall", {"query": "cat"})],
             "script": [_script("0")],
+            "add": [Call("add_to_list", {"name": "shopping", "entries": ["milk"]})],
+            **answers_by_text,
         }
         return answers.get(request.text, "noted")
 

@@ -15,6 +15,7 @@ from torana.aio import run_uncancellable
 from torana.characters import normalize
 from torana.errors import MemoryFull, MemorySuperseded, ModelFailed, NotFound
 from torana.memory.bm25 import Recalled, rank
+from torana.memory.resemblance import resembling
 from torana.memory.vectors import Embedder, fuse_rankings, nearest, pack
 from torana.messages import new_id, owner_of, utc_now
 from torana.store.engine.database import Database
@@ -41,6 +42,8 @@ COUNT_LIMIT = 1_000
 
 #: Maximum number of memories found by vectors; more distant ones are rarely relevant.
 _NEAREST = 20
+#: Number of newest memories that are searched for similar words.
+_COMPARED = 100
 #: Maximum number of memories embedded in one call; the rest follow at the next call.
 _EMBEDDED_AT_ONCE = 64
 
@@ -181,6 +184,12 @@ class Memory:
     async def find_named(self, user: str, query: str) -> list[Remembered]:
         """Return the memories that contain every word of the query, best first."""
         return [fit.memory for fit in await self.recall(user, query, limit=COUNT_LIMIT, every_word=True)]
+
+    async def resembling(self, user: str, query: str) -> list[Remembered]:
+        """Return the newest memories with a similar word for each word of the query, newest first."""
+        newest = await self.list_memories(user, limit=_COMPARED)
+        async with self._one_at_a_time(user):
+            return await run_uncancellable(partial(resembling, terms(query), newest))
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete the memories that ``find_named`` returns, with their history, and return them."""

@@ -20,9 +20,10 @@ from torana.errors import MemoryFull
 from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, Recalled
 from torana.messages import owner_of
 from torana.store.engine.database import Database
+from torana.store.engine.fts import QUERY_LIMIT
 from torana.store.engine.tables import memories
 from torana.store.rows import memory_index
-from torana.store.rows.memories import HISTORY_LIMIT
+from torana.store.rows.memories import HISTORY_LIMIT, Remembered
 
 Keep = Callable[..., Awaitable[str]]
 
@@ -386,6 +387,24 @@ async def test_searches_of_a_user_run_one_at_a_time(
     await asyncio.sleep(0)
     assert asked == [0]
     assert await asyncio.gather(*searches) == [["tea with milk"]] * 3
+
+
+async def test_search_for_similar_words_compares_few_words_outside_of_the_event_loop(
+    memory: Memory, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[tuple[int, bool]] = []
+
+    def search(wanted: Sequence[str], known: Sequence[Remembered]) -> list[Remembered]:
+        searched.append((len(wanted), threading.current_thread() is threading.main_thread()))
+        return list(known)
+
+    monkeypatch.setattr("torana.memory.resembling", search)
+    await keep("I like tea")
+
+    await memory.resembling("ana", "tea " * 5_000)
+    await memory.resembling("ana", " ".join(map(str, range(5_000))))
+
+    assert searched == [(1, False), (QUERY_LIMIT, False)]
 
 
 async def test_cancelled_searches_of_a_user_occupy_one_thread(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from tests.unit.tools.test_memory_tools import context
+from tests.waiting import eventually
 
-from torana.store.workspaces import Workspaces
+from torana.store.workspaces import WorkspaceFile, Workspaces
 from torana.tools import ToolError
 from torana.tools.builtin import lists
 from torana.tools.builtin.lists import ListTools
@@ -99,8 +101,55 @@ async def test_invalid_name_is_refused(tools: ListTools, name: str) -> None:
         await tools.add_to_list(context(), name, ["milk"])
 
 
+async def test_calls_of_a_user_occupy_one_thread_and_delay_no_other_user(
+    tools: ListTools, workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = threading.Event(), list[str]()
+    list_files = workspaces.list_files
+
+    def slow(user: str) -> list[WorkspaceFile]:
+        if user == "ana":
+            begun.append(user)
+            release.wait(60)
+        return list_files(user)
+
+    monkeypatch.setattr(workspaces, "list_files", slow)
+    calls = [asyncio.create_task(tools.add_to_list(context("ana"), "todo", ["tea"])) for _ in range(10)]
+    await asyncio.to_thread(eventually, lambda: begun)
+
+    calls[0].cancel()
+    assert await tools.add_to_list(context("ben"), "todo", ["rest"]) == "Added to your todo list: rest."
+
+    assert len(begun) == 1
+    release.set()
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert found[1:] == ["Already on your todo list: tea."] * 9
+
+
+@pytest.mark.parametrize("body", ["x\n" * 501, "x" * 201])
+async def test_file_that_is_too_long_for_a_list_is_not_changed(
+    tools: ListTools, workspaces: Workspaces, body: str
+) -> None:
+    workspaces.write("ana", "lists/todo.txt", body.encode())
+
+    for call in (
+        tools.add_to_list(context(), "todo", ["x"]),
+        tools.remove_from_list(context(), "todo", ["x"]),
+        tools.show_list(context(), "todo"),
+    ):
+        with pytest.raises(ToolError, match=r"lists/todo\.txt is too long for a list"):
+            await call
+    assert await tools.show_list(context()) == "Your lists:\n- todo (too long)"
+    assert workspaces.read("ana", "lists/todo.txt", limit=1_000_000) == body.encode()
+
+
 async def test_bounds_of_a_list_are_checked(tools: ListTools) -> None:
+    for change in (tools.add_to_list, tools.remove_from_list):
+        with pytest.raises(ToolError, match="at most 500 entries; make several calls"):
+            await change(context(), "todo", ["x"] * 501)
     with pytest.raises(ToolError, match="1 to 200 characters"):
         await tools.add_to_list(context(), "todo", ["x" * 201])
-    with pytest.raises(ToolError, match="at most 500 entries"):
-        await tools.add_to_list(context(), "todo", [str(number) for number in range(501)])
+    await tools.add_to_list(context(), "todo", [str(number) for number in range(500)])
+    with pytest.raises(ToolError, match="at most 500 entries; remove some first"):
+        await tools.add_to_list(context(), "todo", ["one more"])

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
 from rapidfuzz import fuzz, process
 
+from torana.aio import run_uncancellable
 from torana.store.workspaces import FileFault, Workspaces
 from torana.tools.base import ToolContext, ToolError, tool
 
 #: The folder of the lists among the user's files.
 FOLDER = "lists"
 _ENDING = ".txt"
-#: Maximum characters of a list's name and of an entry, and the number of entries of a list.
+#: Maximum characters of a list's name and of an entry, and number of entries of a list and of a call.
 NAME_LIMIT, ENTRY_LIMIT, ENTRIES_LIMIT = 40, 200, 500
 #: Similarity in percent from which a name or an entry means a stored one with another spelling.
 _ALIKE = 85
@@ -28,8 +29,9 @@ class ListTools:
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
-        # A list is read and written again: two turns of a user must not interleave.
-        self._changing = threading.Lock()
+        #: By user: a list is read and written again, so two turns of a user must not interleave. Calls wait
+        #: here instead of in threads, which other users need.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
@@ -44,9 +46,7 @@ class ListTools:
             name: The list, such as "shopping" or "todo".
             entries: The new entries; none creates an empty list. Entries that are on the list stay once.
         """
-        return await self._in_thread(
-            ctx, partial(self._add, _plain_name(name), [_entry(item) for item in entries])
-        )
+        return await self._in_thread(ctx, partial(self._add, _plain_name(name), _entries(entries)))
 
     @tool(idempotent=True)
     async def show_list(self, ctx: RunContext[ToolContext], name: str = "") -> str:
@@ -68,7 +68,7 @@ class ListTools:
             entries: The entries to remove.
             everything: Delete the list with all its entries instead.
         """
-        wanted = [_entry(item) for item in entries]
+        wanted = _entries(entries)
         change = (
             partial(self._delete, _plain_name(name))
             if everything
@@ -83,21 +83,21 @@ class ListTools:
         if not ctx.deps.may_recall:
             raise ToolError("The channel has several users, so private lists are not used here.")
         try:
-            return await asyncio.to_thread(work, user)
+            async with self._locks.setdefault(user, asyncio.Lock()):
+                return await run_uncancellable(partial(work, user))
         except FileFault as fault:
             raise ToolError(str(fault)) from fault
 
     def _add(self, name: str, entries: Sequence[str], user: str) -> str:
-        with self._changing:
-            name = self._stored_name(user, name) or name
-            before = self._read(user, name)
-            known = {entry.casefold() for entry in before or ()}
-            new = [entry for entry in dict.fromkeys(entries) if entry.casefold() not in known]
-            after = [*(before or ()), *new]
-            if len(after) > ENTRIES_LIMIT:
-                raise ToolError(f"A list has at most {ENTRIES_LIMIT} entries; remove some first.")
-            if new or before is None:
-                self._workspaces.write(user, _file(name), "".join(f"{entry}\n" for entry in after).encode())
+        name = self._stored_name(user, name) or name
+        before = self._read(user, name)
+        known = {entry.casefold() for entry in before or ()}
+        new = [entry for entry in dict.fromkeys(entries) if entry.casefold() not in known]
+        after = [*(before or ()), *new]
+        if len(after) > ENTRIES_LIMIT:
+            raise ToolError(f"A list has at most {ENTRIES_LIMIT} entries; remove some first.")
+        if new or before is None:
+            self._workspaces.write(user, _file(name), "".join(f"{entry}\n" for entry in after).encode())
         if not entries:
             return f"Your {name} list has {_count(len(after))}."
         added = f"Added to your {name} list: {', '.join(new)}." if new else ""
@@ -107,9 +107,7 @@ class ListTools:
 
     def _show(self, name: str, user: str) -> str:
         if not name:
-            lines = [
-                f"- {stored} ({_count(len(self._read(user, stored) or ()))})" for stored in self._names(user)
-            ]
+            lines = [f"- {stored} ({self._size(user, stored)})" for stored in self._names(user)]
             return "\n".join(["Your lists:", *lines]) if lines else "You have no lists yet."
         stored = self._stored_name(user, name)
         entries = None if stored is None else self._read(user, stored)
@@ -122,24 +120,22 @@ class ListTools:
         )
 
     def _remove(self, name: str, entries: Sequence[str], user: str) -> str:
-        with self._changing:
-            stored = self._stored_name(user, name)
-            before = None if stored is None else self._read(user, stored)
-            if stored is None or before is None:
-                return self._no_list(user, name)
-            gone = [found for entry in entries if (found := _find(entry, before))]
-            if not gone:
-                return f"Not on your {stored} list: {', '.join(entries)}."
-            left = [entry for entry in before if entry not in gone]
-            self._workspaces.write(user, _file(stored), "".join(f"{entry}\n" for entry in left).encode())
+        stored = self._stored_name(user, name)
+        before = None if stored is None else self._read(user, stored)
+        if stored is None or before is None:
+            return self._no_list(user, name)
+        gone = _find(entries, before)
+        if not gone:
+            return f"Not on your {stored} list: {', '.join(entries)}."
+        left = [entry for entry in before if entry not in gone]
+        self._workspaces.write(user, _file(stored), "".join(f"{entry}\n" for entry in left).encode())
         return f"Removed from your {stored} list: {', '.join(gone)}. It has {_count(len(left))} left."
 
     def _delete(self, name: str, user: str) -> str:
-        with self._changing:
-            stored = self._stored_name(user, name)
-            if stored is None:
-                return self._no_list(user, name)
-            self._workspaces.delete(user, _file(stored))
+        stored = self._stored_name(user, name)
+        if stored is None:
+            return self._no_list(user, name)
+        self._workspaces.delete(user, _file(stored))
         return f"Deleted your {stored} list."
 
     def _no_list(self, user: str, name: str) -> str:
@@ -156,25 +152,41 @@ class ListTools:
 
     def _stored_name(self, user: str, name: str) -> str | None:
         """Return the name of the stored list that a name means, also with a spelling mistake."""
-        return _find(name, self._names(user))
+        return next(iter(_find([name], self._names(user))), None)
+
+    def _size(self, user: str, name: str) -> str:
+        try:
+            return _count(len(self._read(user, name) or ()))
+        except ToolError:
+            return "too long"
 
     def _read(self, user: str, name: str) -> list[str] | None:
-        """Return the entries of a list, or None if it does not exist."""
+        """Return the entries of a list; None if it does not exist. Raises ``ToolError`` for a too long file."""
         limit = ENTRIES_LIMIT * ENTRY_LIMIT * 4
         try:
-            body = self._workspaces.read(user, _file(name), limit=limit)
+            body = self._workspaces.read(user, _file(name), limit=limit + 1)
         except FileFault:
             return None
-        return [line.strip() for line in body.decode("utf-8", "replace").splitlines() if line.strip()]
+        entries = [line.strip() for line in body.decode("utf-8", "replace").splitlines() if line.strip()]
+        if len(body) > limit or len(entries) > ENTRIES_LIMIT or any(len(one) > ENTRY_LIMIT for one in entries):
+            raise ToolError(
+                f"The file {_file(name)} is too long for a list, which has at most {ENTRIES_LIMIT} entries of "
+                f"{ENTRY_LIMIT} characters; use the tools for files."
+            )
+        return entries
 
 
-def _find(wanted: str, stored: Sequence[str]) -> str | None:
-    """Return the stored text that equals the wanted one regardless of case, or else resembles it most."""
-    exact = next((text for text in stored if text.casefold() == wanted.casefold()), None)
-    if exact or not stored:
-        return exact
-    near = process.extractOne(wanted, stored, scorer=fuzz.ratio, processor=str.casefold, score_cutoff=_ALIKE)
-    return near[0] if near else None
+def _find(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
+    """Return the stored texts that equal the wanted ones regardless of case, or else resemble them most."""
+    folded = {text.casefold(): text for text in reversed(stored)}
+    choices = list(folded)
+    found: list[str] = []
+    for text in map(str.casefold, wanted):
+        if text in folded:
+            found.append(folded[text])
+        elif near := process.extractOne(text, choices, scorer=fuzz.ratio, score_cutoff=_ALIKE):
+            found.append(folded[near[0]])
+    return found
 
 
 def _plain_name(name: str) -> str:
@@ -182,6 +194,12 @@ def _plain_name(name: str) -> str:
     if not plain or len(plain) > NAME_LIMIT or "/" in plain:
         raise ToolError(f"The name of a list has 1 to {NAME_LIMIT} characters and no slash.")
     return plain
+
+
+def _entries(texts: Sequence[str]) -> list[str]:
+    if len(texts) > ENTRIES_LIMIT:
+        raise ToolError(f"A call has at most {ENTRIES_LIMIT} entries; make several calls.")
+    return [_entry(text) for text in texts]
 
 
 def _entry(text: str) -> str:

@@ -6,17 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic_ai import RunContext
-from rapidfuzz import fuzz
 
 from torana.errors import MemoryFull
 from torana.memory import Memory, Remembered
-from torana.store.engine.tokenizer import words
 from torana.tools.base import ToolContext, ToolError, tool
 
 _SHOWN = 10
-#: Number of memories that are searched for similar words, length of a common beginning, and similarity of two
-#: words in percent.
-_SIMILAR, _STEM, _ALIKE = 100, 4, 85
 
 
 class MemoryTools:
@@ -61,7 +56,9 @@ class MemoryTools:
             raise ToolError("The channel has several users, so private memories are not read here.")
         if query.strip():
             fits = await self._memory.recall(user, query, limit=_SHOWN, every_word=every_word)
-            found = [fit.memory for fit in fits] or (await self._similar(user, query) if every_word else [])
+            found = [fit.memory for fit in fits]
+            if every_word and not found:
+                found = (await self._memory.resembling(user, query))[:_SHOWN]
         else:
             found = await self._memory.list_memories(user, limit=_SHOWN)
         if not found:
@@ -103,31 +100,11 @@ class MemoryTools:
             return f"Forgotten: {len(gone)} of the user's memories."
         return "\n".join(f"Forgotten: {item.text}" for item in gone)
 
-    async def _similar(self, user: str, query: str) -> list[Remembered]:
-        """Return the memories that contain a similar word for each word of the query: color, colour.
-
-        A name is never guessed: "name" would match the name of the user's sister.
-        """
-        wanted = words(query)
-        if "name" in wanted:
-            return []
-        newest = await self._memory.list_memories(user, limit=_SIMILAR)
-        return [item for item in newest if _resembles(wanted, words(item.text))][:_SHOWN]
-
     async def _describe_no_match(self, ctx: RunContext[ToolContext], user: str, query: str) -> str:
         """Return the message for a change that matches no memory, with similar memories if allowed here."""
         told = "No memory contains all of these words."
         near = await self._memory.recall(user, query, limit=_SHOWN) if ctx.deps.may_recall else []
         return f"{told} Similar memories:\n{_format_list([fit.memory for fit in near])}" if near else told
-
-
-def _resembles(wanted: Sequence[str], found: Sequence[str]) -> bool:
-    return bool(wanted) and all(any(_is_alike(word, other) for other in found) for word in wanted)
-
-
-def _is_alike(word: str, other: str) -> bool:
-    begins = min(len(word), len(other)) >= _STEM and (word.startswith(other) or other.startswith(word))
-    return begins or fuzz.ratio(word, other) >= _ALIKE
 
 
 def _format_list(found: Sequence[Remembered]) -> str:

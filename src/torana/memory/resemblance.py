@@ -1,0 +1,35 @@
+"""Find memories whose words resemble those of a query: color, colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rapidfuzz import fuzz, process
+
+from torana.store.engine.tokenizer import words
+from torana.store.rows.memories import Remembered
+
+#: Length from which a word matches another that begins with it, and similarity of two words in percent.
+_STEM, _ALIKE = 4, 85
+
+
+def resembling(terms: Sequence[str], memories: Sequence[Remembered]) -> list[Remembered]:
+    """Return the memories that contain a similar word for each term. It may take a second: call it in a thread.
+
+    A name is never guessed: "name" would match the name of the user's sister.
+    """
+    if not terms or "name" in terms:
+        return []
+    return [item for item in memories if _resembles(terms, frozenset(words(item.text)))]
+
+
+def _resembles(terms: Sequence[str], found: frozenset[str]) -> bool:
+    return all(any(_begins(word, other) for other in found) or _is_near(word, found) for word in terms)
+
+
+def _begins(word: str, other: str) -> bool:
+    return min(len(word), len(other)) >= _STEM and (word.startswith(other) or other.startswith(word))
+
+
+def _is_near(word: str, found: frozenset[str]) -> bool:
+    return process.extractOne(word, found, scorer=fuzz.ratio, score_cutoff=_ALIKE) is not None
