@@ -114,6 +114,14 @@ def escape(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
+def is_header_value(text: str) -> bool:
+    """Return whether a text fits into an HTTP header: printable ASCII, without a space at an end.
+
+    HTTP clients refuse other texts with errors that contain them, so check secrets before they are sent.
+    """
+    return text.isascii() and text.isprintable() and text == text.strip(" ")
+
+
 def one_line(text: str, limit: int = 200) -> str:
     """Return at most ``limit`` characters of the text, on one line and without unprintable characters."""
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])

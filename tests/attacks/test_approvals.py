@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
+import pytest
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
@@ -17,6 +19,7 @@ from torana.testing.openai_server import Answer, Call, ChatRequest
 TOOL = "calculate"
 ASKS = json.dumps([{"tool": TOOL, "permission": "ask"}])
 YES = {"decision": "approve"}
+DESK = {"channelId": "desk", "userId": "ana"}
 
 Make = Callable[..., Any]
 
@@ -138,3 +141,31 @@ def test_http_yes_does_not_approve_a_call_that_was_not_shown(new_gateway: Make, 
         reply = client.post("/message", json=word).json()["reply"]
         assert reply == ended(client, turn)["reply"]
         assert "42" in reply
+
+
+def test_yes_does_not_answer_a_question_that_was_sent_to_no_client(new_gateway: Make, new_model: Make) -> None:
+    """The user's program gives up before the model asks, and the next message is an ok to another matter."""
+    may_answer = threading.Event()
+    rule = CallsInTurn(call("6*7"))
+
+    def slow(request: ChatRequest) -> Answer:
+        assert may_answer.wait(30)
+        return rule(request)
+
+    server = new_model(reply=slow)
+    gateway: GatewayProcess = new_gateway(
+        model="openai-chat:stand-in", model_api_key="none", model_base_url=server.url, permissions=ASKS
+    )
+    gateway.start()
+    with gateway.client() as client:
+        with pytest.raises(httpx2.ReadTimeout):
+            client.post("/message", json={"content": "pay"} | DESK, timeout=1)
+        client.get("/health").raise_for_status()  # answered after the end of the other connection was seen
+        may_answer.set()
+        (unseen,) = eventually(lambda: client.get("/v1/approvals").json()["items"])
+
+        told = client.post("/message", json={"content": "ok"} | DESK).json()["reply"]
+
+        assert "6*7" in told
+        assert client.get(f"/v1/approvals/{unseen['id']}").json()["state"] == "open"
+        assert "42" in client.post("/message", json={"content": "ok"} | DESK).json()["reply"]

@@ -21,6 +21,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
+from torana.characters import is_header_value
 from torana.errors import ConfigInvalid
 from torana.installation import this_installation
 from torana.models.builtin import BuiltinModel
@@ -238,10 +239,10 @@ class _Opener:
 
     def _key(self, name: str, service: _Service, *, needed: bool) -> str | None:
         if self.api_key and service == self.owner:
-            return _checked_key("TORANA_MODEL_API_KEY", self.api_key)
+            return checked_key("TORANA_MODEL_API_KEY", self.api_key)
         for variable in service.keys:
             if key := self.environ.get(variable):
-                return _checked_key(variable, key)
+                return checked_key(variable, key)
         if needed:
             raise ConfigInvalid(_needs_key(name, service))
         return None
@@ -368,11 +369,12 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _checked_key(variable: str, key: str) -> str:
+def checked_key(variable: str, key: str) -> str:
+    """Return a key that fits into a header. Raises ``ConfigInvalid``, which does not contain the key."""
     key = key.strip()
     # The key is sent in a header; other characters would fail at the first message, without naming the
     # variable.
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
+    if not key or not is_header_value(key) or " " in key:
         raise ConfigInvalid(f"{variable}: the key is not ASCII without spaces; copy it again")
     return key
 

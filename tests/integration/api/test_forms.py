@@ -150,6 +150,30 @@ async def test_disconnect_cancels_turn_when_requested(start: Start, accept: str)
     assert (await client.post("/message", json=HI)).json()["reply"] == "next"
 
 
+async def test_yes_does_not_answer_a_question_whose_client_has_left(start: Start):
+    gate = asyncio.Event()
+    model = ScriptedModel([gate, ToolCallPart("calculate", {"expression": "1+1"})], "It is 2.")
+    app, client = await start(model, permissions='[{"tool": "calculate", "permission": "ask"}]')
+    caller = Left(app)
+    asking = asyncio.create_task(caller.ask())
+    await model.asked()
+    caller.leaves.set()
+    gate.set()
+    while not (found := (await client.get("/v1/approvals")).json()["items"]):
+        assert not asking.done()
+    for _ in range(3):  # until a response with the question would have been sent
+        await client.get("/v1/approvals")
+    assert not caller.sent
+    answer = await client.post("/message", json={"content": "ok", "channelId": "c"})
+    assert "May I run `calculate`" in answer.json()["reply"]
+    assert (await client.get(f"/v1/approvals/{found[0]['id']}")).json()["state"] == "open"
+    # The reply of this message contains the question, so that it can be answered now.
+    assert (await client.post("/message", json={"content": "ok", "channelId": "c"})).json()[
+        "reply"
+    ] == "It is 2."
+    await asking
+
+
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 async def test_stopping_gateway_does_not_cancel_turn_on_disconnect(start: Start, accept: str):
     model = ScriptedModel([asyncio.Event(), "never"])

@@ -78,6 +78,15 @@ def test_url_of_no_gateway_is_refused(place: Place, url: str) -> None:
     assert "must look like https://torana.example.org" in err
 
 
+@pytest.mark.parametrize("fault", ["\n", "é", "\x01"])
+def test_token_that_no_header_can_hold_is_not_printed(place: Place, fault: str) -> None:
+    chat = ("chat", "--url", "http://127.0.0.1:9", "hi")
+    code, out, err = place.run(*chat, TORANA_CHAT_TOKEN=f"se{fault}cret")
+    assert (code, out) == (1, "")
+    assert "the token contains a character that no token has" in err
+    assert "cret" not in err
+
+
 def test_help_page_needs_no_library_of_the_prompt(place: Place) -> None:
     code = (
         "import sys, torana.cli.commands.chat;"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from tests.integration.cli.terminal import chat_in
 
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.lock import read_address
-from torana.testing import Answer, ChatRequest, OpenAIStandIn
+from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Place
@@ -143,10 +144,43 @@ def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
         screen.expect(r"^1 \+ 1 = 2\n>\Z")
 
 
+def test_keys_pressed_before_a_question_do_not_answer_it(place: Place) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def reply(request: ChatRequest) -> Answer:
+        if any(message["role"] == "tool" for message in request.messages):
+            return "Done."
+        asked.set()
+        assert may_answer.wait(30)
+        return [Call("calculate", {"expression": "6*7"})]
+
+    asks = '[{"tool": "calculate", "permission": "ask"}]'
+    with OpenAIStandIn(reply=reply) as server:
+        model = {
+            "TORANA_MODEL": "openai-chat:x",
+            "TORANA_MODEL_BASE_URL": server.url,
+            "TORANA_PERMISSIONS": asks,
+        }
+        with chat_in(place, **model) as screen:
+            screen.prompt()
+            screen.type("pay\r")
+            assert asked.wait(30)
+            screen.type("y\r")
+            screen.expect(r"^y$")
+            may_answer.set()
+            screen.expect(r"\? \[y/N\]\Z")
+            screen.type("n\r")
+            screen.expect(r"\[y/N\] n\n(.|\n)*^>\Z")
+            assert "did not succeed" in screen.text
+
+
 def test_answer_is_wrapped_markdown_without_control_characters(place: Place) -> None:
     def reply(_: ChatRequest) -> Answer:
         words = " ".join(["wrapped"] * 12)
-        return f"**Bold** {words}\n\n- one\n- two \x1b]0;evil\x07 \x1b[2J[bank](http://evil.example)"
+        hidden = "<https://a/%1b]52;c;eA==%1b%5c> &#x202e;"
+        return (
+            f"**Bold** {words}\n\n- {hidden}\n- one\n- two \x1b]0;evil\x07 \x1b[2J[bank](http://evil.example)"
+        )
 
     with OpenAIStandIn(reply=reply) as server:
         model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
@@ -159,6 +193,8 @@ def test_answer_is_wrapped_markdown_without_control_characters(place: Place) -> 
     assert all(not line.startswith("rapped") for line in text.splitlines())
     assert "(http://evil.example)" in text
     assert b"\x1b]0;evil" not in screen.output[before:]
+    assert b"\x1b]52;" not in screen.output[before:]
+    assert "\u202e".encode() not in screen.output[before:]
     assert b"\x1b]8;" not in screen.output[before:]
 
 

@@ -177,8 +177,12 @@ def test_erasure_keeps_log_lines_of_other_users(place: Place, client: Client) ->
 def test_export_is_complete_and_private(place: Place, client: Client) -> None:
     client.say(f"echo {MARKER}", channel="a", user="ä na")
     client.say(f"save {MARKER}", channel="a", user="ä na")
+    # Another user of a shared directory can guess names.
+    (place.path / "mine").write_text("mine")
+    (place.path / "ana.zip.part").symlink_to("mine")
     code, out, err = client.run("user", "export", "ä na", "-o", "ana.zip")
     assert (code, err) == (0, "")
+    assert (place.path / "mine").read_text() == "mine"
     assert out.startswith("ana.zip (")
     assert out.endswith(
         "): sessions 1, turns 2, files 0, workspace 1, memories 0, schedules 0, tokens 0, approvals 0, "
@@ -190,7 +194,7 @@ def test_export_is_complete_and_private(place: Place, client: Client) -> None:
         assert archive.testzip() is None
         assert json.loads(archive.read("manifest.json"))["counts"]["turns"] == 2
         assert archive.read("workspace/notes.txt") == MARKER.encode()
-    assert not (place.path / "ana.zip.part").exists()
+    assert {file.name for file in place.path.glob("*ana.zip*")} == {"ana.zip", "ana.zip.part"}
     code, _, err = client.run("user", "export", "ben", "-o", "ana.zip")
     assert (code, err) == (1, "ana.zip already exists; name another file\n")
 

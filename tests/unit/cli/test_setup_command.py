@@ -15,7 +15,9 @@ import typer
 
 from torana.cli.commands.models import providers
 from torana.cli.commands.models.providers import PROVIDERS, find_local_servers, list_models, provider_of_key
-from torana.cli.commands.setup import steps
+from torana.cli.commands.setup import platforms, steps
+from torana.config import load
+from torana.errors import ConfigInvalid
 from torana.testing.openai_server import MODEL_NAME, Fault, OpenAIStandIn
 
 Command = Callable[..., tuple[int, str, str]]
@@ -317,3 +319,34 @@ def test_model_that_fails_is_not_chosen(command: Command, written: Path) -> None
     assert code == 1
     assert "OPENAI_API_KEY" in err
     assert is_unchanged(written)
+
+
+@pytest.mark.parametrize("fault", ["\x01", "\n", "é"])
+def test_invalid_key_is_not_in_an_error(server: OpenAIStandIn, fault: str) -> None:
+    key = f"se{fault}cret"
+    provider = providers.other_server(server.url)
+    environ = {"DISCORD_BOT_TOKEN": key}
+    calls: list[Callable[[], object]] = [
+        partial(list_models, provider, key=key),
+        partial(platforms.connect, Answers({}), kind="discord", options=(), environ=environ, current={}),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigInvalid, match="the key is not ASCII") as raised:
+            call()
+        assert "cret" not in raised.value.detail
+
+
+def test_first_sender_is_not_let_in_by_enter(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Enter may have been pressed while the command waited, and the sender chooses the name."""
+    stranger = platforms.FirstSender(id="666", name="Ana (telegram:1) " + "x" * 99, text="hello")
+
+    def first_messages(_: platforms.ConnectedPlatform) -> Iterator[platforms.FirstSender | None]:
+        yield from (None, stranger)
+
+    monkeypatch.setattr(platforms, "first_messages", first_messages)
+    loaded = load(flags={"data_dir": place / "data"}, environ={}, cwd=place)
+    steps.let_in(Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded)
+    assert "telegram:666 (Ana (telegram:1) " in capsys.readouterr().out
+    assert not loaded.settings.data_dir.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -80,14 +81,52 @@ def test_value_in_place_of_a_table_is_refused(tmp_path: Path) -> None:
         change_toml(file, {("connectors", "irc", "host"): "x"})
 
 
-def test_difference_hides_secrets() -> None:
-    before = 'OPENAI_API_KEY=sk-old\n[c]\ntoken = "123:abc"\n'
-    after = 'OPENAI_API_KEY=sk-new\n[c]\ntoken = "123:abc"\nbot_token = "$BOT"\nport = 1\n'
+SECRETS = """\
+OPENAI_API_KEY=sk-old
+WORDS="first-secret
+second=secret
+third-secret"
+IRC_PASS=secret
+KEY_2=secret # a secret
+DATABASE=secret
+TORANA_MODEL=openai:gpt
+"""
+
+
+def test_difference_of_dotenv_shows_no_values_but_the_model(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(SECRETS)
+    others: dict[str, str | None] = dict.fromkeys(("WORDS", "KEY_2", "DATABASE"))
+    text = difference(change_dotenv(file, {"OPENAI_API_KEY": "sk-new", "TORANA_MODEL": "builtin", **others}))
+    assert "-OPENAI_API_KEY=********" in text
+    assert "+OPENAI_API_KEY=********" in text
+    assert "-TORANA_MODEL=openai:gpt" in text
+    assert "+TORANA_MODEL=builtin" in text
+    assert not [word for word in ("sk-", "secret") if word in text]
+
+
+def test_difference_of_neighbouring_variables_shows_no_values(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(SECRETS)
+    assert "secret" not in difference(change_dotenv(file, {"IRC_PASS": "other", "NEW": "secret"}))
+
+
+def test_difference_of_toml_hides_secrets() -> None:
+    before = """\
+[c]
+"token" = "secret"
+other = { token = "secret" }
+text = '''
+secret'''
+url = "https://ana:secret@host"
+password2 = "secret"
+port = 1
+"""
+    after = '[c]\nbot_token = "$BOT"\nport = 2\n[d.e]\nname = "x"\n'
     text = difference(FileChange(path=Path("x"), before=before, after=after))
-    assert "-OPENAI_API_KEY=********\n+OPENAI_API_KEY=********" in text
-    assert '+bot_token = "$BOT"\n+port = 1' in text
-    assert "sk-" not in text
-    assert "123" not in text
+    assert '+bot_token = "$BOT"\n+port = 2\n+[d.e]\n+name = "x"' in text
+    assert "-port = 1" in text
+    assert "secret" not in text
 
 
 def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -98,6 +137,22 @@ def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     toml.chmod(0o640)
     write_changes([change_dotenv(dotenv, {"A": "2"}), change_toml(toml, {("port",): 2})])
     assert [stat.S_IMODE(file.stat().st_mode) for file in (dotenv, toml)] == [0o600, 0o640]
+
+
+def test_group_of_a_service_can_still_read_the_files(tmp_path: Path) -> None:
+    """The files of the system's service belong to root and to the group of the service."""
+    dotenv, toml = tmp_path / ".env", tmp_path / "torana.toml"
+    others = [group for group in os.getgroups() if group != os.getegid()] or [4321]
+    for file in (dotenv, toml):
+        file.touch(mode=0o640)
+        try:
+            os.chown(file, -1, others[0])
+        except PermissionError:
+            pytest.skip("the user of the tests has one group")
+    write_changes([change_dotenv(dotenv, {"A": "2"}), change_toml(toml, {("port",): 2})])
+    for file in (dotenv, toml):
+        found = file.stat()
+        assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (others[0], 0o640)
 
 
 def test_linked_file_stays_a_link(tmp_path: Path) -> None:

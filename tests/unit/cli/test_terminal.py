@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
 
+from torana.cli.chat.output import MarkdownOutput
+from torana.cli.commands.setup.questions import OnTerminal
 from torana.cli.terminal import indented, on_one_line, print_fields, print_rows, printable
 
 Patch = pytest.MonkeyPatch
@@ -90,3 +93,33 @@ def test_continuation_lines_of_a_field_are_indented(capsys: Capture) -> None:
         "           state      completed",
         "reply      -",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("<https://a/%1b]52;c;eA==%1b%5c%E2%80%AE%9b>", id="address of a link"),
+        pytest.param("a &#x202e;b &#8203;c &#x2028;d &#13;e &#xE0041;f &zwj;&zwnj;", id="entities"),
+        pytest.param(
+            "# &#x202e;a\n\n- &#x202e;b\n\n| &#x202e;c |\n|-|\n| &#x202e;d |\n\n> &#x202e;e", id="blocks"
+        ),
+        pytest.param("![&#x202e;a](<b&#x202e;>)\n\n[a](<b&#x202e;> '&#x202e;c')", id="pictures and links"),
+    ],
+)
+def test_markdown_does_not_decode_control_characters(capsys: Capture, text: str) -> None:
+    output = MarkdownOutput()
+    output.add(text)
+    output.finish()
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    assert not [char for char in printed if char != "\n" and not char.isprintable()]
+
+
+def test_default_of_a_question_is_escaped(capsys: Capture, monkeypatch: Patch) -> None:
+    """A server's list of models can contain any text; the first model is the default."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    hostile = "gpt\x1b]52;c;eA==\x07\u202e"
+    assert OnTerminal().choose("Which model?", {hostile: ""}, default=hostile, flag="--model") == hostile
+    printed = capsys.readouterr().out
+    assert "gpt" in printed
+    assert not {"\x1b", "\x07", "\u202e"} & set(printed)

@@ -92,6 +92,11 @@ def test_mcp_servers_files_of_other_clients_are_parsed(tmp_path: Path) -> None:
         ({"a": {"url": "http://u:a-secret/"}}, "mcp.a.url: must be an http or https URL"),
         ({"a": {"url": "http://u:a-secret@x/"}}, "mcp.a.url: must be an http or https URL without user"),
         ({"a": {"url": "http://x", "headers": {"K": "${TOKEN}\n"}, "timeout": 0}}, "mcp.a.timeout"),
+        (
+            {"a": {"url": "http://x", "headers": {"K": "${TOKEN}\n"}}},
+            "mcp.a.headers.K: must be printable ASCII",
+        ),
+        ({"a": {"url": "http://x", "headers": {"K": "\x01é"}}}, "mcp.a.headers.K: must be printable ASCII"),
         ({"a": {"url": "http://x/sse", "type": "sse"}}, "mcp.a: only stdio and streamable HTTP are supported"),
         ({"a": {"command": "x", "cwd": "here"}}, "mcp.a.cwd: must be an absolute path"),
         ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name must have 1 to 32 letters"),

@@ -126,21 +126,25 @@ async def _wait_for_end(
 ) -> Turn | WaitingTurn:
     """Return the ended turn, or its question without a preference for a waiting time.
 
-    With ``cancel-on-disconnect``, cancel it if the client disconnects.
+    If the client disconnects, cancel the turn with ``cancel-on-disconnect``; otherwise wait for its end only.
 
     Raises ``TimeoutError`` after the seconds, and ``StoreUnavailable`` while the database cannot be written.
     """
     ending = asyncio.ensure_future(services.turns.reader.wait_for_end(turn))
     delay = asyncio.ensure_future(services.turns.reader.wait_for_delay(turn))
-    waiting: set[asyncio.Future[Any]] = {ending, delay}
+    leaving = asyncio.ensure_future(_wait_for_disconnect(request))
+    waiting: set[asyncio.Future[Any]] = {ending, delay, leaving}
     asking: asyncio.Future[WaitingTurn] | None = None
     if preferences.wait is None:
         asking = asyncio.ensure_future(services.turns.open_approvals.wait_for_question(turn))
         waiting.add(asking)
-    if preferences.cancel_on_disconnect:
-        waiting.add(asyncio.ensure_future(_wait_for_disconnect(request)))
     try:
         done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if done == {leaving} and not preferences.cancel_on_disconnect:
+            # A question that no client receives does not count as shown.
+            if asking is not None:
+                asking.cancel()
+            done, _ = await asyncio.wait({ending, delay}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise TimeoutError
         if ending in done:

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 import httpx2
 import typer
 
+from torana.characters import is_header_value
 from torana.cli.gateway import Gateway, listen
 from torana.cli.remote import RunningGateway, gateway_at, running_gateway
 from torana.cli.terminal import printable
@@ -39,6 +40,8 @@ def remote_gateway(url: str, variable: str) -> RunningGateway:
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
         raise OperatorError(f"--url {url!r} must look like https://torana.example.org, without a password")
     token = os.environ.get(variable) or _ask_for_token(url, variable)
+    if token and not is_header_value(token):
+        raise OperatorError("the token contains a character that no token has; copy it again")
     if token and parsed.scheme == "http" and not _is_loopback(parsed.host):
         typer.echo(printable(_UNENCRYPTED.format(url=url)), err=True)
     return RunningGateway(address=url, headers={"Authorization": f"Bearer {token}"} if token else {})

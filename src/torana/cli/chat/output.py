@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from torana.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 
@@ -118,8 +121,17 @@ class MarkdownOutput:
         if self._printed:
             self._console.print()
         # A link shows its address: a model must not hide it behind other words.
-        self._console.print(Markdown(_with_hard_breaks(block), hyperlinks=False))
+        document = Markdown(_with_hard_breaks(block), hyperlinks=False)
+        _escape_tokens(document.parsed)
+        self._console.print(document)
         self._printed = True
+
+
+def _escape_tokens(tokens: Iterable[Token]) -> None:
+    """Escape the characters that the parser has decoded from entities and from the addresses of links."""
+    for token in tokens:
+        token.content = printable(token.content)
+        _escape_tokens(token.children or ())
 
 
 def _end_of_blocks(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import termios
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -14,6 +15,7 @@ import typer
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
@@ -168,10 +170,18 @@ def open_history(path: Path | None) -> History:
 
 
 async def ask_yes_or_no(question: str) -> bool:
-    """Ask the user; every answer but yes means no, also Ctrl-C and Ctrl-D."""
+    """Ask the user; every answer but yes means no, also Ctrl-C and Ctrl-D.
+
+    Keys that were pressed before the question appeared do not answer it.
+    """
     session: PromptSession[str] = PromptSession()
+
+    def forget_keys() -> None:
+        clear_typeahead(session.input)
+        termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
+
     try:
-        answer = await session.prompt_async(question, handle_sigint=False)
+        answer = await session.prompt_async(question, handle_sigint=False, pre_run=forget_keys)
     except (EOFError, KeyboardInterrupt):
         return False
     return answer.strip().casefold() in ("y", "yes")

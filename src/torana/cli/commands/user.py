@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from zipfile import ZipFile
 
 import typer
@@ -15,9 +16,6 @@ from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
-
-if TYPE_CHECKING:
-    import httpx2
 
 app = new_app("Export or erase all data of a user.")
 
@@ -40,11 +38,15 @@ def export(
     if output.exists():
         raise OperatorError(f"{output} already exists; name another file")
     settings = settings_from(config=config, data_dir=data_dir).settings
-    partial = output.with_name(f"{output.name}.part")
+    gateway = the_gateway(settings)
+    # A new file that only its owner can read, also in a directory of other users.
+    handle, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    partial = Path(name)
     try:
         place = f"/v1/users/{write_user_id(user_id)}/export"
-        with the_gateway(settings).stream("GET", place, timeout=_PATIENCE) as answer:
-            _save(answer, partial)
+        with os.fdopen(handle, "wb") as out, gateway.stream("GET", place, timeout=_PATIENCE) as answer:
+            for chunk in answer.iter_bytes():
+                out.write(chunk)
         with ZipFile(partial) as archive:
             counts = json.loads(archive.read("manifest.json"))["counts"]
         if not any(counts.values()):
@@ -74,9 +76,3 @@ def erase(
     place = f"/v1/users/{write_user_id(user_id)}"
     with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
         typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
-
-
-def _save(answer: httpx2.Response, file: Path) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-        for chunk in answer.iter_bytes():
-            out.write(chunk)

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from torana.characters import is_header_value
 from torana.errors import ConfigInvalid
 from torana.tools.redaction import mask
 from torana.tools.validation_messages import entry_faults
@@ -64,6 +65,12 @@ def _directory(path: Path) -> Path:
     return path
 
 
+def _header_value(secret: SecretStr) -> SecretStr:
+    if not is_header_value(secret.get_secret_value()):
+        raise ValueError("must be printable ASCII, without a space or line end at its ends")
+    return secret
+
+
 _Text = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 _Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,100}$")]
 _Header = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
@@ -81,7 +88,8 @@ class Server(BaseModel):
     cwd: Annotated[Path, AfterValidator(_directory)] | None = None
     url: Annotated[str, AfterValidator(_url)] | None = None
     headers: Annotated[
-        Mapping[_Header, SecretStr], Field(validation_alias=AliasChoices("headers", "http_headers"))
+        Mapping[_Header, Annotated[SecretStr, AfterValidator(_header_value)]],
+        Field(validation_alias=AliasChoices("headers", "http_headers")),
     ] = {}
     #: Only these tools are offered; the default is all.
     include: frozenset[str] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from torana.errors import OperatorError
+from torana.models.providers import checked_key
 
 #: Seconds to wait for a provider, and for a server on this machine.
 _PATIENCE, _NEARBY = 15.0, 0.5
@@ -125,7 +126,9 @@ def _local_models(name: str) -> Sequence[str] | None:
 
 def list_models(provider: Provider, *, key: str | None, timeout: float = _PATIENCE) -> Sequence[str]:
     """Return the names of a provider's models that converse. Raises ``OperatorError`` with the cure."""
-    url, headers = f"{provider.url}/models", _headers(provider, key)
+    # The client's error for an invalid header would contain the key.
+    checked = None if key is None else checked_key(provider.key or OWN_KEY, key)
+    url, headers = f"{provider.url}/models", _headers(provider, checked)
     try:
         # A proxy of the environment does not reach this machine's own servers.
         with httpx2.Client(timeout=timeout, trust_env=not provider.local) as client:

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -18,11 +18,19 @@ from dotenv.parser import parse_stream
 from tomlkit.exceptions import TOMLKitError
 
 from torana.errors import ConfigInvalid, OperatorError
+from torana.telemetry import mask_text
 
 #: The mode of a file of secrets, and of another new file.
 _PRIVATE, _PUBLIC = 0o600, 0o644
 
-_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)[A-Z_]*$", re.IGNORECASE)
+#: The variables of ``.env`` whose values are shown.
+_SHOWN = frozenset({"TORANA_MODEL", "TORANA_MODEL_BASE_URL"})
+#: Lines of ``torana.toml`` that are shown: tables, and values on one line that are no tables.
+_TABLE = re.compile(r"\s*\[\[?[\w.-]+\]\]?\s*")
+_VALUE = re.compile(r'\s*(?P<name>[\w-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[\w.:+-]+)\s*')
+_SECRET = re.compile(r"key|token|secret|pass|credential|authorization|header", re.IGNORECASE)
+_REFERENCE = re.compile(r'"\$\w+"')
+_HIDDEN = "********"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +98,13 @@ def read_text(path: Path) -> str:
 
 def difference(change: FileChange) -> str:
     """Return the changed lines, with secrets hidden."""
-    before, after, name = change.before.splitlines(), change.after.splitlines(), str(change.path)
-    return "\n".join(map(_hidden, unified_diff(before, after, name, name, n=2, lineterm="")))
+    shown, split = (_hide_variable, _variables) if change.secret else (_hide_value, str.splitlines)
+    before, after, name = split(change.before), split(change.after), str(change.path)
+    # Without the lines around a change, which could be secrets.
+    lines = list(unified_diff(before, after, name, name, n=0, lineterm=""))
+    head, lines = lines[:2], lines[2:]
+    changed = (line if line.startswith("@@") else f"{line[0]}{shown(line[1:])}" for line in lines)
+    return "\n".join([*head, *changed])
 
 
 def write_changes(changes: Iterable[FileChange]) -> None:
@@ -120,8 +133,13 @@ def _stage(change: FileChange, path: Path, temporary: ExitStack) -> Path:
         file.write(change.after)
         file.flush()
         os.fsync(file.fileno())
-    mode = path.stat().st_mode & 0o777 if path.exists() else _PUBLIC
-    part.chmod(_PRIVATE if change.secret else mode)
+    part.chmod(_PRIVATE if change.secret else _PUBLIC)
+    if path.exists():
+        found = path.stat()
+        with suppress(PermissionError):
+            os.chown(part, found.st_uid, found.st_gid)
+        if not (change.secret and found.st_mode & 0o007):
+            part.chmod(found.st_mode & 0o777)
     return part
 
 
@@ -148,7 +166,23 @@ def _assignment(name: str, value: str) -> str:
     return f"{name}={value}\n" if plain else f"{name}='{quoted}'\n"
 
 
-def _hidden(line: str) -> str:
-    name, equals, value = line.partition("=")
-    secret = value and _SECRET.search(name.strip()) and not value.strip().startswith('"$')
-    return f"{name}{equals}{' ' if value.startswith(' ') else ''}********" if secret else line
+def _variables(text: str) -> list[str]:
+    """Return the variables, each with all lines of its value, and what is between them."""
+    return [binding.original.string.strip("\n") for binding in parse_stream(io.StringIO(text))]
+
+
+def _hide_variable(assignment: str) -> str:
+    name, equals, _ = assignment.partition("=")
+    return assignment if name.strip() in _SHOWN else f"{name}{equals}{_HIDDEN}"
+
+
+def _hide_value(line: str) -> str:
+    """Hide a line that contains, or may continue, the value of a secret."""
+    if not line.strip() or _TABLE.fullmatch(line):
+        return line
+    found = _VALUE.fullmatch(line)
+    if found is None:
+        return _HIDDEN
+    if _SECRET.search(found["name"]) and not _REFERENCE.fullmatch(found["value"]):
+        return f"{line[: found.start('value')]}{_HIDDEN}"
+    return mask_text(line)

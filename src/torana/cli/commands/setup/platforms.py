@@ -15,6 +15,7 @@ from torana.cli.commands.setup.questions import Questions
 from torana.cli.terminal import on_one_line
 from torana.connectors.registry import Account, load, open_connector
 from torana.errors import OperatorError
+from torana.models.providers import checked_key
 
 NONE = "none"
 
@@ -138,20 +139,25 @@ def _unchecked(_values: Mapping[str, Any]) -> tuple[str | None, str | None]:
     return None, None
 
 
+def _token(values: Mapping[str, Any], name: str) -> str:
+    """Return a token. The client's error for an invalid address or header would contain it."""
+    return checked_key(name, str(values[name]))
+
+
 def _check_telegram(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
     me = _telegram(values, "getMe")
     return f"@{me['username']}", f"https://t.me/{me['username']}"
 
 
 def _check_discord(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    headers = {"Authorization": f"Bot {values['token']}"}
+    headers = {"Authorization": f"Bot {_token(values, 'token')}"}
     url = str(values.get("api_url", "https://discord.com/api/v10"))
     me = _call("Discord", f"{url}/users/@me", headers=headers)
     return str(me["username"]), f"https://discord.com/oauth2/authorize?client_id={me['id']}&scope=bot"
 
 
 def _check_slack(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    headers = {"Authorization": f"Bearer {values['bot_token']}"}
+    headers = {"Authorization": f"Bearer {_token(values, 'bot_token')}"}
     me = _call("Slack", "https://slack.com/api/auth.test", headers=headers)
     if not me["ok"]:
         raise OperatorError(f"Slack refused the bot token ({me['error']}); copy it again")
@@ -167,7 +173,7 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str | None, str | None
 
 def _telegram(values: Mapping[str, Any], method: str, **arguments: Any) -> Any:
     url = str(values.get("api_url", "https://api.telegram.org")).rstrip("/")
-    token = str(values["token"])
+    token = _token(values, "token")
     return _call("Telegram", f"{url}/bot{token}/{method}", body=arguments, secret=token)["result"]
 
 

@@ -75,7 +75,9 @@ class OnTerminal:
 
     def ask(self, question: str, *, default: str | None = None, flag: str) -> str:
         del flag
-        return str(typer.prompt(question, default=default))
+        shown = None if default is None else on_one_line(default)
+        answer = str(typer.prompt(question, default=shown))
+        return default if default is not None and answer == shown else answer
 
     def secret(self, question: str, *, flag: str) -> str:
         del flag

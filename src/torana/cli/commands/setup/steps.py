@@ -89,7 +89,7 @@ def run_setup(wishes: Wishes) -> None:
         loaded = load(flags={"config": wishes.config}, environ=dict(os.environ), cwd=Path.cwd())
         if platform:
             platforms.show_link(platform)
-            _let_in(ask, platform, loaded)
+            let_in(ask, platform, loaded)
         _install_service(ask, wishes)
         _say_what_to_try(loaded, platform)
 
@@ -201,7 +201,7 @@ def _settings(model: ChosenModel, platform: ConnectedPlatform | None, place: Set
     return values
 
 
-def _let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
+def let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
     """Wait for the first message on Telegram, and approve its sender if the operator agrees."""
     if not ask.interactive or platform.kind != "telegram":
         typer.echo("A new sender receives a code; `torana pair approve CODE` lets the sender in.")
@@ -215,11 +215,11 @@ def _let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None
     except KeyboardInterrupt:
         typer.echo()
         return
-    question = on_one_line(
-        f"{sender.name or 'A sender'} ({platform.kind}:{sender.id}) wrote: {sender.text[:60]}"
-    )
-    typer.echo(question)
-    if ask.confirm("Let this sender talk to the agent?", default=True):
+    # The id comes first, because the sender chooses the rest.
+    name = sender.name[:40] or "without a name"
+    typer.echo(on_one_line(f"{platform.kind}:{sender.id} ({name}) wrote: {sender.text[:60]}"))
+    # Not by default: Enter may have been pressed while the command waited.
+    if ask.confirm("Let this sender talk to the agent?", default=False):
         _approve(platform, sender, loaded)
 
 
