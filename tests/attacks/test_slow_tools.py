@@ -23,7 +23,7 @@ NewModel = Callable[..., OpenAIStandIn]
 #: A character that normalisation makes eighteen of.
 _LIGATURE = "\ufdfa"
 _CALLS = 12
-#: The number of looks at the threads before the other user searches.
+#: The number of measurements of the threads before the other user searches.
 _LOOKS = 20
 #: More threads than a user's search may take, and fewer than the shared threads of the smallest machine.
 _FEW_THREADS = 3

@@ -96,7 +96,7 @@ class TestHearing:
         attachment = heard.attachments[0]
         assert ((attachment.kind, attachment.name), heard.text) == (file, text)
         assert attachment.fetch is not None
-        assert await attachment.fetch(5) == b"12345"  # though the connection has ended
+        assert await attachment.fetch(5) == b"12345"  # although the connection has ended
         platform.lengths = True
         platform.end_token()
         with pytest.raises(TooLarge):
@@ -120,7 +120,9 @@ class TestSending:
             platform.end_token()
             await asyncio.gather(*(line.connector.send(part(f"{n}", ANA)) for n in range(5)))
             assert len(await platform.shown(6)) == 6
-            assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
+            assert (
+                platform.tokens == 3
+            )  # one request at the start, one after the expiry, one for all five calls
 
     @pytest.mark.parametrize("room", [False, True])
     async def test_reply_uses_session_webhook_without_permission(
@@ -296,7 +298,7 @@ class TestConnection:
             await line.next()
             await platform.disconnect()
             await platform.until(lambda: platform.connections >= 2)
-            assert (await line.next()).text == "slow"  # told again, as it was not acknowledged
+            assert (await line.next()).text == "slow"  # repeated, because it was not acknowledged
             quick = await platform.say("quick", sender="bob")
             assert (await line.next()).text == "quick"
             await platform.until(lambda: platform.acknowledged == [quick])

@@ -124,7 +124,7 @@ class TestHearing:
             file = (await line.next()).attachments[0]
         assert (file.kind, file.name, file.media_type) == told
         assert file.fetch is not None
-        assert await file.fetch(5) == b"12345"  # though the connection has ended
+        assert await file.fetch(5) == b"12345"  # although the connection has ended
         platform.lengths = True
         platform.end_token()
         with pytest.raises(TooLarge):
@@ -145,7 +145,9 @@ class TestSending:
             platform.end_token()
             await asyncio.gather(*(line.connector.send(part(f"{n}", CHAT)) for n in range(5)))
             assert len(await platform.shown(5)) == 5
-            assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
+            assert (
+                platform.tokens == 3
+            )  # one request at the start, one after the expiry, one for all five calls
 
     async def test_repeatedly_refused_access_token_raises_retry_later(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
