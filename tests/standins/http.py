@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from aiohttp import web
 
-from torana.testing.connectors import PATIENCE, Platform
+from torana.connectors.base import Connector
+from torana.testing.connectors import PATIENCE, Line, Platform
 
 
 class HttpPlatform(Platform):
@@ -63,3 +64,16 @@ class HttpPlatform(Platform):
         async with asyncio.timeout(within):
             while not true():
                 await self._changed.wait()
+
+
+class SignCounter(Line):
+    """A line that sets an event after three signs of life."""
+
+    def __init__(self, connector: Connector[Any]) -> None:
+        super().__init__(connector)
+        self.enough = asyncio.Event()
+
+    def alive(self) -> None:
+        super().alive()
+        if self.signs == 3:
+            self.enough.set()

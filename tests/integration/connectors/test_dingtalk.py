@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.standins.dingtalk import CLIENT, ROBOT, SECRET, DingtalkStandIn
+from tests.standins.http import SignCounter
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
 from torana.connectors.platforms.dingtalk import Dingtalk, DingtalkSettings
@@ -255,19 +256,6 @@ class TestSending:
             await connector.send(part("hello", ANA))
 
 
-class Signs(Line):
-    """A line that sets an event after three signs of life."""
-
-    def __init__(self, connector: Dingtalk) -> None:
-        super().__init__(connector)
-        self.enough = asyncio.Event()
-
-    def alive(self) -> None:
-        super().alive()
-        if self.signs == 3:
-            self.enough.set()
-
-
 class TestConnection:
     async def test_ping_is_answered_with_its_data(self, platform: DingtalkStandIn) -> None:
         async with listening(platform):
@@ -314,7 +302,7 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
-        line = Signs(connector)
+        line = SignCounter(connector)
         run = asyncio.create_task(connector.run(line))
         await asyncio.wait_for(line.enough.wait(), PATIENCE)
         run.cancel()

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn
+from tests.standins.http import SignCounter
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
 from torana.connectors.platforms.feishu import Feishu, FeishuSettings
@@ -236,19 +237,6 @@ class TestSending:
             await connector.send(part("hello", CHAT))
 
 
-class Signs(Line):
-    """A line that sets an event after three signs of life."""
-
-    def __init__(self, connector: Feishu) -> None:
-        super().__init__(connector)
-        self.enough = asyncio.Event()
-
-    def alive(self) -> None:
-        super().alive()
-        if self.signs == 3:
-            self.enough.set()
-
-
 class TestConnection:
     async def test_connector_sends_pings_at_requested_interval(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
@@ -261,7 +249,7 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Feishu(FeishuSettings.model_validate(platform.settings()))
-        line = Signs(connector)
+        line = SignCounter(connector)
         run = asyncio.create_task(connector.run(line))
         await asyncio.wait_for(line.enough.wait(), PATIENCE)
         run.cancel()
