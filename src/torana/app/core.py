@@ -28,7 +28,7 @@ from torana.agent.run import Run
 from torana.agent.tool_list import ToolList
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
-from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
+from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_skills, open_workspaces
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
@@ -87,7 +87,7 @@ class Core:
     schedules: Schedules
     #: Set when another schedule may be due next.
     due: asyncio.Event
-    acting: Acting
+    acting: Tooling
     model: Model
     #: The kinds of files that the model accepts.
     takes: frozenset[FileKind]
@@ -125,7 +125,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=workspaces,
         granted=installed.granted_needs,
     )
-    acting = build_acting(loaded, means)
+    acting = build_tooling(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
     instructions = _instructions(settings, skills, acting)
@@ -270,13 +270,13 @@ def _turns(
     asks: list[ShowsQuestions],
     measurements: Measurements,
 ) -> Turns:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in ended:
             listener(turn)
 
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=tell, measurements=measurements),
+        live=LiveTurns(log=MemoryEventLog(), on_end=notify, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,
@@ -301,7 +301,7 @@ def _turns(
 
 
 def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for edge in asks:
             edge.wake(turn.account)
 
@@ -309,5 +309,5 @@ def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions
         database=database,
         lasts=timedelta(minutes=settings.approval_minutes),
         can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
-        question_changed=tell,
+        question_changed=notify,
     )

@@ -40,7 +40,7 @@ from torana.web.search import open_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acting:
+class Tooling:
     """The agent's tools, and the parts behind them that must be started and stopped."""
 
     toolset: AbstractToolset[ToolContext]
@@ -63,7 +63,7 @@ class ToolDependencies:
     granted: Granted
 
 
-def build_acting(loaded: Loaded, means: ToolDependencies) -> Acting:
+def build_tooling(loaded: Loaded, means: ToolDependencies) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
     python, computing = PythonTools(), Computing()
     toolset = build_toolset(
@@ -71,7 +71,7 @@ def build_acting(loaded: Loaded, means: ToolDependencies) -> Acting:
     )
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
     own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
-    return Acting(
+    return Tooling(
         toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset,
         tool_bytes=lambda: own_bytes + mcp.offered_size(),
         python=python,

@@ -69,7 +69,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def shown(connection: Connection) -> list[bytes]:
+def visible_history(connection: Connection) -> list[bytes]:
     """Return the history of the first session that the model would see, newest turn first."""
     return [body for body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
 
@@ -85,7 +85,7 @@ def is_no_index_of_words(name: str | None, _type: str, _parents: object) -> bool
 
 def layout(path: Path) -> dict[str, object]:
     """Return the columns and foreign keys of every table, and the SQL of every index."""
-    found: dict[str, object] = {
+    find_memories: dict[str, object] = {
         str(name): " ".join(str(sql).split())
         for name, sql in rows(path, f"SELECT name, sql FROM sqlite_schema WHERE type = 'index' OR {VIRTUAL}")
     }
@@ -93,14 +93,14 @@ def layout(path: Path) -> dict[str, object]:
         columns = rows(
             path, f"SELECT name, type, \"notnull\", pk FROM pragma_table_info('{table}') ORDER BY name"
         )
-        found[str(table)] = (
+        find_memories[str(table)] = (
             columns,
             rows(path, f'SELECT "from", "table", "to" FROM pragma_foreign_key_list(\'{table}\')'),
         )
-    return found
+    return find_memories
 
 
-def found(connection: Connection, owner: str, query: str) -> list[str]:
+def find_memories(connection: Connection, owner: str, query: str) -> list[str]:
     """Return the ids of the memories that contain a word of the query."""
     candidates, _ = memory_rows.holding(connection, owner, terms(query))
     return [candidate.memory.id for candidate in candidates]
@@ -199,16 +199,16 @@ def test_first_revision_is_upgraded_with_all_its_data(tmp_path: Path, path: Path
             ("t2", 1, 1),
             ("t3", 0, 0),
         ]
-        assert shown(connection) == [b"[]"]
+        assert visible_history(connection) == [b"[]"]
         first = turn_rows.claim_next(connection, "s1")
         assert first is not None
         answer = turn_rows.Ending(at=first.created_at, history=(b"[1]", 1))
         turn_rows.finish(connection, first, answer, hold=False)
-        assert shown(connection) == [b"[1]", b"[]"]
+        assert visible_history(connection) == [b"[1]", b"[]"]
         assert [memory.id for memory in memory_rows.history(connection, "user:ana", "m2")] == ["m1"]
-        assert found(connection, "user:ana", "colour") == ["m2"]
-        assert found(connection, "user:ana", "blue") == []
-        assert found(connection, "user:ben", "红茶") == ["m3"]
+        assert find_memories(connection, "user:ana", "colour") == ["m2"]
+        assert find_memories(connection, "user:ana", "blue") == []
+        assert find_memories(connection, "user:ben", "红茶") == ["m3"]
     engine.dispose()
 
 

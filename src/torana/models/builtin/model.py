@@ -124,7 +124,7 @@ class BuiltinModel(Model):
             case Fit(card):
                 return TextPart(answers.needs_language_model(card))
             case None:
-                return TextPart(answers.not_read(text, chooser.examples()))
+                return TextPart(answers.unmatched_answer(text, chooser.examples()))
 
     def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
         if (cards, tools) != self._known:

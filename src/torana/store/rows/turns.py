@@ -344,7 +344,7 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
+class _RelatedRows:
     """The related rows of a turn that ends: unfinished turns of its session, open approvals, a journal.
 
     Most turns have none, and one query is cheaper than several updates without effect. ``held`` is the turn's
@@ -357,13 +357,13 @@ class _Beside:
     held: usage.Held
 
 
-def _beside(connection: Connection, turn: Turn) -> _Beside:
+def _beside(connection: Connection, turn: Turn) -> _RelatedRows:
     key = {"turn_id": turn.id, "session_id": turn.session_id}
     row = connection.execute(_BESIDE, key).mappings().one()
-    return _Beside(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
+    return _RelatedRows(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
 
 
-def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
+def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _RelatedRows) -> list[Turn]:
     merged = (
         connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
         if beside.others
