@@ -208,12 +208,12 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
     )
 
 
-def _instructions(settings: Settings, skills: Skills, acting: Acting) -> Instructions:
+def _instructions(settings: Settings, skills: Skills, tooling: Tooling) -> Instructions:
     return Instructions(
         persona=settings.persona,
         timezone=ZoneInfo(settings.timezone),
         skills=skills,
-        servers=tuple(acting.mcp.servers),
+        servers=tuple(tooling.mcp.servers),
     )
 
 
