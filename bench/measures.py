@@ -171,7 +171,7 @@ async def _at_a_time(
     async def bare(n: int) -> Sample:
         return loop.measure(messages=n, concurrency=c)
 
-    async def counted(n: int) -> Sample:
+    async def count_calls(n: int) -> Sample:
         before = gateway.cpu
         sample = await new(n)
         cpu.append(gateway.cpu - before)
@@ -181,7 +181,7 @@ async def _at_a_time(
     ways = {
         "model": saying(f"{parts.scheme}://{parts.netloc}", to_model, c),
         "loop": bare,
-        "torana": counted,
+        "torana": count_calls,
         "torana old": saying(gateway.url, in_sessions(c), c),
     }
     if other is not None:

@@ -32,6 +32,7 @@ from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
+from torana.agent.tool_list import ToolList
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.measurements import Measurements
@@ -51,6 +52,7 @@ from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
 from torana.tools.permission import Rules
@@ -190,6 +192,7 @@ def open_agent(
         rules: Rules | None = None,
         bounds: Bounds | None = None,
         fixed_tokens: FixedTokens | None = None,
+        pinned: Sequence[str] = ("*",),
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -202,6 +205,7 @@ def open_agent(
                 MemoryTools(memory=memory),
                 ConversationTools(sessions=sessions),
                 SkillTools(skills=core_skills),
+                ToolSearch(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
                 ListTools(workspaces=workspaces),
@@ -210,12 +214,14 @@ def open_agent(
             own=[],
             computing=computing,
         )
+        tool_list = ToolList(skills=core_skills, pinned=pinned, direct=10)
         return TurnAgent(
             model=model,
             capabilities=[
                 Safeguards(
                     permits=PermissionGate(rules=rules or Rules()),
                     tools=toolset or core,
+                    tool_list=tool_list,
                     measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
                 )
             ],
@@ -224,6 +230,7 @@ def open_agent(
                 memory=memory,
                 instructions=Instructions(persona="You are Torana.", timezone=zone, skills=core_skills),
                 prompts=Prompts(sessions=sessions, takes=frozenset(takes)),
+                tool_list=tool_list,
                 recall_in_rooms=recall_in_rooms,
                 clock=clock,
             ),

@@ -90,7 +90,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "approval_required": "A tool call waits for approval; `decide` is the command that approves it.",
         "turn_accepted": "A message was stored, and is answered even after a crash.",
         "turn_cost_not_written": "The usage of a failed turn could not be stored.",
-        "turn_end_listener_failed": "A component failed when it was told of the end of a turn.",
+        "turn_end_listener_failed": "A component failed to process the end of a turn.",
         "turn_end_not_written": "The end of a turn could not be stored. Its session is blocked until it is.",
         "turn_end_written_late": "The end of a turn was stored after a failure. Its session continues.",
         "turn_ended": "A turn ended.",

@@ -17,6 +17,9 @@ EVERYONE = "*"
 #: The prefix of the name of a schedule's principal.
 SCHEDULE_PRINCIPAL = "schedule:"
 
+#: The text between a message and the note on it in a model request.
+NOTE_MARK = "\n\n[Note from the gateway, not from the user]\n"
+
 #: The contract's limits, in Unicode code points.
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256

@@ -1,4 +1,4 @@
-"""A conversation whose summaries are too long, and a limit of tokens is to hold."""
+"""A token limit holds although the summaries of a conversation are too long."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from torana.limits.request_tokens import likely_of_bytes
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions.summaries import Overdue, Summaries
-from torana.store.engine.database import until_kept
+from torana.store.engine.database import retry_until_written
 
 #: Seconds until a summary request times out.
 _TIMEOUT = 120.0
@@ -108,7 +108,9 @@ class Compaction:
                 if overdue is None or not await self._fits(overdue):
                     return
                 text = _text(await self._answer(overdue))
-                kept = await until_kept(partial(self._summaries.keep, overdue, text), pause=self._pause)
+                kept = await retry_until_written(
+                    partial(self._summaries.store, overdue, text), pause=self._pause
+                )
         except Exception as error:  # noqa: BLE001 - no caller sees it
             _log.warning(
                 "summary_failed",
@@ -160,7 +162,7 @@ class Compaction:
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
         if self._charge is not None:
-            await until_kept(partial(self._charge, overdue.turn, response), pause=self._pause)
+            await retry_until_written(partial(self._charge, overdue.turn, response), pause=self._pause)
 
 
 def _text(response: ModelResponse) -> str:

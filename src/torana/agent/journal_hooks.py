@@ -65,7 +65,7 @@ async def request_with_journal(
         meter.learn(response)
     step = step_number(ctx)
     response = with_unique_ids(response, taken=exchange.call_ids, step=step)
-    exchange.keep(asked.messages[-1], response, step=step)
+    exchange.add(asked.messages[-1], response, step=step)
     return response
 
 

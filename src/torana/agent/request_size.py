@@ -29,6 +29,7 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from torana.limits.request_tokens import RequestTokens, tokens_of_files
+from torana.models.listing import listed
 
 #: Bytes added for each message part and each tool, such as its role.
 _FRAME = 64
@@ -115,7 +116,7 @@ class RequestMeter:
     def measure(self, asked: ModelRequestContext) -> RequestTokens:
         """Return the tokens of a request. After a response, only the new messages are measured."""
         parameters = asked.model_request_parameters
-        shown = self._fixed.show(parameters.function_tools)
+        shown = self._fixed.show(listed(parameters.function_tools))
         instructions = sum(_bytes(part.content) for part in parameters.instruction_parts or ())
         fixed_bytes = shown.size + instructions
         if self._before is None:

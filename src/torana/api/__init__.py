@@ -82,7 +82,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
         app,
         token=access.token,
         authenticate=authenticate,
-        closed_door=pages.closed_door(),
+        unauthorized_page=pages.unauthorized_page(),
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:

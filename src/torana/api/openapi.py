@@ -30,7 +30,7 @@ _HEADERS = {
     "Preference-Applied": ("The preferences of `Prefer` that were applied.", "respond-async"),
     "ETag": ("The version of the list, for `If-None-Match`.", '"9f86d081884c7d65"'),
     "RateLimit": (
-        "The limit that is nearest to its end: the remaining quota (`r`), and seconds until it is full (`t`).",
+        "The limit with the least remaining share: its quota (`r`), and seconds until it is full (`t`).",
         '"user";r=19;t=42',
     ),
     "RateLimit-Policy": (

@@ -52,7 +52,7 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkillDesk:
+class SkillServices:
     """The loaded skills, and the installer of skills."""
 
     library: Skills
@@ -77,7 +77,7 @@ class Services:
     metrics: Metrics
     #: The names of the models, in the order in which they are tried.
     models: Sequence[str]
-    skills: SkillDesk
+    skills: SkillServices
     tools: Toolbox
     #: Seconds that a request waits for its answer.
     wait: float

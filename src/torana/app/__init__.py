@@ -14,7 +14,7 @@ from pydantic_ai.models import Model
 from torana.api import ApiAccess, Services, create_api
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
-from torana.api.services import Connections, People, SkillDesk
+from torana.api.services import Connections, People, SkillServices
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
@@ -39,7 +39,7 @@ from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.database import Database
-from torana.tools.sandbox import sweep_rooms
+from torana.tools.sandbox import sweep_workdirs
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
 
@@ -96,7 +96,7 @@ class App:
         await open_.enter_async_context(core.model)
         if core.embedder:
             await open_.enter_async_context(core.embedder)
-        await asyncio.to_thread(sweep_rooms)
+        await asyncio.to_thread(sweep_workdirs)
         open_.push_async_callback(core.acting.python.close)
         open_.push_async_callback(core.acting.computing.close)
         if core.compaction is not None:
@@ -126,7 +126,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     ``OperatorError`` for faults that the operator has to correct.
     """
     settings = loaded.settings
-    with loaded.placing():
+    with loaded.annotate_errors():
         core = build_core(loaded, model)
     rates = rates_of(settings)
     pairing = Pairing(database=core.database, clock=utc_now)
@@ -231,12 +231,12 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
-def _skill_desk(settings: Settings, core: Core) -> SkillDesk:
+def _skill_desk(settings: Settings, core: Core) -> SkillServices:
     fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
     changes = SkillInstaller(
         database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher
     )
-    return SkillDesk(library=core.skills, changes=changes)
+    return SkillServices(library=core.skills, changes=changes)
 
 
 def _access(settings: Settings) -> ApiAccess:

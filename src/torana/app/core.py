@@ -25,9 +25,10 @@ from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
+from torana.agent.tool_list import ToolList
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
-from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
+from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_skills, open_workspaces
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
@@ -86,7 +87,7 @@ class Core:
     schedules: Schedules
     #: Set when another schedule may be due next.
     due: asyncio.Event
-    acting: Acting
+    acting: Tooling
     model: Model
     #: The kinds of files that the model accepts.
     takes: frozenset[FileKind]
@@ -124,18 +125,29 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=workspaces,
         granted=installed.granted_needs,
     )
-    acting = build_acting(loaded, means)
+    acting = build_tooling(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
+    instructions = _instructions(settings, skills, acting)
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
-    contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
+    tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
+    prompts = Prompts(sessions=sessions, takes=takes)
+    contexts = Contexts(
+        sessions=sessions,
+        memory=memory,
+        instructions=instructions,
+        prompts=prompts,
+        tool_list=tool_list,
+        recall_in_rooms=settings.recall_in_rooms,
+        clock=utc_now,
+    )
     measured = fixed_tokens if budgets.bound_calls else None
     traces = open_traces(loaded)
     measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
+    gate = PermissionGate(rules=rules)
+    safeguards = Safeguards(permits=gate, tools=acting.toolset, tool_list=tool_list, measured=calls)
     capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets)
@@ -196,6 +208,15 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
     )
 
 
+def _instructions(settings: Settings, skills: Skills, tooling: Tooling) -> Instructions:
+    return Instructions(
+        persona=settings.persona,
+        timezone=ZoneInfo(settings.timezone),
+        skills=skills,
+        servers=tuple(tooling.mcp.servers),
+    )
+
+
 def _agent(
     settings: Settings,
     model: Model,
@@ -214,24 +235,6 @@ def _agent(
         clock=utc_now,
         prices=prices,
         fixed_tokens=measured,
-    )
-
-
-def _contexts(
-    settings: Settings,
-    instructions: Instructions,
-    *,
-    sessions: Sessions,
-    memory: Memory,
-    takes: frozenset[FileKind],
-) -> Contexts:
-    return Contexts(
-        sessions=sessions,
-        memory=memory,
-        instructions=instructions,
-        prompts=Prompts(sessions=sessions, takes=takes),
-        recall_in_rooms=settings.recall_in_rooms,
-        clock=utc_now,
     )
 
 
@@ -267,13 +270,13 @@ def _turns(
     asks: list[ShowsQuestions],
     measurements: Measurements,
 ) -> Turns:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in ended:
             listener(turn)
 
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=tell, measurements=measurements),
+        live=LiveTurns(log=MemoryEventLog(), on_end=notify, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,
@@ -298,7 +301,7 @@ def _turns(
 
 
 def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for edge in asks:
             edge.wake(turn.account)
 
@@ -306,5 +309,5 @@ def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions
         database=database,
         lasts=timedelta(minutes=settings.approval_minutes),
         can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
-        question_changed=tell,
+        question_changed=notify,
     )

@@ -27,6 +27,7 @@ from torana.config.fields import (
     Secret,
     Text,
     TokenLimits,
+    ToolPatterns,
     Whole,
     Zone,
     lower,
@@ -338,6 +339,22 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description=("Your own Python functions that the agent may call, each as `package.module:function`."),
+    )
+    tools_pinned: ToolPatterns = Field(
+        default=(),
+        description=(
+            "Names or patterns of tools that every request to a language model lists, such as "
+            "`calculate` or `github_*`. The model opens the others when it needs them. `*` lists all."
+        ),
+    )
+    tools_direct: Whole = Field(
+        default=10,
+        ge=0,
+        le=1_000,
+        description=(
+            "The number of tools of MCP servers and of your own functions that requests list directly. If "
+            "there are more, the model searches them with `find_tools`."
+        ),
     )
     permissions: PermissionRules = Field(
         default=(),

@@ -271,7 +271,7 @@ class Budgets:
         """Return the budget warnings to log after a turn with this reservation has ended."""
         return self._warnings(connection, turn, before, turn.usage, self._now()) if before else []
 
-    def tell(self, warned: Sequence[BudgetWarning]) -> None:
+    def log_warnings(self, warned: Sequence[BudgetWarning]) -> None:
         """Log budgets whose usage crossed a warning level."""
         for warning in warned:
             _log.warning(

@@ -28,7 +28,8 @@ from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
-from torana.models.openai_chat import send_as_it_is
+from torana.models.listing import send_listed_tools_only
+from torana.models.openai_chat import send_unchanged
 from torana.models.openai_embeddings import OpenAIEmbeddings
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
@@ -187,8 +188,9 @@ class _Opener:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         self._limit_client(provider)
         if service.extra is None:
-            send_as_it_is(provider.client)
+            send_unchanged(provider.client)
         write_schemas_once(model)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model
@@ -207,6 +209,7 @@ class _Opener:
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
         self._limit_client(provider)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model

@@ -26,7 +26,7 @@ Speaker = Literal["user", "assistant", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SessionText:
     """One message of a session."""
 
     speaker: Literal["user", "assistant"]
@@ -47,6 +47,8 @@ class HistoryWindow:
     shared: bool = False
     #: None if all messages are included, or the others are not summarised yet.
     before: str | None = None
+    #: The names of the tools that the session has opened, in order.
+    opened_tools: Sequence[str] = ()
 
 
 class Sessions:
@@ -74,13 +76,20 @@ class Sessions:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:
             messages = [message for messages in turns_of for message in messages]
-        return HistoryWindow(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
+        return HistoryWindow(
+            messages=messages,
+            shared=newest.shared,
+            before=newest.summary if is_cut else None,
+            opened_tools=newest.opened_tools,
+        )
 
     async def files(self, owner: str, turn_id: str) -> list[File]:
         """Return the stored files of the message of the owner's turn, in order."""
         return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
-    async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> AsyncGenerator[Sequence[Said]]:
+    async def earlier(
+        self, turn: Turn, *, speaker: Speaker, newest: bool
+    ) -> AsyncGenerator[Sequence[SessionText]]:
         """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
 
         Messages from before the session was last reset are left out. A few turns are read at a time, on demand,
@@ -98,7 +107,7 @@ class Sessions:
                     skipped=skipped,
                 )
             )
-            said = [message for row in rows for message in _said_in(row, newest=newest)]
+            said = [message for row in rows for message in _texts_in(row, newest=newest)]
             yield [item for item in said if speaker in ("any", item.speaker)]
             if len(rows) < _READ:
                 return
@@ -172,9 +181,9 @@ class Sessions:
         return chosen[::-1]
 
 
-def _said_in(row: Mapping[Any, Any], *, newest: bool) -> list[Said]:
+def _texts_in(row: Mapping[Any, Any], *, newest: bool) -> list[SessionText]:
     """Return the messages of a turn's row, in order or the latest first."""
-    pair = [Said(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
+    pair = [SessionText(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
     if row["reply"]:
         pair.append(replace(pair[0], speaker="assistant", text=row["reply"]))
     return pair[::-1] if newest else pair

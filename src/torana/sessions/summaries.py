@@ -67,7 +67,7 @@ class Summaries:
         text, to = _transcript(bodies)
         return Overdue(turn=turn, summary=known.summary, transcript=text, to=to, known=known)
 
-    async def keep(self, overdue: Overdue, text: str) -> bool:
+    async def store(self, overdue: Overdue, text: str) -> bool:
         """Store the summary; return False if the session was reset, deleted or summarised in the meantime."""
         return await self._database.run(
             partial(

@@ -178,7 +178,7 @@ class TurnJournal:
         return settled
 
     def _note(self, settled: Settled) -> None:
-        self._budgets.tell(settled.warned)
+        self._budgets.log_warnings(settled.warned)
         self._refusal = self._refusal or settled.refusal
 
 

@@ -65,7 +65,7 @@ class LiveTurn:
         return self.slot is not None and self.slot.away > 0
 
     def abandon(self, error: Exception) -> None:
-        """Tell the waiting callers that the turn does not end in this process."""
+        """End the waits of callers with an error: the turn does not end in this process."""
         self.ending.set_exception(error)
         self.ending.exception()  # asyncio warns of an exception that no caller retrieves
         self.settled.set()
@@ -188,7 +188,7 @@ class LiveTurns:
         return StoreUnavailable(_BLOCKED) if session_id in self._blocked else draining_error()
 
     def close(self) -> None:
-        """Close the event logs, and tell the waiting callers that the gateway stops."""
+        """Close the event logs, and end the waits of callers with an error."""
         self.log.close()
         for one in self._live.values():
             one.abandon(draining_error())

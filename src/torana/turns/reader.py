@@ -75,11 +75,11 @@ class TurnReader:
     async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Yield the turn's events after the event ``after`` until the turn ends.
 
-        The first event of a turn is ``turn.accepted``. If the log does not know the turn, events are made from
+        The first event of a turn is ``turn.accepted``. If the log has no events of the turn, they are made from
         its row.
         """
         log = self._live.log
-        if not log.knows(turn.id):
+        if not log.has_events(turn.id):
             for event in _events_of_row(await self.get(turn.owner, turn.id)):
                 yield event
             return

@@ -23,7 +23,7 @@ from torana.store.rows.approvals import Approval
 from torana.store.rows.turns import Ending
 from torana.telemetry import bind
 from torana.tracing import SpanDetails, SpanPlace
-from torana.turns.approval_replies import asked_of
+from torana.turns.approval_replies import approval_event_data
 from torana.turns.approvals import Approvals
 from torana.turns.event_recorder import EventRecorder
 from torana.turns.journal import Persists, TurnJournal, settled_text
@@ -239,7 +239,14 @@ class Runner:
             return self._failed(error), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return self._failed(error), False
-        return Ending(at=self._clock(), reply=answer.reply, model=answer.model, history=answer.history), False
+        ending = Ending(
+            at=self._clock(),
+            reply=answer.reply,
+            model=answer.model,
+            history=answer.history,
+            opened_tools=answer.opened_tools,
+        )
+        return ending, False
 
     async def _ask_approval(
         self,
@@ -255,7 +262,7 @@ class Runner:
 
         def on_opened(approval: Approval) -> None:
             one.note_question()  # recovery does not wait for a person
-            recorder("approval.required", asked_of(approval))
+            recorder("approval.required", approval_event_data(approval))
             decide = f"torana approvals approve {approval.id}"
             _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 

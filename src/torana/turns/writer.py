@@ -96,5 +96,5 @@ class TurnWriter:
             return ended, following, self._budgets.warnings(connection, ended[0], held)
 
         ended, following, warned = await self.persist(finish, delayed=delayed)
-        self._budgets.tell(warned)
+        self._budgets.log_warnings(warned)
         return ended, following

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete and true: requests made from it find nothing that it does not say."""
+"""The OpenAPI document is complete and correct: generated requests get only documented responses."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def build_obliging(loaded: Loaded, *, started: float) -> App:
-    """A gateway whose model always answers, without delay for the many requests with wrong tokens."""
+    """Build a gateway whose model always answers, and which does not delay requests with wrong tokens."""
     app = build(loaded, started=started, model=ScriptedModel(*["yes"] * 10_000))
     return replace(app, asgi=ManyAddresses(app.asgi))
 

@@ -1,4 +1,4 @@
-"""Sessions as resources: forked, reset, deleted; called by what was said first."""
+"""Changes of sessions: fork, reset and delete; and titles from the first message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -63,13 +63,13 @@ async def rows_left(app: App) -> dict[str, int]:
 
 
 async def until(app: App, *, turns: int) -> None:
-    """Wait until so many messages were accepted."""
+    """Wait until this number of messages was accepted."""
     while (await rows_left(app))["turns"] < turns:
         pass
 
 
 async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
-    """A session of somebody else's, with one turn."""
+    """Create a session of another user, with one turn."""
     inbound = Inbound(owner=owner, principal="token:t", content=content, channel="home")
     return (await app.turns.reader.wait_for_end(await app.turns.accept(inbound))).session_id
 
@@ -79,7 +79,7 @@ async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
 
 async def test_session_title_is_its_first_message(client: httpx2.AsyncClient):
     await say(client, "/status")
-    assert (await only_session(client))["title"] is None  # nothing was said to the agent yet
+    assert (await only_session(client))["title"] is None  # no message reached the agent yet
     await say(client, "\n  Plan my\ttrip to Porto\x07  \nwith details")
     await say(client, "and then?")
     session = await only_session(client)
@@ -269,7 +269,7 @@ async def test_running_and_queued_turns_are_cancelled_before_deletion(start: Sta
     for caller in callers:
         told = await caller
         assert (told.status_code, told.json()["code"]) == (409, "turn_cancelled")
-    assert len(model.requests) <= 1  # what waited was not begun
+    assert len(model.requests) <= 1  # the queued turn was not started
     assert (await rows_left(app))["turns"] == 0
 
 
@@ -346,7 +346,7 @@ class Silent:
 
 
 class Talkative(Database):
-    """Lets messages in right before a session is deleted, as many as it is told."""
+    """Accepts a given number of messages right before a session is deleted."""
 
     turns: Turns
     left = 0
@@ -383,7 +383,7 @@ async def test_messages_arriving_during_deletion_go_with_session_up_to_a_bound(
 
 
 class Doomed(Database):
-    """Does something once, right before it is looked which turn is to be cancelled."""
+    """Runs an event once, right before the turns to cancel are read."""
 
     before_cancel: Callable[[], Awaitable[object]] | None = None
 
@@ -412,7 +412,7 @@ async def test_stop_works_in_session_under_deletion(path: Path):
     database.close()
 
 
-# --- as it is put together
+# --- in the assembled gateway
 
 
 async def test_long_session_is_summarised_by_model(start: Start):
@@ -449,5 +449,5 @@ async def test_idle_sessions_are_deleted_at_start(start: Start, tmp_path: Path):
     engine.dispose()
     _, again = await start(session_days=1)
     while len((await again.get("/v1/sessions")).json()["items"]) > 1:
-        pass  # it is done beside everything else
+        pass  # it runs concurrently with everything else
     assert (await only_session(again))["channelId"] == "new"

@@ -20,7 +20,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def spent(place: Path) -> None:
+def record_usage(place: Path) -> None:
     """Usage of ana with a token, today."""
     path = place / "data" / DATABASE_NAME
     path.parent.mkdir()

@@ -30,7 +30,7 @@ from torana.turns.deliveries import Deliveries
 
 Outage = Callable[[], AbstractContextManager[None]]
 
-#: How the name of a task begins in which something is delivered.
+#: The prefix of the names of tasks that deliver.
 DELIVERS = "dlv_"
 
 
@@ -278,7 +278,7 @@ async def test_attempt_that_cannot_be_recorded_is_not_repeated_at_once(
 
         async def meanwhile(seconds: float) -> None:
             pauses.append(seconds)
-            if len(pauses) == 1:  # its turn comes, and then it cannot be written that it is sent
+            if len(pauses) == 1:  # its turn comes, and then the sent state cannot be stored
                 away.enter_context(outage())
             elif len(pauses) == 2:
                 away.close()

@@ -65,10 +65,10 @@ class World:
     async def settle(self) -> None:
         """Run the ticker until nothing more is due at this time and every turn has ended."""
         while await self.ticker.look() == 0:
-            await self.answered()
-        await self.answered()
+            await self.wait_for_turns()
+        await self.wait_for_turns()
 
-    async def answered(self) -> None:
+    async def wait_for_turns(self) -> None:
         """Wait until every turn has ended."""
         for turn in self.turns.live:
             await self.turns.reader.wait_for_end(turn)

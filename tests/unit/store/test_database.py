@@ -284,7 +284,7 @@ async def test_database_is_not_writable_while_a_persistent_write_waits(
 
     assert not await database.writable()
     with pytest.raises(StoreUnavailable):
-        await database.check_kept()
+        await database.check_pending_writes()
     assert not task.done()
     task.cancel()
 
@@ -293,7 +293,7 @@ async def test_check_kept_retries_waiting_writes(crowded: Crowded, path: Path) -
     database, task, delayed = crowded
     await database.run(partial(execute, sql="PRAGMA max_page_count = 1000000"))
 
-    await asyncio.gather(database.check_kept(), database.check_kept())
+    await asyncio.gather(database.check_pending_writes(), database.check_pending_writes())
 
     assert await task == "x" * 100_000
     assert seen_from_outside(path) == ["x" * 100_000]
@@ -309,7 +309,7 @@ async def test_cancelled_write_is_not_waited_for(
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    await database.check_kept()
+    await database.check_pending_writes()
 
 
 async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> No
         other.execute("BEGIN IMMEDIATE")
         task = asyncio.create_task(database.persist(partial(write, text="one"), pause=pause))
         await paused.wait()
-        await database.check_kept()
+        await database.check_pending_writes()
     task.cancel()
     database.close()
 

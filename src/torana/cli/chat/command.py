@@ -61,7 +61,7 @@ class ChatCommand:
             conversation = Conversation(
                 client=client,
                 output=output,
-                ask=ask_yes_or_no if sys.stdin.isatty() else _ask_nobody,
+                ask=ask_yes_or_no if sys.stdin.isatty() else _ask_without_terminal,
                 channel=self._channel or f"terminal:{self._user or _login()}",
                 user=self._user,
             )
@@ -111,7 +111,7 @@ def _until_quit(lines: Iterable[str]) -> Iterable[str]:
     return takewhile(lambda line: line not in ("/quit", "/exit"), stripped)
 
 
-async def _ask_nobody(_: str) -> None:
+async def _ask_without_terminal(_: str) -> None:
     """Answer no question: there is no terminal."""
 
 

@@ -37,7 +37,7 @@ def chat(
         str | None,
         typer.Option(
             help="With --url: the environment variable that contains the token. Default: TORANA_CHAT_TOKEN; if "
-            "it is not set, a token that is needed is asked for."
+            "it is not set, the command asks for a required token."
         ),
     ] = None,
     history: Annotated[bool, typer.Option(help="Keep the messages that you type for the next chat.")] = True,
@@ -51,7 +51,7 @@ def chat(
     from torana.cli.chat.command import ChatCommand
 
     if url is not None and (config is not None or data_dir is not None):
-        raise typer.BadParameter("--url does not go together with --config and --data-dir")
+        raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
     talk = ChatCommand(message=message or [], channel=channel, user=user, keeps_history=history)
     answered = (
         talk.run_locally(config=config, data_dir=data_dir)

@@ -163,7 +163,7 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - after any error the part may have arrived
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
-            await self._keep_sent(delivery, shown_as)
+            await self._record_sent(delivery, shown_as)
 
     def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
         """Record an attempt below the turn that it delivers."""
@@ -171,7 +171,7 @@ class Outbox:
         place = SpanPlace(kind="client", of_turn=delivery.turn_id)
         return self._measurements.tracer.span("delivery", place, **attributes)
 
-    async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
+    async def _record_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Store that a part arrived; retry until the store accepts it."""
         work = partial(deliveries.record_sent, number=delivery.number, shown_as=shown_as, at=self._clock())
         await self._database.persist(work, pause=self._pause)

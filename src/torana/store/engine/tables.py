@@ -60,6 +60,8 @@ sessions = sa.Table(
     # The summary of the history up to and including the place ``summary_to``.
     sa.Column("summary", sa.Text),
     sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
+    # The names of the tools that the session has opened, in order, separated by spaces.
+    sa.Column("opened_tools", sa.Text, nullable=False, server_default=""),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.UniqueConstraint("owner", "channel"),

@@ -149,6 +149,7 @@ def _session(source: RowMapping, new: NewSession, last_seq: int) -> dict[str, An
         # A shared session stays shared, whichever users' turns were copied.
         "speaker": source["speaker"],
         "shared": source["shared"],
+        "opened_tools": source["opened_tools"],
         "created_at": new.at,
         "updated_at": new.at,
     }

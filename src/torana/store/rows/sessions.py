@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -84,9 +85,19 @@ def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | N
     return get(connection, owner, session_id)
 
 
+def keep_opened_tools(connection: Connection, session_id: str, names: Sequence[str]) -> None:
+    """Store the names of the tools that a session has opened, in order."""
+    opened = sa.update(sessions).where(sessions.c.id == session_id).values(opened_tools=" ".join(names))
+    connection.execute(opened)
+
+
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
     history.c.session_id == sessions.c.id
 )
 _AFRESH = sa.update(sessions).values(
-    fresh_from=_NEWEST.scalar_subquery() + 1, fresh_seq=sessions.c.next_seq, summary=None, summary_to=0
+    fresh_from=_NEWEST.scalar_subquery() + 1,
+    fresh_seq=sessions.c.next_seq,
+    summary=None,
+    summary_to=0,
+    opened_tools="",
 )

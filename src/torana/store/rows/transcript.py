@@ -18,11 +18,13 @@ class Newest:
 
     ``history`` has the serialised messages of the newest ended turns, newest first, with their counts.
     ``shared`` is true if several users have sent messages. ``summary`` summarises the earlier messages.
+    ``opened_tools`` are the names of the tools that the session has opened, in order.
     """
 
     history: Sequence[tuple[bytes, int]]
     shared: bool
     summary: str | None
+    opened_tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: 
         history=[(row.body, row.messages) for row in rows if row.body is not None],
         shared=bool(rows[0].shared),
         summary=rows[0].summary,
+        opened_tools=rows[0].opened_tools.split(),
     )
 
 
@@ -141,7 +144,13 @@ _is_fresh = sa.exists().where(
 )
 #: An outer join: a session without history gives one row.
 _NEWEST = (
-    sa.select(sessions.c.shared, sessions.c.summary, history.c.body, history.c.messages)
+    sa.select(
+        sessions.c.shared,
+        sessions.c.summary,
+        sessions.c.opened_tools,
+        history.c.body,
+        history.c.messages,
+    )
     .select_from(
         sessions.outerjoin(
             history,

@@ -21,6 +21,7 @@ from torana.messages import Failure, Inbound, Turn, TurnState, Usage
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
+from torana.store.rows import sessions as session_rows
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class Ending:
     model: str | None = None
     failure: Failure | None = None
     history: tuple[bytes, int] | None = None
+    #: All tools that the session has opened, in order; None if they have not changed.
+    opened_tools: tuple[str, ...] | None = None
     #: The turn's usage after the last settled step.
     spent: Usage = field(default_factory=Usage)
     #: The bytes of output so far of an interrupted model request; None if there was none.
@@ -341,7 +344,7 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
+class _RelatedRows:
     """The related rows of a turn that ends: unfinished turns of its session, open approvals, a journal.
 
     Most turns have none, and one query is cheaper than several updates without effect. ``held`` is the turn's
@@ -354,13 +357,13 @@ class _Beside:
     held: usage.Held
 
 
-def _beside(connection: Connection, turn: Turn) -> _Beside:
+def _beside(connection: Connection, turn: Turn) -> _RelatedRows:
     key = {"turn_id": turn.id, "session_id": turn.session_id}
     row = connection.execute(_BESIDE, key).mappings().one()
-    return _Beside(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
+    return _RelatedRows(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
 
 
-def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
+def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _RelatedRows) -> list[Turn]:
     merged = (
         connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
         if beside.others
@@ -373,6 +376,8 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
         approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
+    if ending.opened_tools is not None:
+        session_rows.keep_opened_tools(connection, turn.session_id, ending.opened_tools)
     if beside.journal and ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]

@@ -23,7 +23,7 @@ _PRIVATE, _PASSABLE = 0o700, 0o710
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Workdir:
     """The directory of one run."""
 
     path: Path
@@ -35,7 +35,7 @@ class Room:
         os.close(self._lock)
 
 
-def make_room(*, group: int | None = None) -> Room:
+def make_workdir(*, group: int | None = None) -> Workdir:
     """Create an empty private directory, through which ``group`` may pass. Raises ``OSError``."""
     for _ in range(_TRIES):
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -51,10 +51,10 @@ def make_room(*, group: int | None = None) -> Room:
     if group is not None:
         os.chown(path, -1, group)
         path.chmod(_PASSABLE)
-    return Room(path, lock)
+    return Workdir(path, lock)
 
 
-def sweep_rooms() -> int:
+def sweep_workdirs() -> int:
     """Remove the rooms that killed gateways of this user left, and return their number. Blocks.
 
     Rooms of running gateways are locked. Removes at most 100, and skips rooms that cannot be removed.
