@@ -93,7 +93,7 @@ class Sessions:
         """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
 
         Messages from before the session was last reset are left out. A few turns are read at a time, on demand,
-        and of each message only what a search reads.
+        with only the columns that a search needs.
         """
         for skipped in range(0, _REACH, _READ):
             rows = await self._database.run(

@@ -39,7 +39,7 @@ def record_usage(place: Path) -> None:
     engine.dispose()
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "5 usd/month, 3 turns")
     monkeypatch.setenv("COLUMNS", "120")
@@ -60,7 +60,7 @@ def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytes
     assert "when turns are answered" in out
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_output_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "2000000 tokens/month, 500 messages/day")
     monkeypatch.setenv("COLUMNS", "80")
@@ -74,7 +74,7 @@ def test_output_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatc
     assert not any("…" in line or len(line) > 80 for line in lines)
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 @pytest.mark.parametrize(
     ("flags", "account", "messages"),
     [
@@ -106,7 +106,7 @@ def test_usage_of_a_rotated_token_includes_its_successors(command: Command, plac
     assert [one["today"]["messages"] for one in told] == [3, 3]
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_user_without_usage_gets_an_empty_plot(command: Command) -> None:
     code, out, _ = command("usage", "--user", "bob\x1b[31m", "--days", "1")
 
@@ -115,7 +115,7 @@ def test_user_without_usage_gets_an_empty_plot(command: Command) -> None:
     assert "█" not in out
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_user_and_token_options_exclude_each_other(command: Command) -> None:
     told = "--user and --token exclude each other; give one of them\n"
     assert command("usage", "--user", "a", "--token", "b") == (1, "", told)

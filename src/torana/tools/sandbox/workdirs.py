@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-#: The prefix of a room's name, in the system's directory for temporary files.
+#: The prefix of a working directory's name, in the system's directory for temporary files.
 PREFIX = "torana-run-"
 
-#: The maximum number of rooms that one sweep removes. A crash leaves at most one per concurrent run.
+#: The maximum number of directories that one sweep removes. A crash leaves at most one per concurrent run.
 _SWEPT_LIMIT = 100
 _TRIES = 10
-#: The modes of a room. If the gateway is root, the sandbox's user may pass through it.
+#: The modes of a directory. If the gateway is root, the sandbox's user may pass through it.
 _PRIVATE, _PASSABLE = 0o700, 0o710
 
 
@@ -55,9 +55,9 @@ def make_workdir(*, group: int | None = None) -> Workdir:
 
 
 def sweep_workdirs() -> int:
-    """Remove the rooms that killed gateways of this user left, and return their number. Blocks.
+    """Remove the directories that killed gateways of this user left, and return their number. Blocks.
 
-    Rooms of running gateways are locked. Removes at most 100, and skips rooms that cannot be removed.
+    Directories of running gateways are locked. Removes at most 100, and skips those that cannot be removed.
     """
     try:
         with os.scandir(tempfile.gettempdir()) as entries:
