@@ -34,6 +34,7 @@ USAGE_DAYS_LIMIT = 366
 MICRO = 1_000_000
 
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+TURN_STATES: tuple[TurnState, ...] = get_args(TurnState)
 #: The treatment of a message whose session is busy; see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]
 #: The scopes: send messages and follow their turns; read sessions; install and remove skills; change a user's
@@ -158,6 +159,8 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    #: The usage of each model by its name, where it is known. It adds up to the whole.
+    shares: tuple[tuple[str, Usage], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,11 @@ class Turn:
     def is_scheduled(self) -> bool:
         """Return whether a schedule created the turn."""
         return self.principal.startswith(SCHEDULE_PRINCIPAL)
+
+    @property
+    def schedule_id(self) -> str | None:
+        """Return the id of the schedule that created the turn, or None."""
+        return self.principal.removeprefix(SCHEDULE_PRINCIPAL) if self.is_scheduled else None
 
     @property
     def last_event(self) -> Literal["turn.completed", "turn.failed"]:

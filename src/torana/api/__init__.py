@@ -25,6 +25,7 @@ from torana.api.routes import (
     approvals,
     connections,
     contract,
+    events,
     mcp,
     memories,
     pages,
@@ -47,6 +48,7 @@ __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 _MODULES = (
     contract,
     turns,
+    events,
     approvals,
     sessions,
     tokens,

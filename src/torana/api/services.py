@@ -19,6 +19,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.sessions.search import MessageSearch
 from torana.skills import Skills
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.rows.audit import Act
@@ -65,6 +66,7 @@ class Services:
 
     turns: Turns
     sessions: Sessions
+    search: MessageSearch
     changes: SessionChanges
     memory: Memory
     schedules: Schedules
@@ -75,6 +77,8 @@ class Services:
     mcp: McpServers
     health: Health
     metrics: Metrics
+    #: The settings with ``name``, ``value``, ``default`` and ``origin``, without secrets.
+    settings: Sequence[Mapping[str, Any]]
     #: The names of the models, in the order in which they are tried.
     models: Sequence[str]
     skills: SkillServices

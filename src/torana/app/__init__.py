@@ -6,8 +6,9 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from pydantic_ai.models import Model
 
@@ -20,10 +21,12 @@ from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
 from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
+from torana.config.shown import shown_settings
 from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
 from torana.connectors.runtime.hub import Connectors
 from torana.connectors.runtime.ingress import Admission
+from torana.connectors.runtime.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.messages import utc_now
@@ -35,6 +38,7 @@ from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
 from torana.sessions.expiry import Expiry
+from torana.sessions.search import MessageSearch
 from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.backup.archive import DATABASE_NAME
@@ -42,6 +46,7 @@ from torana.store.engine.database import Database
 from torana.tools.sandbox import sweep_workdirs
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
+from torana.turns.events.activity import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +151,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     services = Services(
         turns=core.turns,
         sessions=core.sessions,
+        search=MessageSearch(database=core.database),
         changes=SessionChanges(database=core.database, sessions=core.sessions, turns=core.turns),
         memory=core.memory,
         schedules=core.schedules,
@@ -156,6 +162,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         spending=Spending(database=core.database, limits=limits_of(settings)),
         health=_health(started, core, connectors),
         metrics=metrics,
+        settings=[asdict(one) for one in shown_settings(loaded)],
         models=settings.model,
         skills=_skill_desk(settings, core),
         tools=core.toolbox,
@@ -184,7 +191,13 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
         holder=str(settings.data_dir),
+        told=partial(_publish_status, core.turns.live.activity),
     )
+
+
+def _publish_status(activity: Activity, status: Status) -> None:
+    told = {"account": status.account, "kind": status.kind, "state": status.state, "reason": status.reason}
+    activity.publish("connector.changed", None, told)
 
 
 def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import Context
@@ -206,6 +207,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - as below
             return self._failed(error)
         recorder.begin(journal)
+        one.timings = journal.timings
+        one.timings.begin_queue(waited=time.monotonic() - one.since)
         if one.cancelled:  # before the agent could be started
             return cut_off(turn, recorder.text, self._clock())
         ending, stopped = await self._run_agent(turn, one, recorder, slot, journal)
@@ -220,6 +223,7 @@ class Runner:
             try:
                 async with slot:
                     self.live.begin(one)
+                    journal.timings.end_queue()
                     if turn.attempt > 1:
                         await journal.resume()
                     answer = await self._agent.run(turn, recorder, journal)
@@ -259,8 +263,12 @@ class Runner:
     ) -> ApprovalDecision:
         """Ask a person about a call; while the turn waits, other turns may use its slot."""
         call = {"gen_ai.tool.name": question.tool, "gen_ai.tool.call.id": question.call_id}
+        activity = self.live.activity
+        asked: list[dict[str, str]] = []
 
         def on_opened(approval: Approval) -> None:
+            asked.append({"approvalId": approval.id, "tool": approval.tool, "callId": approval.call_id})
+            activity.publish_turn("approval.required", turn, **asked[0])
             one.note_question()  # recovery does not wait for a person
             recorder("approval.required", approval_event_data(approval))
             decide = f"torana approvals approve {approval.id}"
@@ -273,7 +281,7 @@ class Runner:
                 async with slot.release_while_waiting():
                     yield
 
-        return await self._approvals.ask(
+        decision = await self._approvals.ask(
             turn,
             question,
             said=recorder.text,
@@ -282,6 +290,9 @@ class Runner:
             away=away,
             opened=on_opened,
         )
+        for ids in asked:
+            activity.publish_turn("approval.decided", turn, **ids, approved=decision.approved)
+        return decision
 
     def _failed(self, error: BaseException) -> Ending:
         return failed_outcome(error, self._clock())

@@ -28,7 +28,9 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/openapi.json"): None,
     ("GET", "/skills"): {"message", "read", "skills"},
     ("POST", "/message"): {"message"},
+    ("GET", "/v1/turns"): {"read"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
+    ("GET", "/v1/turns/{turn_id}/steps"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
@@ -39,11 +41,14 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},
+    ("PATCH", "/v1/sessions/{session_id}"): set(),
     ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
     ("GET", "/v1/sessions/{session_id}/export"): {"read"},
     ("POST", "/v1/sessions/{session_id}/fork"): set(),
     ("POST", "/v1/sessions/{session_id}/reset"): set(),
     ("DELETE", "/v1/sessions/{session_id}"): set(),
+    ("GET", "/v1/search"): {"read"},
+    ("GET", "/v1/events"): {"read"},
     ("GET", "/v1/schedules"): {"read"},
     ("POST", "/v1/schedules"): {"message"},
     ("GET", "/v1/schedules/{schedule_id}"): {"read"},
@@ -66,6 +71,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/tokens/{token_id}"): set(),
     ("GET", "/v1/audit"): set(),
     ("GET", "/v1/status"): set(),
+    ("GET", "/v1/settings"): set(),
+    ("GET", "/v1/logs"): set(),
     ("GET", "/metrics"): set(),
     ("POST", "/v1/connectors/reload"): set(),
     ("GET", "/v1/deliveries"): set(),
@@ -86,10 +93,15 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/mcp/{server}/approve"): set(),
 }
 
+#: Ends the stream of all events at once.
+NO_WAIT = {"seconds": "0"}
+
 #: Paths that the scope `message` permits, and to an unbound token only together with `read`: others created the
 #: data.
 OF_OTHERS = [
     ("GET", "/v1/approvals"),
+    ("GET", "/v1/events"),
+    ("PATCH", "/v1/sessions/{session_id}"),
     ("POST", "/v1/sessions/{session_id}/fork"),
     ("POST", "/v1/sessions/{session_id}/reset"),
     ("DELETE", "/v1/sessions/{session_id}"),
@@ -137,7 +149,7 @@ def test_scope_table_names_every_path():
 async def test_scope_opens_only_its_paths(operator: httpx2.AsyncClient, scope: Scope):
     held = await token(operator, scopes=[scope])
     for (method, path), scopes in OPENED_BY.items():
-        answer = await operator.request(method, path, headers=held)
+        answer = await operator.request(method, path, headers=held, params=NO_WAIT)
         refused = scopes is not None and scope not in (*scopes, "admin")
         assert (answer.status_code == 403) == refused, (method, path)
         if refused:
@@ -152,7 +164,8 @@ async def test_unbound_token_needs_extra_scope_for_turns_of_others(operator: htt
     ]
     for method, path in OF_OTHERS:
         refused, *let_in = [
-            await operator.request(method, path, headers=held) for held in (unbound, hers, reader)
+            await operator.request(method, path, headers=held, params=NO_WAIT)
+            for held in (unbound, hers, reader)
         ]
         assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), (method, path)
         assert "read" in refused.json()["detail"]

@@ -80,7 +80,7 @@ def change(path: Path, sql: str) -> None:
 
 
 def is_no_index_of_words(name: str | None, _type: str, _parents: object) -> bool:
-    return not (name or "").startswith("memory_words")
+    return not (name or "").startswith(("memory_words", "message_words"))
 
 
 def layout(path: Path) -> dict[str, object]:
