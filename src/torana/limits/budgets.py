@@ -262,12 +262,14 @@ class Budgets:
         usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
-        """Charge requests on a turn's behalf without a reservation, such as a summary."""
+        """Charge requests for summaries of a turn's session, without a reservation."""
         spent = self.prices.usage(responses)
         used = usage.since(Usage(), spent)
+        used = replace(used, summary_tokens=used.tokens)
         periods = self._periods(self._now())
         usage.add(connection, usage.accounts_of(turn), periods, used)
         spending.add(connection, turn, periods[0], usage.spent_of(used), shares=spent)
+        transcript.add_summary_tokens(connection, turn.session_id, used.tokens)
 
     def held_by(self, connection: Connection, turn: Turn) -> Held | None:
         """Return a turn's reservation before its end, for ``warnings``; None if no warning is possible."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from torana.limits.request_parts import parts_of
 from torana.messages import MICRO, Usage
 
 if TYPE_CHECKING:  # importing it takes a second
@@ -77,6 +78,7 @@ class Prices:
             input_tokens=sum(used.input_tokens for _, used in shares),
             output_tokens=sum(used.output_tokens for _, used in shares),
             cost_usd=sum(used.cost_usd for _, used in shares),
+            estimated_input=parts_of(responses),
             shares=tuple(shares),
         )
 

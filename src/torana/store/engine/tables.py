@@ -64,6 +64,8 @@ sessions = sa.Table(
     sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
     # The names of the tools that the session has opened, in order, separated by spaces.
     sa.Column("opened_tools", sa.Text, nullable=False, server_default=""),
+    # Input and output tokens of all summaries.
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.UniqueConstraint("owner", "channel"),
@@ -102,6 +104,10 @@ turns = sa.Table(
     sa.Column("input_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
+    # Estimated parts of the input tokens.
+    sa.Column("instruction_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
     sa.Column("merged_into", sa.Text),
     sa.Column("merged_step", sa.Integer),
@@ -383,6 +389,11 @@ usage = sa.Table(
     sa.Column("microusd", sa.BigInteger, nullable=False),
     sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
+    # Estimated parts of the input tokens, and the tokens of summaries.
+    sa.Column("instruction_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
 #: The usage of a day by all its causes at once, '' where there is none. Each charge to
