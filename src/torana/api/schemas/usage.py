@@ -14,13 +14,18 @@ from torana.messages import MICRO
 from torana.store.rows.reports.spending import Dimension, SpentAmount
 
 
-class SpentBody(Wire):
-    """The usage in a period."""
+class AmountBody(Wire):
+    """Messages, tokens and dollars."""
 
     messages: int
     input_tokens: int
     output_tokens: int
     cost_usd: float
+
+
+class SpentBody(AmountBody):
+    """The usage in a period."""
+
     estimated_input: InputPartsBody
     summary_tokens: Annotated[
         int, Field(description="The input and output tokens of summaries, which the other numbers contain.")
@@ -65,7 +70,7 @@ class SpendingBody(Wire):
         )
 
 
-class MicroSpentBody(SpentBody):
+class MicroSpentBody(AmountBody):
     """An exact amount of usage."""
 
     cost_micro_usd: Annotated[int, Field(description="The cost in millionths of a dollar.")]
