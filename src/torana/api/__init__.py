@@ -27,6 +27,7 @@ from torana.api.routes import (
     contract,
     mcp,
     memories,
+    messages,
     pages,
     people,
     schedules,
@@ -46,6 +47,7 @@ __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 
 _MODULES = (
     contract,
+    messages,
     turns,
     approvals,
     sessions,

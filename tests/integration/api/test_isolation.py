@@ -28,6 +28,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/openapi.json"): None,
     ("GET", "/skills"): {"message", "read", "skills"},
     ("POST", "/message"): {"message"},
+    ("POST", "/v1/messages"): {"message"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
