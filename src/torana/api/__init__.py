@@ -28,6 +28,7 @@ from torana.api.routes import (
     events,
     mcp,
     memories,
+    messages,
     pages,
     people,
     schedules,
@@ -47,6 +48,7 @@ __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 
 _MODULES = (
     contract,
+    messages,
     turns,
     events,
     approvals,

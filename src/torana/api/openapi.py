@@ -270,8 +270,12 @@ def _reference(model: type[Wire]) -> dict[str, str]:
     return {"$ref": _SCHEMA.format(model=model.__name__)}
 
 
+def _subclasses(model: type[RequestBody]) -> list[type[RequestBody]]:
+    return [found for one in model.__subclasses__() for found in (one, *_subclasses(one))]
+
+
 def _complete(components: dict[str, Any]) -> None:
-    requests = RequestBody.__subclasses__()
+    requests = _subclasses(RequestBody)
     _, ours = models_json_schema(
         [(model, "validation") for model in (*requests, ProblemBody)], by_alias=True, ref_template=_SCHEMA
     )

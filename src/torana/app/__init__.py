@@ -166,6 +166,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         models=settings.model,
         skills=_skill_desk(settings, core),
         tools=core.toolbox,
+        takes=core.takes,
         wait=settings.wait,
     )
     return App(

@@ -129,9 +129,9 @@ class Settings(BaseModel):
     model_files: FileKinds = Field(
         default=("text",),
         description=(
-            "The kinds of files from chat platforms that the model receives: `text`, and "
-            "`image` and `pdf` for a model that accepts them. Of other files the model "
-            "receives only the name; `builtin` receives only names."
+            "The kinds of files that the model receives: `text`, and `image` and `pdf` for a "
+            "model that accepts them; `builtin` receives none. Of other files from chat "
+            "platforms the model receives only the name."
         ),
     )
     embedding_model: EmbeddingModel = Field(

@@ -29,6 +29,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/skills"): {"message", "read", "skills"},
     ("POST", "/message"): {"message"},
     ("GET", "/v1/turns"): {"read"},
+    ("POST", "/v1/messages"): {"message"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/steps"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},

@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 from torana.connectors.base import Connector, ConnectorSettings, IncomingMessage
 from torana.connectors.registry import Account
 from torana.connectors.runtime.addressing import channel_of, dump_place
-from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles, shown_name
+from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles
 from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
+from torana.message_files import shown_name
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store.engine.database import Database
