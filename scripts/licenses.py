@@ -94,6 +94,8 @@ def dependencies(pyproject: Path, table: Table) -> list[Dependency]:
     installs = {"base": project["dependencies"], **project["optional-dependencies"]}
     direct: dict[str, list[str]] = {}
     found: set[str] = set()
+    # The extra `all` names the other extras, whose requirements are in the table already.
+    del installs["all"]
     for install, lines in installs.items():
         requirements = [Requirement(line) for line in lines]
         base = {name for name, places in direct.items() if "base" in places}
