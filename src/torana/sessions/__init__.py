@@ -6,20 +6,20 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
-
-from pydantic_ai.messages import ModelMessage
+from typing import TYPE_CHECKING, Any, Literal
 
 from torana.errors import NotFound
 from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
-from torana.sessions import history
 from torana.sessions.cutting import first_kept
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
 from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
 from torana.store.rows.transcript import Newest
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
 
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
@@ -69,6 +69,9 @@ class Sessions:
         (``Summaries``); the messages then begin after it. Otherwise they begin at a place that changes only
         after several turns (``first_kept``).
         """
+        # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
+        from torana.sessions import history
+
         limit = self._history_messages // 2 + 1
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
         newest = await self._database.run(work)
