@@ -26,13 +26,13 @@ from tests.assembling import turns_over
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.capability import Safeguards
-from torana.agent.context import Contexts
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
-from torana.agent.tool_list import ToolList
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.measurements import Measurements

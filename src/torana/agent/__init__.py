@@ -15,11 +15,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from torana.agent.context import Contexts
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
-from torana.agent.notes import without_note
 from torana.agent.opened_skills import OpenedSkills
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.notes import without_note
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
 from torana.agent.text import text_of

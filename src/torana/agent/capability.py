@@ -21,9 +21,9 @@ from pydantic_ai.toolsets import AbstractToolset
 from torana.agent.journal_hooks import add_steers, request_with_journal, run_with_journal
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.run import Run
 from torana.agent.tool_errors import run_with_error_handling
-from torana.agent.tool_list import ToolList
 from torana.tools import ToolContext
 
 

@@ -17,15 +17,15 @@ from pydantic_ai.models import Model
 from torana.agent import TurnAgent
 from torana.agent.capability import Safeguards
 from torana.agent.compaction import Compaction
-from torana.agent.context import Contexts
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
-from torana.agent.tool_list import ToolList
 from torana.agent.windows.budget import ContextBudget, fit_requests
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
@@ -134,23 +134,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
-    prompts = Prompts(sessions=sessions, takes=takes)
-    contexts = Contexts(
-        sessions=sessions,
-        memory=memory,
-        instructions=instructions,
-        prompts=prompts,
-        tool_list=tool_list,
-        recall_in_rooms=settings.recall_in_rooms,
-        clock=utc_now,
-    )
+    contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)
     measured = fixed_tokens if budgets.bound_calls else None
     traces = open_traces(loaded)
     measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    gate = PermissionGate(rules=rules)
-    safeguards = Safeguards(permits=gate, tools=acting.toolset, tool_list=tool_list, measured=calls)
-    capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
+    capabilities = _capabilities(rules, acting, tool_list, calls, traces)
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
@@ -223,6 +212,34 @@ def _instructions(settings: Settings, skills: Skills, tooling: Tooling) -> Instr
         skills=skills,
         servers=tuple(tooling.mcp.servers),
     )
+
+
+def _contexts(
+    settings: Settings,
+    instructions: Instructions,
+    tool_list: ToolList,
+    *,
+    sessions: Sessions,
+    memory: Memory,
+    takes: frozenset[FileKind],
+) -> Contexts:
+    return Contexts(
+        sessions=sessions,
+        memory=memory,
+        instructions=instructions,
+        prompts=Prompts(sessions=sessions, takes=takes),
+        tool_list=tool_list,
+        recall_in_rooms=settings.recall_in_rooms,
+        clock=utc_now,
+    )
+
+
+def _capabilities(
+    rules: Rules, tooling: Tooling, tool_list: ToolList, calls: MeasuredCalls, traces: OtelTracer | None
+) -> list[AbstractCapability[Run]]:
+    gate = PermissionGate(rules=rules)
+    safeguards = Safeguards(permits=gate, tools=tooling.toolset, tool_list=tool_list, measured=calls)
+    return [safeguards, traces.instrumentation()] if traces else [safeguards]
 
 
 def _agent(

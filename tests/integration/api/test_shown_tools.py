@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from torana.agent.tool_list import CORE
+from torana.agent.prompt.tool_list import CORE
 from torana.models.providers import open_model
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn, Rule, ScriptedModel
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from torana.agent.instructions import Instructions, Knowledge
+from torana.agent.prompt.instructions import Instructions, Knowledge
 from torana.messages import Turn
 from torana.skills import CORE_DIR, Skills
 

@@ -50,7 +50,7 @@ class Instructions:
         self._skills = skills
         self._servers = tuple(servers)
         source, note = (
-            resources.files("torana.agent").joinpath(name).read_text("utf-8")
+            resources.files("torana.agent.prompt").joinpath(name).read_text("utf-8")
             for name in ("instructions.md", "note.md")
         )
         # The result is plain text for a model, so nothing is escaped.

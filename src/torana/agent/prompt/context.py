@@ -8,10 +8,10 @@ from datetime import datetime
 
 from pydantic_ai.messages import ModelMessage, UserContent
 
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions, Knowledge
-from torana.agent.notes import with_note
-from torana.agent.tool_list import ToolList
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions, Knowledge
+from torana.agent.prompt.notes import with_note
+from torana.agent.prompt.tool_list import ToolList
 from torana.memory import Memory
 from torana.messages import Turn
 from torana.sessions import Sessions, history
