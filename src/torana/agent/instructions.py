@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib import resources
 from zoneinfo import ZoneInfo
 
@@ -39,15 +40,12 @@ class Instructions:
         self._persona = persona
         self._timezone = timezone
         self._skills = skills
-        source = resources.files("torana.agent").joinpath("instructions.md").read_text("utf-8")
-        # The result is plain text for a model, so nothing is escaped.
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
-        self._template = environment.from_string(source)
+        self._template, template_bytes = _template()
         #: The usable skills at the last call, and the lines that were shown for them.
         self._usable: list[str] = []
         self._shown: list[str] = []
         self._shown_skills()
-        self._own_bytes = len(source.encode()) + len(persona.encode())
+        self._own_bytes = template_bytes + len(persona.encode())
 
     def size(self) -> int:
         """Return the bytes of the persona, the skills and the template. Thread-safe."""
@@ -81,6 +79,15 @@ class Instructions:
             self._shown = [*shown, f"and {more} more; `list_skills` lists them"] if more else shown
             self._usable = usable
         return self._shown
+
+
+@cache
+def _template() -> tuple[jinja2.Template, int]:
+    """Return the template and its bytes. Compiled once for all gateways of the process."""
+    source = resources.files("torana.agent").joinpath("instructions.md").read_text("utf-8")
+    # The result is plain text for a model, so nothing is escaped.
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
+    return environment.from_string(source), len(source.encode())
 
 
 def _fitting(texts: Sequence[str], room: int) -> list[str]:
