@@ -41,6 +41,7 @@ from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
+from torana.store.engine import database as database_module
 from torana.store.engine.database import Database
 from torana.store.engine.migrate import migrate
 from torana.store.workspaces import Workspaces
@@ -90,6 +91,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Generator[None]:
+    """Commits of this process do not wait for the disk: no test cuts the power, and a wait takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "_PRAGMAS", (*database_module._PRAGMAS, "synchronous=OFF"))
+        yield
 
 
 @pytest.fixture

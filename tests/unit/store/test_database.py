@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import psutil
@@ -43,6 +45,11 @@ def write(connection: Connection, text: str) -> str:
 
 def read(connection: Connection) -> list[str]:
     return list(connection.execute(sa.select(NOTES.c.text).order_by(sa.text("rowid"))).scalars())
+
+
+def synchronous(path: Path) -> int:
+    with store.sqlite_engine(path).connect() as connection:
+        return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
 
 
 def seen_from_outside(path: Path) -> list[str]:
@@ -376,3 +383,8 @@ def test_database_survives_an_event_loop_closed_early(path: Path) -> None:
 
     assert asyncio.run(database.run(lambda _: "still here")) == "still here"
     database.close()
+
+
+def test_commit_waits_for_the_disk(path: Path, processes: ForkServerContext) -> None:
+    with ProcessPoolExecutor(1, mp_context=processes) as pool:  # in this process, the tests turn it off
+        assert pool.submit(synchronous, path).result() == 2

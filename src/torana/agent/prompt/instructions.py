@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib import resources
 from zoneinfo import ZoneInfo
 
@@ -49,18 +50,12 @@ class Instructions:
         self._timezone = timezone
         self._skills = skills
         self._servers = tuple(servers)
-        source, note = (
-            resources.files("torana.agent.prompt").joinpath(name).read_text("utf-8")
-            for name in ("instructions.md", "note.md")
-        )
-        # The result is plain text for a model, so nothing is escaped.
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
-        self._template, self._note = environment.from_string(source), environment.from_string(note)
+        (self._template, self._note), template_bytes = _templates()
         #: The usable skills at the last call, and the lines that were shown for them.
         self._usable: list[str] = []
         self._shown: list[str] = []
         self._shown_skills()
-        self._own_bytes = sum(len(text.encode()) for text in (source, note, persona, *self._servers))
+        self._own_bytes = template_bytes + sum(len(text.encode()) for text in (persona, *self._servers))
 
     def size(self) -> int:
         """Return the bytes of the persona, the skills and the templates. Thread-safe."""
@@ -102,6 +97,17 @@ class Instructions:
             self._shown += [f"and {more} more; `find_tools` finds them"] if more else []
             self._usable = usable
         return self._shown
+
+
+@cache
+def _templates() -> tuple[tuple[jinja2.Template, jinja2.Template], int]:
+    """Return the templates of instructions and note, and their bytes. Compiled once for the process."""
+    folder = resources.files("torana.agent.prompt")
+    instructions, note = (folder.joinpath(name).read_text("utf-8") for name in ("instructions.md", "note.md"))
+    # The result is plain text for a model, so nothing is escaped.
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
+    templates = environment.from_string(instructions), environment.from_string(note)
+    return templates, len(instructions.encode()) + len(note.encode())
 
 
 def _shortened(line: str, length: int) -> str:
