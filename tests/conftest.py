@@ -95,9 +95,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced() -> Generator[None]:
-    """Commits of this process do not wait for the disk: no test cuts the power, and a wait takes milliseconds."""
+    """Let commits of this process not wait for the disk: no test cuts the power, and a wait takes time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_module, "_PRAGMAS", (*database_module._PRAGMAS, "synchronous=OFF"))
+        patch.setattr(database_module, "PRAGMAS", (*database_module.PRAGMAS, "synchronous=OFF"))
         yield
 
 

@@ -127,7 +127,9 @@ def test_modules_and_functions_have_docstrings_and_stay_within_their_size() -> N
         found += [
             f"{name_of(path)}: {node.name} has more than 60 lines"
             for node in ast.walk(tree)
-            if isinstance(node, FUNCTIONS) and (node.end_lineno or 0) - node.lineno >= 60 and own_lines(node) > 60
+            if isinstance(node, FUNCTIONS)
+            and (node.end_lineno or 0) - node.lineno >= 60
+            and own_lines(node) > 60
         ]
 
     assert found == []

@@ -43,7 +43,7 @@ _PAUSES = (0.1, 0.5, 2.0, 5.0)
 #: Seconds of an unwritable disk before waiting callers are informed.
 DELAY = 2.0
 
-_PRAGMAS = (
+PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
@@ -76,7 +76,7 @@ def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -
             check_same_thread=False,
         )
         try:
-            for pragma in ("busy_timeout=5000",) if read_only else _PRAGMAS:
+            for pragma in ("busy_timeout=5000",) if read_only else PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}").close()
         except sqlite3.Error:
             connection.close()
