@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic_ai.models import Model
 
+from torana.models.openai_compatible import ChatModel
+
 #: The window of a model of which nothing is known.
 UNKNOWN_WINDOW = 32_768
 
@@ -57,7 +59,7 @@ async def find_window(model: Model) -> KnownWindow:
     """
     base = _base_url(model)
     found = None
-    if not _is_own(base) and hasattr(model, "client"):
+    if not _is_own(base) and (base or hasattr(model, "client")):
         found = _stated(await asyncio.to_thread(_listed_window, model.system, model.model_name))
     if found is None and base:
         found = await _ask_server(model, base)
@@ -66,6 +68,8 @@ async def find_window(model: Model) -> KnownWindow:
 
 def _base_url(model: Model) -> str:
     """Return the address of the model's API if its client can send other requests there, else ''."""
+    if isinstance(model, ChatModel):
+        return model.base_url
     client = getattr(model, "client", None)
     return str(getattr(client, "base_url", "")) if hasattr(client, "get") and hasattr(client, "post") else ""
 
@@ -130,17 +134,20 @@ def _of_models(listed: object, name: str) -> KnownWindow | None:
 
 
 async def _get(model: Model, url: str) -> object:
-    return await _send(model, "get", url, {})
+    return await _send(model, "get", url, None)
 
 
 async def _post(model: Model, url: str, body: Mapping[str, Any]) -> object:
-    return await _send(model, "post", url, {"body": dict(body)})
+    return await _send(model, "post", url, dict(body))
 
 
-async def _send(model: Model, method: str, url: str, options: Mapping[str, Any]) -> object:
+async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None) -> object:
     """Return the JSON of a response; None after any failure, because the window is only wished for."""
     client: Any = getattr(model, "client", None)
+    options = {} if body is None else {"body": body}
     try:
+        if isinstance(model, ChatModel):
+            return await model.call(method, url, body=body)
         return await getattr(client, method)(
             url, cast_to=object, options={"timeout": _PATIENCE, "max_retries": 0}, **options
         )

@@ -108,6 +108,8 @@ def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
 
 def at_place(messages: Sequence[ModelMessage], place: int) -> list[ModelMessage]:
     """Return the messages of one turn with its place in the session's history on the first message."""
+    if not messages:
+        return []
     first = messages[0]
     if not isinstance(first, ModelRequest):
         return list(messages)

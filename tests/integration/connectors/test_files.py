@@ -77,7 +77,7 @@ async def test_image_pdf_and_text_reach_provider(start: Any, server: OpenAIStand
         "look\n[image: cat.png, image/png, 2.0 kB]",
         "look\n[file: doc.pdf, application/pdf, 0.0 kB]",
     ]
-    assert "names something that came with it" in server.requests[0].messages[0]["content"]
+    assert "names a file of a message" in server.requests[0].messages[0]["content"]
 
 
 async def test_model_receives_only_text_files_by_default(start: Any) -> None:

@@ -35,7 +35,7 @@ def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
 
 @pytest.fixture
 def remember(memory: Memory) -> Keep:
-    """``await keep("I like tea", subject="tea")`` stores a memory for ana."""
+    """``await remember("I like tea", subject="tea")`` stores a memory for ana."""
 
     async def remember(text: str, subject: str = "", *, user: str = "ana") -> str:
         return (await memory.remember(user, text, subject=subject, turn_id="turn_1")).memory.text
@@ -394,7 +394,7 @@ async def test_searches_of_a_user_run_one_at_a_time(
 
 
 async def test_search_for_similar_words_compares_few_words_outside_of_the_event_loop(
-    memory: Memory, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[tuple[int, bool]] = []
 
@@ -403,7 +403,7 @@ async def test_search_for_similar_words_compares_few_words_outside_of_the_event_
         return list(known)
 
     monkeypatch.setattr("torana.memory.resembling", search)
-    await keep("I like tea")
+    await remember("I like tea")
 
     await memory.resembling("ana", "tea " * 5_000)
     await memory.resembling("ana", " ".join(map(str, range(5_000))))

@@ -106,6 +106,12 @@ class ChatModel(Model[httpx2.AsyncClient]):
         finally:
             await response.aclose()
 
+    async def call(self, method: str, url: str, *, body: Mapping[str, Any] | None = None) -> object:
+        """Return the JSON of another response of the server. Raises ``httpx2.HTTPError`` and ``ValueError``."""
+        headers = {"Authorization": f"Bearer {self._service.api_key}"}
+        response = await self._service.client.request(method, url, json=body, headers=headers)
+        return response.raise_for_status().json()
+
     def _request(self, body: Mapping[str, Any], settings: ModelSettings) -> httpx2.Request:
         headers = {
             "Accept": "application/json",
