@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import shutil
 import site
@@ -99,6 +100,26 @@ def unsynced() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_module, "PRAGMAS", (*database_module.PRAGMAS, "synchronous=OFF"))
         yield
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.Logger.manager.loggerDict.values()
+    return [logging.getLogger(), *(logger for logger in named if isinstance(logger, logging.Logger))]
+
+
+@pytest.fixture
+def logging_as_before() -> Generator[None]:
+    """Restore all loggers at the end, for tests that configure logging."""
+    before = {it: (it.level, it.propagate, it.handlers[:], it.filters[:]) for it in _loggers()}
+    yield
+    for logger in _loggers():
+        level, propagate, handlers, filters = before.get(logger, (logging.NOTSET, True, [], []))
+        for handler in [handler for handler in logger.handlers if handler not in handlers]:
+            handler.close()
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+        logger.filters[:] = filters
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,11 @@ async def test_settings_have_origins_and_defaults_and_hide_secrets(start: Start)
 
 
 @pytest.fixture
-def log_file(tmp_path: Path) -> Generator[Path]:
+def log_file(tmp_path: Path, logging_as_before: None) -> Path:
     """A log file to which the process writes."""
     file = tmp_path / "torana.log"
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
     configure_logging(level="debug", format="json", file=file, stream=io.StringIO())
-    yield file
-    for handler in [handler for handler in root.handlers if handler not in handlers]:
-        root.removeHandler(handler)
-        handler.close()
-    root.setLevel(level)
+    return file
 
 
 async def test_logs_are_filtered_newest_first(client: httpx2.AsyncClient, log_file: Path):

@@ -637,7 +637,9 @@ class TestSettings:
             TelegramSettings.model_validate({"token": TOKEN, "api_url": url})
 
 
-async def test_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_no_token(
+    platform: TelegramStandIn, logging_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
     """HTTP clients log each address at INFO, so the gateway raises their log level."""
     caplog.set_level(logging.INFO)
     for name in ("httpx", "httpx2"):
