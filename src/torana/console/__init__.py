@@ -1,0 +1,1 @@
+"""The console: one self-contained page for people who talk with the agent and for operators."""

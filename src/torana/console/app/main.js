@@ -1,0 +1,84 @@
+import { html, render, useEffect, useState } from "./base/view.js";
+import { Client } from "./base/api.js";
+import { SignedIn } from "./base/context.js";
+import { applyLanguage, language, problemText, t } from "./base/i18n.js";
+import { Live } from "./base/live.js";
+import { useStore } from "./base/store.js";
+import { ProblemNote, Spinner } from "./parts/controls.js";
+import { applyScheme } from "./parts/preferences.js";
+import { Shell } from "./shell.js";
+import { SignIn } from "./sign_in.js";
+
+const STORED = "torana.token";
+
+function App() {
+  useStore(language);
+  const [state, setState] = useState({ step: "starting" });
+  useEffect(() => { start().then(setState); }, []);
+
+  /** Return the first state: by a one-time code, a stored token, or no token at all. */
+  async function start() {
+    const code = takeCode();
+    if (code) {
+      try {
+        const { token } = await new Client({ token: code }).post("v1/sign-in");
+        return await enter(token);
+      } catch (problem) {
+        return { step: "signed-out", notice: t("signin.code_failed", { detail: problemText(problem) }) };
+      }
+    }
+    const stored = sessionStorage.getItem(STORED);
+    try {
+      return await enter(stored);
+    } catch (problem) {
+      if (problem.status === 401) {
+        sessionStorage.removeItem(STORED);
+        return { step: "signed-out", notice: stored ? t("signin.ended") : null };
+      }
+      return { step: "failed", problem };
+    }
+  }
+
+  async function enter(token) {
+    const onUnauthorized = () => {
+      sessionStorage.removeItem(STORED);
+      setState((now) => {
+        if (now.step === "signed-in") now.live.close();
+        return { step: "signed-out", notice: now.step === "signed-in" ? t("signin.ended") : now.notice };
+      });
+    };
+    const me = await new Client({ token }).get("v1/me");
+    const client = new Client({ token, onUnauthorized });
+    const can = (scope) => me.scopes.includes(scope);
+    return { step: "signed-in", client, me, can, live: new Live(client, me.name), hasToken: token !== null };
+  }
+
+  async function signIn(token, isKept) {
+    const entered = await enter(token);
+    if (isKept) sessionStorage.setItem(STORED, token);
+    setState(entered);
+  }
+
+  function signOut() {
+    state.live.close();
+    sessionStorage.removeItem(STORED);
+    setState({ step: "signed-out", notice: null });
+  }
+
+  if (state.step === "starting") return html`<${Spinner} />`;
+  if (state.step === "failed") return html`<main class="sign-in"><h1 class="brand">Torana</h1><${ProblemNote} problem=${state.problem} retry=${() => start().then(setState)} /></main>`;
+  if (state.step === "signed-out") return html`<${SignIn} notice=${state.notice} onSignIn=${signIn} />`;
+  return html`<${SignedIn.Provider} value=${state}><${Shell} onSignOut=${state.hasToken ? signOut : null} /><//>`;
+}
+
+/** Take the one-time code out of the address, so that it stays in no history. */
+function takeCode() {
+  const found = location.hash.match(/^#code=([\w-]+)$/);
+  if (!found) return null;
+  history.replaceState(null, "", location.pathname);
+  return found[1];
+}
+
+applyLanguage();
+applyScheme();
+render(html`<${App} />`, document.getElementById("app"));
