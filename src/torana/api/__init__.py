@@ -86,7 +86,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
         app,
         token=access.token,
         authenticate=authenticate,
-        unauthorized_page=pages.unauthorized_page(),
+        unauthorized_page=pages.unauthorized_page,
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:

@@ -3,6 +3,7 @@
 Each module becomes a function of its own scope, after the modules that it imports. The modules use one form of
 each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning of
 a line, and ``export function``, ``export class``, ``export const``, ``export default`` or ``export { a as b }``.
+Comments have lines of their own. They and the indentation are left out, which makes the page smaller.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ _IMPORT = re.compile(r'^import\s*(?:\{([^}]*)\}|(\w+))\s*from\s*"([^"]+)";?', re
 _DECLARED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const) (\w+))", re.MULTILINE)
 _LISTED = re.compile(r"\bexport\s*\{([^}]*)\};?")
 _DEFAULT = re.compile(r"\bexport default ")
+_COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
+_BLANK = re.compile(r"^\s+", re.MULTILINE)
 
 
 def bundle(read: Callable[[str], str], entry: str) -> str:
@@ -22,49 +25,58 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
 
     Raises ``ValueError`` for modules that import each other, and for a text that ends a script element.
     """
-    scripts: dict[str, str | None] = {}
+    #: The constant that holds the exports of a module, by its path; None while its imports are added.
+    names: dict[str, str | None] = {}
+    functions: list[str] = []
 
-    def add(path: str) -> None:
-        if path in scripts:
-            if scripts[path] is None:
+    def add(path: str) -> str:
+        if path in names:
+            name = names[path]
+            if name is None:
                 raise ValueError(f"{path} imports itself, directly or through other modules.")
-            return
-        scripts[path] = None
-        text = read(path)
+            return name
+        names[path] = None
         folder = posixpath.dirname(path)
-        for found in _IMPORT.finditer(text):
-            add(posixpath.normpath(posixpath.join(folder, found[3])))
-        del scripts[path]
-        scripts[path] = _as_function(path, text)
+        text = _IMPORT.sub(lambda found: _bind(found, add(_resolve(folder, found[3]))), read(path))
+        names[path] = name = f"module{len(functions)}"
+        functions.append(_as_function(name, text))
+        return name
 
     add(entry)
-    script = "const modules = {};\n" + "\n".join(filter(None, scripts.values()))
+    script = compact("\n".join(functions))
     if re.search(r"</script|<!--", script, re.IGNORECASE):
         raise ValueError("A module contains </script or <!--, which HTML does not allow in a script element.")
     return script
 
 
-def _as_function(path: str, text: str) -> str:
-    folder = posixpath.dirname(path)
-    exported = [(name, name) for name in _DECLARED.findall(text)]
+def compact(text: str) -> str:
+    """Return a script or a style sheet without indentation, empty lines, and comments on lines of their own."""
+    return _BLANK.sub("", _COMMENT.sub("", text))
+
+
+def _resolve(folder: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(folder, path))
+
+
+def _bind(imported: re.Match[str], module: str) -> str:
+    """Return the statement that binds the names of an import."""
+    if imported[2]:
+        return f"const {imported[2]} = {module}.default;"
+    return f"const {{{_fields(imported[1])}}} = {module};"
+
+
+def _as_function(name: str, text: str) -> str:
+    fields = _DECLARED.findall(text)
     for listed in _LISTED.findall(text):
-        exported += [(name, alias or name) for name, alias in map(_pair, listed.split(",")) if name]
+        # An export names the field last, an object first.
+        fields.append(_fields(",".join(" as ".join(item.split(" as ")[::-1]) for item in listed.split(","))))
     if _DEFAULT.search(text):
-        exported.append(("module_default", "default"))
-
-    def bound(found: re.Match[str]) -> str:
-        module = f'modules["{posixpath.normpath(posixpath.join(folder, found[3]))}"]'
-        if found[2]:
-            return f"const {found[2]} = {module}.default;"
-        names = (f"{name}: {alias or name}" for name, alias in map(_pair, found[1].split(",")) if name)
-        return f"const {{ {', '.join(names)} }} = {module};"
-
-    body = _IMPORT.sub(bound, text)
-    body = _DEFAULT.sub("const module_default = ", _LISTED.sub("", _DECLARED.sub("", body)))
-    names = ", ".join(f"{alias}: {name}" for name, alias in exported)
-    return f'modules["{path}"] = (() => {{\n{body}\nreturn {{ {names} }};\n}})();'
+        fields.append("default: module_default")
+    body = _DEFAULT.sub("const module_default = ", _LISTED.sub("", _DECLARED.sub("", text)))
+    return f"const {name} = (() => {{\n{body}\nreturn {{{','.join(fields)}}};\n}})();"
 
 
-def _pair(item: str) -> tuple[str, str]:
-    name, _, alias = item.strip().partition(" as ")
-    return name.strip(), alias.strip()
+def _fields(listed: str) -> str:
+    """Return the names of an import, such as ``a, b as c``, as the fields of an object: ``a,b:c``."""
+    items = (item.strip() for item in listed.split(","))
+    return ",".join(re.sub(r"\s+as\s+", ":", item) for item in items if item)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torana.console.bundle import bundle
+from torana.console.bundle import bundle, compact
 
 _ROOT = Path(__file__).parent
 
@@ -30,15 +31,12 @@ class ConsolePage:
 
 def build_page(config: Mapping[str, Any]) -> ConsolePage:
     """Return the page. ``config`` is the values that it needs before its first request; it holds no secret."""
-    generated = f"export const config = {_json(config)};\nexport const languages = {_json(_languages())};"
-
-    def read(path: str) -> str:
-        return generated if path == "generated.js" else (_ROOT / path).read_text()
-
-    script = "\n" + bundle(read, "app/main.js")
-    style = "\n".join((_ROOT / "style" / name).read_text() for name in _STYLES)
+    script = "\n" + bundle(lambda path: (_ROOT / path).read_text(), "app/main.js")
+    style = _compact_style("\n".join((_ROOT / "style" / name).read_text() for name in _STYLES))
     html = (_ROOT / "page.html").read_text()
-    html = html.replace("/*style*/", style, 1).replace("/*script*/", script, 1)
+    data = _json({"config": config, "texts": _texts()})
+    for mark, content in (("/*style*/", style), ("/*script*/", script), ("/*data*/", data)):
+        html = html.replace(mark, content, 1)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src 'self'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -47,8 +45,16 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
     return ConsolePage(body=html.encode(), policy=policy)
 
 
-def _languages() -> dict[str, dict[str, str]]:
-    return {code: json.loads((_ROOT / "languages" / f"{code}.json").read_text()) for code in LANGUAGES}
+def _compact_style(text: str) -> str:
+    """Return a style sheet without the spaces around its punctuation."""
+    return re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":")
+
+
+def _texts() -> dict[str, Any]:
+    """Return the keys of all texts, separated by spaces, and each language's texts in the order of the keys."""
+    languages = {code: json.loads((_ROOT / "languages" / f"{code}.json").read_text()) for code in LANGUAGES}
+    keys = list(languages[LANGUAGES[0]])
+    return {"keys": " ".join(keys), **{code: [texts[key] for key in keys] for code, texts in languages.items()}}
 
 
 def _json(value: Any) -> str:

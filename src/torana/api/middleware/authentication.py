@@ -47,14 +47,14 @@ class Authentication:
         *,
         token: str | None,
         authenticate: Authenticate,
-        unauthorized_page: Callable[[Mapping[str, str]], ASGIApp],
+        unauthorized_page: Callable[[Request, Mapping[str, str]], Awaitable[ASGIApp]],
         at_once: int = 128,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._app = app
         self._token = token.encode() if token is not None else None
         self._authenticate = authenticate
-        self._closed_door = unauthorized_page
+        self._unauthorized_page = unauthorized_page
         self._sleep = sleep
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._at_once = at_once
@@ -69,7 +69,8 @@ class Authentication:
         except Unauthorized as error:
             if not _is_visit(request):
                 raise
-            await self._closed_door(error.headers)(scope, receive, send)
+            page = await self._unauthorized_page(request, error.headers)
+            await page(scope, receive, send)
             return
         with self._counted(request.state.principal):
             await self._app(scope, receive, send)

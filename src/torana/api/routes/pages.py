@@ -1,12 +1,15 @@
-"""The HTML pages: a start page, and the documentation of the API. Every link is relative.
+"""The HTML pages: the console, and the documentation of the API. Every link is relative.
 
 The OpenAPI document does not contain them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import jinja2
@@ -15,10 +18,14 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from torana import __version__
+from torana.api.files import BODY_LIMIT
 from torana.api.openapi import openapi_document
 from torana.api.routes.router import NamedRoute
+from torana.console.page import build_page
+from torana.message_files import FILE_LIMIT, FILES_LIMIT
+from torana.messages import CONTENT_LIMIT
 
-#: The pages load nothing.
+#: The documentation loads nothing and runs nothing.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -27,12 +34,18 @@ _HEADERS = {
 router = APIRouter(include_in_schema=False, route_class=NamedRoute)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Console:
+    """The bytes of the console, also compressed, and the headers of its policy."""
+
+    body: bytes
+    compressed: bytes
+    headers: Mapping[str, str]
+
+
 @router.get("/")
-async def home(request: Request) -> Response:
-    address = str(request.base_url).rstrip("/")
-    template = _templates().get_template("home.html")
-    page = template.render(version=__version__, address=address, guarded=request.app.state.guarded)
-    return HTMLResponse(page, headers=_HEADERS)
+async def console(request: Request) -> Response:
+    return await _console_response(request, status=200, headers={})
 
 
 @router.get("/api")
@@ -67,10 +80,38 @@ def _make_once(app: FastAPI, make: Callable[[FastAPI], bytes]) -> bytes:
     return pages[make]
 
 
-def unauthorized_page() -> Callable[[Mapping[str, str]], Response]:
-    """Return a function that makes the page for a browser without a token from the headers of the 401."""
-    page = _templates().get_template("closed.html").render()
-    return lambda headers: HTMLResponse(page, status_code=401, headers={**_HEADERS, **headers})
+async def unauthorized_page(request: Request, headers: Mapping[str, str]) -> Response:
+    """Return the console for a browser without a token, with the headers of the 401. It asks for the token."""
+    return await _console_response(request, status=401, headers=headers)
+
+
+async def _console_response(request: Request, *, status: int, headers: Mapping[str, str]) -> Response:
+    made = await asyncio.to_thread(_console)  # the first call takes some 50 ms
+    body, sent = made.body, {**made.headers, **headers}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body, sent["Content-Encoding"] = made.compressed, "gzip"
+    return HTMLResponse(body, status_code=status, headers=sent)
+
+
+@cache
+def _console() -> _Console:
+    page = build_page(
+        {
+            "version": __version__,
+            "contentLimit": CONTENT_LIMIT,
+            "filesLimit": FILES_LIMIT,
+            "fileLimit": FILE_LIMIT,
+            "bodyLimit": BODY_LIMIT,
+        }
+    )
+    headers = {
+        "Content-Security-Policy": page.policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+        "Vary": "Accept, Accept-Encoding",
+    }
+    return _Console(body=page.body, compressed=gzip.compress(page.body, mtime=0), headers=headers)
 
 
 @cache

@@ -1,4 +1,4 @@
-import { config } from "../generated.js";
+import { config } from "./base/page_data.js";
 import { html, useEffect, useState } from "./base/view.js";
 import { useSignedIn } from "./base/context.js";
 import { t } from "./base/i18n.js";

@@ -1,7 +1,10 @@
-import { languages } from "../../generated.js";
+import { texts } from "./page_data.js";
 import { Store } from "./store.js";
 
 const STORED = "torana.language";
+const { keys, ...ordered } = texts;
+const names = keys.split(" ");
+const languages = Object.fromEntries(Object.entries(ordered).map(([code, list]) => [code, new Map(list.map((text, place) => [names[place], text]))]));
 
 /** The code of the language of the page. */
 export const language = new Store(initialLanguage());
@@ -21,7 +24,7 @@ export function applyLanguage(code = language.value) {
 
 /** Return the text of a key in the language of the page, with the values of its `{names}`. */
 export function t(key, values = {}) {
-  const text = languages[language.value][key] ?? languages.en[key] ?? key;
+  const text = languages[language.value].get(key) ?? key;
   return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
 }
 
@@ -34,7 +37,7 @@ export function plural(key, count) {
 /** Return the text of a problem: of its code if the page has one, else the gateway's own words. */
 export function problemText(problem) {
   const key = `problem.${problem.code}`;
-  return languages.en[key] ? t(key) : problem.message;
+  return languages.en.has(key) ? t(key) : problem.message;
 }
 
 function initialLanguage() {

@@ -1,4 +1,4 @@
-import { config } from "../../generated.js";
+import { config } from "../base/page_data.js";
 import { html, useEffect, useRef, useState } from "../base/view.js";
 import { t } from "../base/i18n.js";
 import { bytes, number } from "../base/format.js";
