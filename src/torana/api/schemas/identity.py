@@ -17,8 +17,8 @@ class MeBody(Wire):
     name: Annotated[
         str,
         Field(
-            description="`operator` for the gateway token, `local` on a gateway without a token, or a token such "
-            "as `token:tok_0198`; the audit record has the same names."
+            description="`operator` for the gateway token, `local` on a gateway without a token, or a token "
+            "such as `token:tok_0198`. The audit record has the same names."
         ),
     ]
     token_id: Annotated[str | None, Field(description="Null for `operator` and `local`.")]
