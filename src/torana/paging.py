@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar, get_args
 
 from pydantic import AwareDatetime, Field, TypeAdapter
 
@@ -16,6 +16,10 @@ LARGEST_PAGE = 200
 #: A page ends after the item with which its texts have more than this number of characters. Without this limit,
 #: one user's unread responses could take gigabytes of memory.
 PAGE_CHARACTERS = 250_000
+
+#: The first item of a list of messages: the oldest one or the newest one.
+Order = Literal["oldest", "newest"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -31,6 +35,8 @@ _TIME = TypeAdapter[datetime](_Time)
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
 #: The cursor of a list of messages: the sequence number and role of the page's last message.
 MESSAGE_KEY = TypeAdapter[tuple[int, str]](tuple[_Number, str])
+#: The same from the newest message on: the number is negative, so that no order accepts a cursor of the other.
+NEWEST_KEY = TypeAdapter[tuple[int, str]](tuple[Annotated[int, Field(gt=-(2**63), lt=0)], str])
 #: The cursor of a list by number: the number of the page's last item.
 NUMBER_KEY = TypeAdapter[int](_Number)
 

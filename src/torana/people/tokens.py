@@ -121,9 +121,14 @@ class Tokens:
         """Return whether the token of a principal is still valid. Raises ``StoreUnavailable``."""
         if principal.token is None:
             return True
-        token_id = principal.name.partition(":")[2]
-        token = await self._database.run(partial(rows.get, token_id=token_id))
+        token = await self.token_of(principal)
         return token is not None and token.status(self._clock()) == "active"
+
+    async def token_of(self, principal: Principal) -> Token | None:
+        """Return the token of a principal; None for the gateway token. Raises ``StoreUnavailable``."""
+        if principal.token is None:
+            return None
+        return await self._database.run(partial(rows.get, token_id=principal.name.partition(":")[2]))
 
     async def root(self, token_id: str) -> str:
         """Return the id for a token's rules and limits: the first id in its chain of rotations."""

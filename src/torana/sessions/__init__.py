@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torana.errors import NotFound
 from torana.messages import File, Turn
-from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
+from torana.paging import LARGEST_PAGE, MESSAGE_KEY, NEWEST_KEY, TIME_KEY, Order, Page, cut, read_cursor
 from torana.sessions.cutting import first_kept
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
 from torana.store.engine.database import Database
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
+
+#: A seq above that of every turn.
+_END = 2**63 - 1
 
 Speaker = Literal["user", "assistant", "any"]
 
@@ -154,23 +157,34 @@ class Sessions:
         return session_of(row)
 
     async def messages(
-        self, owner: str, session_id: str, *, limit: int, after: str | None
+        self, owner: str, session_id: str, *, limit: int, after: str | None, order: Order = "oldest"
     ) -> Page[SessionMessage]:
-        """Return the messages, also queued ones, in the order of turns, each question before its answer."""
+        """Return the messages, also queued ones, in the order of turns, each question before its answer.
+
+        With ``order="newest"``, all of this is reversed. Raises ``InvalidField`` for a cursor of another order.
+        """
         await self.get(owner, session_id)
-        seq, role = read_cursor(after, MESSAGE_KEY) or (0, "")
+        newest = order == "newest"
+        kind, start, step = (NEWEST_KEY, -_END, -1) if newest else (MESSAGE_KEY, 0, 1)
+        place, role = read_cursor(after, kind) or (start, "")
         # One more than the page detects a next page; the cursor's turn may have no messages left.
         work = partial(
-            session_rows.list_turns, owner=owner, session_id=session_id, from_seq=seq, limit=limit + 2
+            session_rows.list_turns,
+            owner=owner,
+            session_id=session_id,
+            from_seq=abs(place),
+            limit=limit + 2,
+            newest=newest,
         )
         rows = await self._database.run(work)
-        said = [(row["seq"], message) for row in rows for message in messages_of(row)]
-        behind = [item for item in said if item[0] > seq or item[1].role < role]
+        said = [(step * row["seq"], message) for row in rows for message in messages_of(row)[::step]]
+        # The role of an answer is below that of its question.
+        behind = [it for it in said if it[0] > place or (it[1].role > role if newest else it[1].role < role)]
         page = cut(
             behind,
             limit,
             lambda item: (item[0], item[1].role),
-            MESSAGE_KEY,
+            kind,
             size=lambda item: len(item[1].content),
         )
         return Page(items=[message for _, message in page.items], next=page.next)

@@ -66,6 +66,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/users/{user_id}/export"): set(),
     ("DELETE", "/v1/users/{user_id}"): set(),
     ("GET", "/v1/usage"): set(),
+    ("GET", "/v1/me"): None,
     ("GET", "/v1/tokens"): set(),
     ("POST", "/v1/tokens"): set(),
     ("POST", "/v1/tokens/{token_id}/rotate"): set(),

@@ -51,6 +51,16 @@ async def test_hit_names_the_message_and_the_place(start: Start):
     assert hit["messageId"] in [item["id"] for item in page.json()["items"]][:2]
 
 
+async def test_pages_of_hit_meet_at_its_turn(client: httpx2.AsyncClient):
+    sent = [await say(client, word) for word in ("one", "two", "three")]
+    (hit,) = await search(client, "two")
+    place = f"/v1/sessions/{hit['sessionId']}/messages"
+    after = (await client.get(place, params={"after": hit["page"]})).json()
+    before = (await client.get(place, params={"after": hit["pageBefore"], "order": "newest"})).json()
+    assert [item["turnId"] for item in after["items"]] == [turn["id"] for turn in sent[1:] for _ in "ab"]
+    assert [item["id"] for item in before["items"]] == [f"{sent[0]['id']}_assistant", f"{sent[0]['id']}_user"]
+
+
 @pytest.mark.parametrize(
     ("query", "matches"),
     [("京都", ["京都"]), ("東京都", ["東京都"]), ("猫", ["猫"]), ("白猫 東京", ["東京", "白猫"])],

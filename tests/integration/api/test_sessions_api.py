@@ -116,6 +116,62 @@ async def test_messages_are_listed_in_turn_order_including_queued(start: Start):
         assert await list_messages(limit) == done
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 7, 50])
+async def test_messages_from_the_newest_are_the_reverse(start: Start, limit: int):
+    gate = asyncio.Event()
+    _, client = await start(ScriptedModel("one", [ModelFailed("no")], [gate, "three"]))
+    first = await say(client, "first", "c", "ana")
+    await say(client, "second", "c")
+    for content in ("third", "fourth"):
+        body = {"content": content, "channelId": "c"}
+        await client.post("/message", json=body, headers={"Prefer": "respond-async"})
+    place = f"/v1/sessions/{first['sessionId']}/messages"
+    listed = await every(client, place, limit, order="newest")
+    assert [item["content"] for item in listed] == ["fourth", "third", "second", "one", "first"]
+    assert listed[::-1] == await every(client, place, limit, order="oldest")
+    gate.set()
+
+
+async def test_message_that_arrives_later_does_not_move_the_pages_to_older_ones(client: httpx2.AsyncClient):
+    session = (await say(client, "first", "c"))["sessionId"]
+    await say(client, "second", "c")
+    place = f"/v1/sessions/{session}/messages"
+    newest = await page(client, place, order="newest", limit=2)
+    await say(client, "third", "c")
+    older = await page(client, place, order="newest", limit=2, after=newest["next"])
+    assert [item["content"] for item in newest["items"] + older["items"]] == ["yes", "second", "yes", "first"]
+    assert older["next"] is None
+
+
+async def test_long_messages_end_a_page_from_the_newest_early(start: Start):
+    _, client = await start(ScriptedModel("a" * 200_000, "b" * 200_000))
+    session = (await say(client, "first", "c"))["sessionId"]
+    await say(client, "second", "c")
+    place = f"/v1/sessions/{session}/messages"
+    given = await page(client, place, order="newest")
+    assert [item["content"][:6] for item in given["items"]] == ["bbbbbb", "second", "aaaaaa"]
+    rest = await page(client, place, order="newest", after=given["next"])
+    assert ([item["content"] for item in rest["items"]], rest["next"]) == (["first"], None)
+
+
+async def test_cursor_of_other_order_is_refused(client: httpx2.AsyncClient):
+    session = (await say(client, "hi", "c"))["sessionId"]
+    place = f"/v1/sessions/{session}/messages"
+    orders = ["oldest", "newest"]
+    cursors = [(await page(client, place, limit=1, order=order))["next"] for order in orders]
+    for order, after in zip(orders, reversed(cursors), strict=True):
+        answer = await client.get(place, params={"order": order, "after": after})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+
+
+@pytest.mark.parametrize("order", ["", "Newest", "descending", "oldest,newest"])
+async def test_unknown_order_is_refused(client: httpx2.AsyncClient, order: str):
+    session = (await say(client, "hi", "c"))["sessionId"]
+    answer = await client.get(f"/v1/sessions/{session}/messages", params={"order": order})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
+    assert "order" in answer.json()["detail"]
+
+
 async def test_message_has_author_and_time(client: httpx2.AsyncClient):
     answer = await say(client, "hello", "c", "ana")
     question, reply = (await page(client, f"/v1/sessions/{answer['sessionId']}/messages"))["items"]

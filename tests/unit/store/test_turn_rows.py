@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from torana.messages import Failure, Inbound, Turn, Usage
+from torana.messages import EVERYONE, Failure, Inbound, Turn, Usage
 from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import UtcTime, sessions, turns
+from torana.store.rows import sessions as session_rows
 from torana.store.rows import transcript
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
@@ -242,6 +243,27 @@ def test_queries_do_not_scan_ended_turns(engine: Engine, take: Callable[..., Tur
     scans = [plan for plan in plans if plan.startswith("SCAN") and plan != "SCAN CONSTANT ROW"]
     assert [plan for plan in scans if not PARTIAL.search(plan)] == []
     assert [plan for plan in plans if "turns USING INDEX sqlite_autoindex_turns_2" in plan] == []
+
+
+@pytest.mark.parametrize("owner", ["gateway", EVERYONE])
+@pytest.mark.parametrize("newest", [False, True])
+def test_page_of_messages_is_read_by_index_without_sorting(
+    engine: Engine, take: Callable[..., Turn], owner: str, newest: bool
+) -> None:
+    statements: list[str] = []
+    with engine.begin() as connection:
+        turn = take(connection, "t1")
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        raw.set_trace_callback(statements.append)
+        session_rows.list_turns(connection, owner, turn.session_id, from_seq=2_500, limit=50, newest=newest)
+        raw.set_trace_callback(None)
+        (statement,) = statements
+        plan = [step[-1] for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")]
+
+    bound = "<" if newest else ">"
+    index = "sqlite_autoindex_turns_2"
+    assert plan == [f"SEARCH turns USING INDEX {index} (session_id=? AND seq{bound}?)"]
 
 
 def test_times_are_stored_in_utc_and_read_as_aware(engine: Engine) -> None:

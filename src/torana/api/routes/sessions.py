@@ -8,7 +8,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
-from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
+from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body, read_optional_body
 from torana.api.routes.router import new_router
 from torana.api.routes.session_export import ExportStream, export_answer
@@ -23,6 +23,7 @@ from torana.api.schemas.turns import (
     SessionsBody,
 )
 from torana.messages import ExportFormat
+from torana.paging import ORDERS
 from torana.turns.session_changes import UNCHANGED, SessionValues
 
 _MISSING = "There is no such session."
@@ -36,6 +37,16 @@ _Archived = Annotated[
         description="`true`: only archived sessions; `false`: only others. Without it, both.",
         max_length=5,
         json_schema_extra={"enum": ["", "true", "false"]},
+    ),
+]
+
+_Order = Annotated[
+    str,
+    Query(
+        description="`oldest` begins with the oldest message, `newest` with the newest one. A `next` is valid "
+        "only in the order of its page.",
+        max_length=6,
+        json_schema_extra={"enum": list(ORDERS)},
     ),
 ]
 
@@ -103,15 +114,19 @@ async def change_session(request: Request, session_id: Id) -> SessionBody:
 @router.get(
     "/v1/sessions/{session_id}/messages",
     dependencies=[require_scopes("read")],
-    response_description="A page of messages, the oldest first.",
-    responses=problem_responses({400: INVALID_PAGE, 404: _MISSING}),
+    response_description="A page of messages in this order.",
+    responses=problem_responses({400: "`order`, `limit` or `after` is invalid.", 404: _MISSING}),
     summary="List the messages and replies of a session",
 )
 async def session_messages(
-    request: Request, session_id: Id, limit: Limit = "50", after: After = ""
+    request: Request, session_id: Id, order: _Order = "oldest", limit: Limit = "50", after: After = ""
 ) -> MessagesBody:
     page = await services_of(request).sessions.messages(
-        current_principal(request).view, session_id, limit=page_size(limit), after=after or None
+        current_principal(request).view,
+        session_id,
+        order=one_of("order", order, ORDERS),
+        limit=page_size(limit),
+        after=after or None,
     )
     items = [MessageItem.from_message(message) for message in page.items]
     return MessagesBody(items=items, next=page.next)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from torana.api.schemas.base import Page, Time, Wire
-from torana.paging import MESSAGE_KEY, encode_cursor
+from torana.paging import MESSAGE_KEY, NEWEST_KEY, encode_cursor
 from torana.sessions.search import Found, MessageHit
 
 
@@ -34,6 +34,10 @@ class HitBody(Wire):
         str,
         Field(description="The `after` with which the list of the session's messages begins at this turn."),
     ]
+    page_before: Annotated[
+        str,
+        Field(description="The `after` with which that list in the order `newest` begins before this turn."),
+    ]
     created_at: Time
 
     @classmethod
@@ -50,6 +54,7 @@ class HitBody(Wire):
             offset=hit.offset,
             matches=[MatchBody(start=start, end=end) for start, end in hit.matches],
             page=encode_cursor((hit.seq - 1, ""), MESSAGE_KEY),
+            page_before=encode_cursor((-hit.seq, "user"), NEWEST_KEY),
             created_at=hit.message.at,
         )
 

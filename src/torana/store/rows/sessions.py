@@ -51,19 +51,24 @@ def get(connection: Connection, owner: str, session_id: str) -> RowMapping | Non
 
 
 def list_turns(
-    connection: Connection, owner: str, session_id: str, *, from_seq: int, limit: int
+    connection: Connection, owner: str, session_id: str, *, from_seq: int, limit: int, newest: bool = False
 ) -> list[RowMapping]:
-    """Return the session's turns from a seq on, in order; fewer if their texts are long."""
+    """Return the session's turns from a seq on, in order; fewer if their texts are long.
+
+    ``newest`` goes from the seq backwards to older turns.
+    """
+    place = turns.c.seq
     query = (
         sa.select(turns)
-        .where(owned_by(turns, owner), turns.c.session_id == session_id, turns.c.seq >= from_seq)
-        .order_by(turns.c.seq)
+        .where(owned_by(turns, owner), turns.c.session_id == session_id)
+        .where(place <= from_seq if newest else place >= from_seq)
+        .order_by(place.desc() if newest else place)
         .limit(limit)
     )
 
     def size(row: RowMapping) -> int:
         # The page may show nothing of its first turn.
-        return len(row["content"]) + len(row["reply"] or "") if row["seq"] > from_seq else 0
+        return len(row["content"]) + len(row["reply"] or "") if row["seq"] != from_seq else 0
 
     return list(read_until_full(connection.execute(query).mappings(), size))
 
