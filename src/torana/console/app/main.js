@@ -3,13 +3,14 @@ import { Client } from "./base/api.js";
 import { SignedIn } from "./base/context.js";
 import { applyLanguage, language, problemText, t } from "./base/i18n.js";
 import { Live } from "./base/live.js";
-import { useStore } from "./base/store.js";
+import { Store, useStore } from "./base/store.js";
 import { ProblemNote, Spinner } from "./parts/controls.js";
 import { applyScheme } from "./parts/preferences.js";
 import { Shell } from "./shell.js";
 import { SignIn } from "./sign_in.js";
 
 const STORED = "torana.token";
+const STORED_USER = "torana.user";
 
 function App() {
   useStore(language);
@@ -50,7 +51,10 @@ function App() {
     const me = await new Client({ token }).get("v1/me");
     const client = new Client({ token, onUnauthorized });
     const can = (scope) => me.scopes.includes(scope);
-    return { step: "signed-in", client, me, can, live: new Live(client, me.name), hasToken: token !== null };
+    const mayName = me.userId === null && can("impersonate");
+    const user = new Store(mayName ? localStorage.getItem(STORED_USER) ?? me.name : me.userId);
+    user.subscribe((name) => localStorage.setItem(STORED_USER, name));
+    return { step: "signed-in", client, me, can, user, mayName, live: new Live(client, me.name), hasToken: token !== null };
   }
 
   async function signIn(token, isKept) {

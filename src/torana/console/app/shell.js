@@ -7,15 +7,16 @@ import { useStore } from "./base/store.js";
 import { Chat } from "./chat/chat.js";
 import { SearchDialog } from "./chat/search.js";
 import { SessionList } from "./chat/session_list.js";
-import { LanguageChoice, SchemeChoice } from "./parts/preferences.js";
+import { LanguageChoice, SchemeChoice, UserDialog } from "./parts/preferences.js";
 import { ShortcutsDialog, useShortcuts } from "./parts/shortcuts.js";
 import { VIEWS } from "./operate/views.js";
 
 /** The page of a signed-in person: navigation at the side, one view beside it. */
 export function Shell({ onSignOut }) {
-  const { live, me, can } = useSignedIn();
+  const { live, me, can, user, mayName } = useSignedIn();
   const { parts, query } = useStore(route);
   const connection = useStore(live.state);
+  const writer = useStore(user) ?? me.label ?? me.name;
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [dialog, setDialog] = useState(null);
   const [isArchived, setArchived] = useState(false);
@@ -55,7 +56,8 @@ export function Shell({ onSignOut }) {
         <button type="button" class="link" onClick=${() => setDialog("shortcuts")}>${t("shortcuts.title")}</button>
         <a class="link" href="docs" target="_blank" rel="noopener">${t("label.api")}</a>
         ${onSignOut && html`<button type="button" class="link" onClick=${onSignOut}>${t("signin.out")}</button>`}
-        <span class="hint">${me.userId ?? me.label ?? me.name} · ${config.version}</span>
+        ${mayName ? html`<button type="button" class="link" onClick=${() => setDialog("user")}>${t("user.as", { user: writer })}</button>` : html`<span class="hint">${writer}</span>`}
+        <span class="hint">Torana ${config.version}</span>
       </footer>
     </aside>
     ${isMenuOpen && html`<div class="backdrop" onClick=${close}></div>`}
@@ -64,6 +66,7 @@ export function Shell({ onSignOut }) {
       ${view ? html`<${view.component} parts=${parts.slice(1)} query=${query} />`
         : html`<${Chat} sessionId=${parts[1] ?? null} turnId=${query.turn} page=${query.page ?? null} fresh=${query.fresh} />`}
     </main>
+    ${dialog === "user" && html`<${UserDialog} onClose=${() => setDialog(null)} />`}
     ${dialog === "search" && html`<${SearchDialog} onClose=${() => setDialog(null)} />`}
     ${dialog === "shortcuts" && html`<${ShortcutsDialog} onClose=${() => setDialog(null)} />`}
   </div>`;

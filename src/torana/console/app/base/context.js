@@ -1,6 +1,11 @@
 import { createContext, useCallback, useContext, useEffect, useRef, useState } from "./view.js";
 
-/** The sign-in of the page: `{ client, live, me, can }`. `can("admin")` is whether the token has a scope. */
+/**
+ * The sign-in of the page: `{ client, live, me, can, user, mayName }`.
+ *
+ * `can("admin")` is whether the token has a scope. `user` is a store of the user who writes, and `mayName` whether
+ * the token lets a person choose that user.
+ */
 export const SignedIn = createContext(null);
 
 export function useSignedIn() {

@@ -22,8 +22,9 @@ export class Live {
     this.#client = client;
     this.#channel = new BroadcastChannel(`torana ${location.pathname} ${identity}`);
     this.#channel.onmessage = ({ data }) => this.#deliver(data);
-    const options = { signal: this.#stop.signal };
-    navigator.locks.request(this.#channel.name, options, () => this.#follow()).catch(() => {});
+    // Pages of an insecure origin have no locks: each tab follows the events itself.
+    if (navigator.locks) navigator.locks.request(this.#channel.name, { signal: this.#stop.signal }, () => this.#follow()).catch(() => {});
+    else this.#follow();
   }
 
   subscribe(listener) {
@@ -46,7 +47,7 @@ export class Live {
 
   #tell(message) {
     if (this.#stop.signal.aborted) return;
-    this.#channel.postMessage(message);
+    if (navigator.locks) this.#channel.postMessage(message);
     this.#deliver(message);
   }
 

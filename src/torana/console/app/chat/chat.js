@@ -12,11 +12,12 @@ import { SessionDialog, sessionTitle, sessionsChanged } from "./session_list.js"
 
 /** A conversation with the agent: its turns, and the box for the next message. */
 export function Chat({ sessionId, turnId, page, fresh }) {
-  const { client, live, can } = useSignedIn();
+  const { live, me, can } = useSignedIn();
   const conversation = useConversation(sessionId, page, fresh);
   const { session, turns, isLoading, problem, newer } = useStore(conversation.state);
   const [draft, setDraft] = useState({ text: "", files: [] });
   const [isMenuOpen, setMenuOpen] = useState(false);
+  const isOwn = !session?.owner || session.owner === (me.userId === null ? "gateway" : `user:${me.userId}`);
   const running = turns.find((turn) => turn.status === "running" || turn.status === "waiting");
 
   useEffect(() => live.subscribe((event) => conversation.onEvent(event).catch(() => {})), [conversation, live]);
@@ -52,19 +53,20 @@ export function Chat({ sessionId, turnId, page, fresh }) {
     <${Transcript} conversation=${conversation} marked=${turnId} onFork=${fork} onEdit=${edit} />
     ${turns.length === 0 && !isLoading && !problem && html`<${Welcome} onPick=${(text) => setDraft({ text, files: [] })} />`}
     ${newer && html`<button type="button" class="button plain jump" onClick=${() => go(`chat/${segment(session.id)}`)}>${t("chat.newest")}</button>`}
-    ${can("message") && html`<${Composer} conversation=${conversation} running=${running} draft=${draft} onDraft=${setDraft} />`}
+    ${!isOwn && html`<p class="note foreign">${t("chat.foreign", { owner: session.owner })}</p>`}
+    ${can("message") && isOwn && html`<${Composer} conversation=${conversation} running=${running} draft=${draft} onDraft=${setDraft} />`}
     <${Announcer} turns=${turns} />
   </section>`;
 }
 
 /** Return the conversation of a session. A new conversation stays the same one when it gets its session. */
 function useConversation(sessionId, page, fresh) {
-  const { client } = useSignedIn();
+  const { client, user, mayName } = useSignedIn();
   const current = useRef(null);
   return useMemo(() => {
     if (sessionId && !page && current.current?.adopted === sessionId) return current.current;
     current.current?.close();
-    current.current = new Conversation(client);
+    current.current = new Conversation(client, () => (mayName ? user.value : null));
     if (sessionId) {
       current.current.adopted = sessionId;
       current.current.open(sessionId, page);

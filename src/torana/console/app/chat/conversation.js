@@ -24,13 +24,16 @@ export class Conversation {
   /** `{ session, turns, older, newer, isLoading, problem }`; `older` and `newer` continue the window. */
   state = new Store({ session: null, turns: [], older: null, newer: null, isLoading: false, problem: null });
   #client;
+  #user;
   #channelId = `console-${randomId()}`;
   #stop = new AbortController();
   #followed = new Set();
   #sent = Promise.resolve();
 
-  constructor(client) {
+  /** `user()` returns the user to name in messages, or null if the token names the user. */
+  constructor(client, user) {
     this.#client = client;
+    this.#user = user;
   }
 
   close() {
@@ -146,7 +149,7 @@ export class Conversation {
   }
 
   async #deliver(local, text, files, onBusy) {
-    const body = { content: text, channelId: this.#channelId, onBusy };
+    const body = { content: text, channelId: this.#channelId, onBusy, userId: this.#user() ?? undefined };
     if (files.length) body.files = await Promise.all(files.map(async ({ name, blob }) => ({ name, data: await base64(blob) })));
     const headers = { Prefer: "respond-async", "Idempotency-Key": local.id };
     try {

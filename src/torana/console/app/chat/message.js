@@ -4,6 +4,7 @@ import { useSignedIn } from "../base/context.js";
 import { t, plural } from "../base/i18n.js";
 import { bytes, fullTime, money, time } from "../base/format.js";
 import { Action, ProblemNote, State } from "../parts/controls.js";
+import { copyText } from "../parts/copy.js";
 import { Markdown } from "../parts/markdown.js";
 import { isOpen } from "./conversation.js";
 import { ApprovalCard } from "./approval_card.js";
@@ -27,7 +28,7 @@ export function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
       <time datetime=${turn.createdAt} title=${fullTime(turn.createdAt)}>${time(turn.createdAt)}</time>
       ${turn.usage && html`<span title=${turn.model ?? ""}>${plural("usage.tokens", turn.usage.inputTokens + turn.usage.outputTokens)}${turn.usage.costUsd ? ` · ${money(turn.usage.costUsd)}` : ""}</span>`}
       <a href=${`#/turns/${segment(turn.id)}`}>${t("turn.details")}</a>
-      ${turn.reply && html`<button type="button" class="link" onClick=${() => navigator.clipboard?.writeText(turn.reply)}>${t("action.copy")}</button>`}
+      ${turn.reply && html`<button type="button" class="link" onClick=${() => copyText(turn.reply)}>${t("action.copy")}</button>`}
       ${can("message") && html`<button type="button" class="link" onClick=${() => onEdit(turn)}>${t("action.edit")}</button>
         <button type="button" class="link" onClick=${() => onFork(turn)}>${t("action.fork")}</button>`}
     </footer>`}

@@ -94,8 +94,9 @@ function TokenDialog({ create, onClose }) {
 
 /** What the agent remembers about a user. */
 export function MemoriesView({ query }) {
-  const { client, me } = useSignedIn();
-  const user = me.userId ?? query.user ?? "";
+  const signedIn = useSignedIn();
+  const { client, me } = signedIn;
+  const user = me.userId ?? query.user ?? signedIn.user.value ?? "";
   const [edited, setEdited] = useState(null);
   const path = `v1/users/${segment(user)}/memories`;
   const list = usePages((after) => (user ? client.get(path, { query: query.q, after: query.q ? undefined : after, limit: 50 }) : Promise.resolve({ items: [], next: null })), [client, user, query.q]);

@@ -39,7 +39,7 @@ export function UsageView({ query }) {
         <${BarPlot} label=${t("label.cost")} bars=${plot("costUsd")} format=${money} />
         <${BarPlot} label=${t("usage.messages")} bars=${plot("messages")} format=${number} />
       </div>
-      <${ListTable} name="usage-days" caption=${t("usage.per_day")} list=${fixed(bars.toReversed())} columns=${dayColumns()} empty=${{}} />`}
+      <${ListTable} name="usage-days" caption=${t("usage.per_day")} list=${fixed(bars.toReversed().filter((day) => day.messages + day.inputTokens + day.outputTokens > 0))} columns=${dayColumns()} empty=${{}} />`}
     ${value.breakdown && html`<h2>${t(`usage.by_${value.breakdown.by}`)}</h2>
       <${ListTable} name=${`usage-by-${by}`} caption=${t(`usage.by_${by}`)} list=${fixed(breakdownRows(value.breakdown))} columns=${groupColumns(by)} empty=${{ title: t("usage.none") }}
         rowClass=${(row) => (row.isTotal ? "total" : "")} />`}

@@ -1,5 +1,6 @@
 import { html, useEffect, useRef, useState } from "../base/view.js";
 import { problemText, t } from "../base/i18n.js";
+import { copyText } from "./copy.js";
 
 /** A button that cannot be pressed again while its action runs, and that shows the action's failure. */
 export function Action({ label, act, kind = "plain", disabled = false, title, compact = false }) {
@@ -122,7 +123,7 @@ export function ConfirmedAction({ label, question, act, kind = "danger", compact
 export function Copyable({ text, label }) {
   const [isCopied, setCopied] = useState(false);
   async function copy() {
-    await navigator.clipboard.writeText(text);
+    await copyText(text);
     setCopied(true);
   }
   return html`<div class="copyable">

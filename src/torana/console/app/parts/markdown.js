@@ -1,54 +1,97 @@
 /** Markdown as DOM nodes. It makes no HTML text, loads no image, and links only to harmless schemes. */
-import { default_renderer, parser, parser_end, parser_write, HREF, IMAGE, SRC } from "../../vendor/markdown.js";
-import { html, useEffect, useLayoutEffect, useRef } from "../base/view.js";
+import {
+  default_renderer, parser, parser_end, parser_write,
+  EQUATION_BLOCK, EQUATION_INLINE, HREF, IMAGE, ITALIC_UND, LINK, SRC, STRONG_UND,
+} from "../../vendor/markdown.js";
+import { html, useLayoutEffect, useRef } from "../base/view.js";
 
 const SCHEMES = new Set(["http:", "https:", "mailto:", "tel:"]);
+const MARKS = { [ITALIC_UND]: "_", [STRONG_UND]: "__", [EQUATION_INLINE]: "$", [EQUATION_BLOCK]: "$$" };
+const BRACKETS = { [EQUATION_INLINE]: ["\\(", "\\)"], [EQUATION_BLOCK]: ["\\[", "\\]"], [LINK]: ["[", "]"], [IMAGE]: ["![", "]"] };
 
-/** Show a text that may grow: only what is new is parsed. */
+/** Show a text that may grow: only what is new is parsed. A text that the parser refuses is shown as it is. */
 export function Markdown({ text, isComplete }) {
   const element = useRef(null);
   const drawn = useRef({ parser: null, text: "", isEnded: false });
   useLayoutEffect(() => {
     const before = drawn.current;
-    const isContinued = before.parser && !before.isEnded && text.startsWith(before.text);
-    if (!isContinued || (before.isEnded && text !== before.text)) {
-      if (before.isEnded && text === before.text) return;
+    if (before.isEnded && text === before.text) return;
+    if (!before.parser || before.isEnded || !text.startsWith(before.text)) {
       element.current.replaceChildren();
-      drawn.current = { parser: parser(safeRenderer(element.current)), text: "", isEnded: false };
+      drawn.current = { parser: newParser(element.current), text: "", isEnded: false };
     }
     const now = drawn.current;
-    parser_write(now.parser, text.slice(now.text.length));
-    now.text = text;
-    if (isComplete) {
-      parser_end(now.parser);
-      now.isEnded = true;
+    try {
+      parser_write(now.parser, text.slice(now.text.length));
+      if (isComplete) end(now.parser, element.current);
+    } catch {
+      element.current.textContent = text;
     }
+    now.text = text;
+    now.isEnded = isComplete;
   }, [text, isComplete]);
   return html`<div class="markdown" dir="auto" ref=${element}></div>`;
 }
 
-function safeRenderer(root) {
+function end(own, root) {
+  parser_end(own);
+  for (const link of root.querySelectorAll("a:not([href], [data-refused])")) link.replaceWith("[", ...link.childNodes);
+}
+
+function newParser(root) {
+  const own = parser(safeRenderer(root, () => own));
+  return own;
+}
+
+/**
+ * Return the parser's renderer with three corrections. An image becomes a link, because loading it tells its
+ * server that the message was read. Brackets without an address, and underscores and dollar signs that mark
+ * nothing, such as in `MAX_SIZE`, stay text.
+ */
+function safeRenderer(root, parserOf) {
   const renderer = default_renderer(root);
-  const { add_token, set_attr } = renderer;
+  const { add_token, end_token, set_attr } = renderer;
+  const marks = new WeakMap();
+  const current = (data) => data.nodes[data.index];
+
+  function replaceCurrent(data, name) {
+    const made = document.createElement(name);
+    current(data).replaceWith(made);
+    data.nodes[data.index] = made;
+    return made;
+  }
+
   return {
     ...renderer,
     add_token(data, type) {
-      // An image becomes a link, because loading it tells its server that the message was read.
+      const before = current(data).lastChild?.data?.at(-1) ?? "";
       add_token(data, type);
-      if (type !== IMAGE) return;
-      const link = document.createElement("a");
-      data.nodes[data.index].replaceWith(link);
-      data.nodes[data.index] = link;
+      const isEquation = type === EQUATION_INLINE || type === EQUATION_BLOCK;
+      if (type === IMAGE) replaceCurrent(data, "a");
+      if (type === LINK || type === IMAGE) marks.set(current(data), BRACKETS[type]);
+      else if (isEquation || (MARKS[type] && /[\p{L}\p{N}]/u.test(before))) {
+        const pair = parserOf().pending.startsWith("\\") ? BRACKETS[type] : [MARKS[type], MARKS[type]];
+        marks.set(replaceCurrent(data, "span"), pair);
+        current(data).append(pair[0]);
+      }
+    },
+    end_token(data) {
+      const node = current(data);
+      const [open, close] = marks.get(node) ?? [];
+      const end = close && parserOf().pending.startsWith(close[0]) ? close : "";
+      if (node.tagName === "SPAN") node.append(end);
+      else if (open && !node.matches("[href], [data-refused]")) node.replaceWith(open, ...node.childNodes, end);
+      end_token(data);
     },
     set_attr(data, type, value) {
-      const node = data.nodes[data.index];
+      const node = current(data);
       if (type !== HREF && type !== SRC) set_attr(data, type, value);
       else if (isHarmless(value)) {
         node.setAttribute("href", value);
         node.setAttribute("rel", "noopener noreferrer");
         node.setAttribute("target", "_blank");
         if (type === SRC && !node.textContent) node.textContent = value;
-      }
+      } else node.dataset.refused = "true";
     },
   };
 }

@@ -52,7 +52,8 @@ export function usePages(load, dependencies) {
  * A table of a list with its states: loading, failed, empty, and more to load. It exports CSV and JSON.
  *
  * Each column is `{ key, label, cell, value, kind }`: `cell(item)` is shown, and `value(item)` is exported;
- * without them both are `item[key]`. `kind` "number" aligns to the right.
+ * without them both are `item[key]`. `kind` "number" aligns to the right, "short" is cut off, and "unseen"
+ * is only exported.
  */
 export function ListTable({ name, list, columns, empty, rowHref, rowClass, caption }) {
   const { items } = list;
@@ -66,7 +67,7 @@ export function ListTable({ name, list, columns, empty, rowHref, rowClass, capti
           <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.kind}>${column.label}</th>`)}</tr></thead>
           <tbody>${items.map((item, place) => html`
             <tr key=${item.id ?? place} class=${rowClass?.(item)}>${columns.map((column, position) => html`
-              <td class=${column.kind} data-label=${column.label}>
+              <td class=${column.kind} data-label=${column.label} title=${column.kind === "short" ? item[column.key] : undefined}>
                 ${position === 0 && rowHref ? html`<a href=${rowHref(item)}>${shown(column, item)}</a>` : shown(column, item)}
               </td>`)}
             </tr>`)}

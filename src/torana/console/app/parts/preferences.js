@@ -1,6 +1,8 @@
 import { html } from "../base/view.js";
 import { language, languageCodes, setLanguage, t } from "../base/i18n.js";
+import { useSignedIn } from "../base/context.js";
 import { Store, useStore } from "../base/store.js";
+import { Dialog, Field, Form } from "./controls.js";
 
 const STORED = "torana.scheme";
 const NAMES = { en: "English", de: "Deutsch", zh: "中文" };
@@ -18,6 +20,16 @@ export function LanguageChoice() {
     <select value=${current} onChange=${(event) => setLanguage(event.target.value)}>
       ${languageCodes.map((code) => html`<option value=${code} lang=${code}>${NAMES[code]}</option>`)}
     </select></label>`;
+}
+
+/** Choose the user who writes, with a token that may name users. */
+export function UserDialog({ onClose }) {
+  const { user } = useSignedIn();
+  return html`<${Dialog} title=${t("user.title")} onClose=${onClose}>
+    <${Form} submitLabel=${t("action.save")} onCancel=${onClose} onSubmit=${({ name }) => { user.set(name.trim()); onClose(); }}>
+      <${Field} label=${t("label.user")} hint=${t("user.hint")}><input name="name" required maxlength="256" value=${user.value} /><//>
+    <//>
+  <//>`;
 }
 
 export function SchemeChoice() {
