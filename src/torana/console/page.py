@@ -20,6 +20,9 @@ LANGUAGES = ("en", "de", "zh")
 
 _STYLES = ("base.css", "chat.css", "operate.css")
 
+#: A key of a text in the script.
+_KEY = re.compile(r'(\bt\(|\blabel: )"([a-z_0-9.]+)"')
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolePage:
@@ -31,10 +34,10 @@ class ConsolePage:
 
 def build_page(config: Mapping[str, Any]) -> ConsolePage:
     """Return the page. ``config`` is the values that it needs before its first request; it holds no secret."""
-    script = "\n" + bundle(lambda path: (_ROOT / path).read_text(), "app/main.js")
+    script, texts = _number_texts("\n" + bundle(lambda path: (_ROOT / path).read_text(), "app/main.js"))
     style = _compact_style("\n".join((_ROOT / "style" / name).read_text() for name in _STYLES))
     html = (_ROOT / "page.html").read_text()
-    data = _json({"config": config, "texts": _texts()})
+    data = _json({"config": config, "texts": texts})
     for mark, content in (("/*style*/", style), ("/*script*/", script), ("/*data*/", data)):
         html = html.replace(mark, content, 1)
     policy = (
@@ -50,11 +53,20 @@ def _compact_style(text: str) -> str:
     return re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":")
 
 
-def _texts() -> dict[str, Any]:
-    """Return the keys of all texts, separated by spaces, and each language's texts in the order of the keys."""
+def _number_texts(script: str) -> tuple[str, dict[str, Any]]:
+    """Replace the keys of texts by numbers, which makes the page smaller, and return the script and the texts.
+
+    The texts of each language are a list. Keys that the script composes stay; they are those of the last texts.
+    """
     languages = {code: json.loads((_ROOT / "languages" / f"{code}.json").read_text()) for code in LANGUAGES}
-    keys = list(languages[LANGUAGES[0]])
-    return {"keys": " ".join(keys), **{code: [texts[key] for key in keys] for code, texts in languages.items()}}
+    known = languages[LANGUAGES[0]]
+    written = dict.fromkeys(key for _, key in _KEY.findall(script) if key in known)
+    composed = [key for key in known if key not in written]
+    keys = [*written, *composed]
+    numbers = {key: number for number, key in enumerate(written)}
+    numbered = _KEY.sub(lambda found: f"{found[1]}{numbers[found[2]]}" if found[2] in numbers else found[0], script)
+    texts = {code: [texts[key] for key in keys] for code, texts in languages.items()}
+    return numbered, {"composed": " ".join(composed), **texts}
 
 
 def _json(value: Any) -> str:

@@ -64,7 +64,7 @@ export function Shell({ onSignOut }) {
     <main class="main" id="main" tabindex="-1">
       ${connection === "lost" && html`<p class="connection" role="status">${t("label.lost")}</p>`}
       ${view ? html`<${view.component} parts=${parts.slice(1)} query=${query} />`
-        : html`<${Chat} sessionId=${parts[1] ?? null} turnId=${query.turn} page=${query.page ?? null} fresh=${query.fresh} />`}
+        : html`<${Chat} sessionId=${(can("read") && parts[1]) || null} turnId=${query.turn} page=${query.page ?? null} fresh=${query.fresh} />`}
     </main>
     ${dialog === "user" && html`<${UserDialog} onClose=${() => setDialog(null)} />`}
     ${dialog === "search" && html`<${SearchDialog} onClose=${() => setDialog(null)} />`}

@@ -2,9 +2,10 @@ import { texts } from "./page_data.js";
 import { Store } from "./store.js";
 
 const STORED = "torana.language";
-const { keys, ...ordered } = texts;
-const names = keys.split(" ");
-const languages = Object.fromEntries(Object.entries(ordered).map(([code, list]) => [code, new Map(list.map((text, place) => [names[place], text]))]));
+const { composed, ...languages } = texts;
+
+/** The numbers of the texts whose keys are composed, such as `state.${value}`; the gateway numbers all other keys. */
+const numbers = new Map(composed.split(" ").map((key, place, all) => [key, languages.en.length - all.length + place]));
 
 /** The code of the language of the page. */
 export const language = new Store(initialLanguage());
@@ -24,7 +25,7 @@ export function applyLanguage(code = language.value) {
 
 /** Return the text of a key in the language of the page, with the values of its `{names}`. */
 export function t(key, values = {}) {
-  const text = languages[language.value].get(key) ?? key;
+  const text = languages[language.value][numbers.get(key) ?? key] ?? key;
   return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
 }
 
@@ -37,7 +38,7 @@ export function plural(key, count) {
 /** Return the text of a problem: of its code if the page has one, else the gateway's own words. */
 export function problemText(problem) {
   const key = `problem.${problem.code}`;
-  return languages.en.has(key) ? t(key) : problem.message;
+  return numbers.has(key) ? t(key) : problem.message;
 }
 
 function initialLanguage() {

@@ -23,7 +23,7 @@ export function Chat({ sessionId, turnId, page, fresh }) {
   useEffect(() => live.subscribe((event) => conversation.onEvent(event).catch(() => {})), [conversation, live]);
   useEffect(() => {
     // The address gets the session of a first message, without loading it again.
-    if (session && session.id !== sessionId) {
+    if (can("read") && session && session.id !== sessionId) {
       conversation.adopted = session.id;
       go(`chat/${segment(session.id)}`);
       sessionsChanged();
@@ -61,12 +61,12 @@ export function Chat({ sessionId, turnId, page, fresh }) {
 
 /** Return the conversation of a session. A new conversation stays the same one when it gets its session. */
 function useConversation(sessionId, page, fresh) {
-  const { client, user, mayName } = useSignedIn();
+  const { client, can, user, mayName } = useSignedIn();
   const current = useRef(null);
   return useMemo(() => {
     if (sessionId && !page && current.current?.adopted === sessionId) return current.current;
     current.current?.close();
-    current.current = new Conversation(client, () => (mayName ? user.value : null));
+    current.current = new Conversation({ client, mayRead: can("read"), user: () => (mayName ? user.value : null) });
     if (sessionId) {
       current.current.adopted = sessionId;
       current.current.open(sessionId, page);

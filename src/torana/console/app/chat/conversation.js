@@ -24,15 +24,20 @@ export class Conversation {
   /** `{ session, turns, older, newer, isLoading, problem }`; `older` and `newer` continue the window. */
   state = new Store({ session: null, turns: [], older: null, newer: null, isLoading: false, problem: null });
   #client;
+  #mayRead;
   #user;
   #channelId = `console-${randomId()}`;
   #stop = new AbortController();
   #followed = new Set();
   #sent = Promise.resolve();
 
-  /** `user()` returns the user to name in messages, or null if the token names the user. */
-  constructor(client, user) {
+  /**
+   * `mayRead` is whether the token may read sessions; `user()` returns the user to name in messages, or null if the
+   * token names the user.
+   */
+  constructor({ client, mayRead, user }) {
     this.#client = client;
+    this.#mayRead = mayRead;
     this.#user = user;
   }
 
@@ -156,8 +161,9 @@ export class Conversation {
       const turn = await this.#untilAnswered(() => this.#client.post("v1/messages", body, headers));
       this.#replaceLocal(local.id, turn);
       if (!this.state.value.session) {
-        const session = await this.#client.get(`v1/sessions/${segment(turn.sessionId)}`).catch(() => null);
-        this.state.update({ session: session ?? { id: turn.sessionId, channelId: turn.channelId, title: null } });
+        const session = { id: turn.sessionId, channelId: turn.channelId, title: null };
+        const read = () => this.#client.get(`v1/sessions/${segment(session.id)}`);
+        this.state.update({ session: this.#mayRead ? await this.#untilAnswered(read) : session });
       }
       this.#follow(turn.id);
       return turn;
@@ -258,7 +264,7 @@ export class Conversation {
   /** Load the newest turns again, and keep the others. */
   async #refreshEnd() {
     const { session, newer } = this.state.value;
-    if (newer) return;
+    if (newer || !this.#mayRead) return;
     try {
       const part = await this.#read(session.id, "newest", null);
       this.state.update({ turns: merge(this.state.value.turns, part.turns.reverse()) });
