@@ -18,6 +18,7 @@ from torana.agent import TurnAgent
 from torana.agent.capability import Safeguards
 from torana.agent.compaction import Compaction
 from torana.agent.context import Contexts
+from torana.agent.context_budget import ContextBudget, fit_requests
 from torana.agent.files import Prompts
 from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
@@ -108,6 +109,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
     model = model or choose_model(loaded, skills, installed)
+    windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
@@ -138,7 +140,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
     capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
-    compaction = _compaction(settings, database, model, budgets)
+    compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
     return Core(
@@ -235,19 +237,30 @@ def _contexts(
     )
 
 
-def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
+def _compaction(
+    settings: Settings,
+    database: Database,
+    model: Model,
+    budgets: Budgets,
+    windows: Sequence[ContextBudget],
+) -> Compaction | None:
     """Return None if compaction is disabled, or if ``builtin`` is the only model."""
     summariser = without_builtin(model)
     if summariser is None or not settings.compact:
         return None
-    summaries = Summaries(database=database, history_messages=settings.history_messages)
+
+    def room() -> int | None:
+        return min((one.message_room for one in windows if one.message_room is not None), default=None)
+
+    summaries = Summaries(database=database, history_messages=settings.history_messages, message_room=room)
 
     async def charge(turn: Turn, response: ModelResponse) -> None:
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
     async def affordable(turn: Turn, size: int) -> bool:
         request = RequestTokens.of_bytes(size)
-        return await database.run(partial(budgets.has_room, turn=turn, request=request))
+        percent = settings.compact_percent
+        return await database.run(partial(budgets.allows_summary, turn=turn, request=request, percent=percent))
 
     return Compaction(
         model=summariser,

@@ -39,7 +39,10 @@ def usage(
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show messages, tokens and money per day, and the state of the limits."""
+    """Show messages, tokens and money per day, and the state of the limits.
+
+    Columns with ``~`` are estimated parts of the input tokens. Summaries are included in the other numbers.
+    """
     from rich.console import Console
 
     from torana.api.schemas.usage import SpendingBody
@@ -76,7 +79,7 @@ def _plot(found: UsageReport) -> Table:
         ),
         ("messages", [0.0] * len(heights)),
     )
-    names = ("messages", "tokens in", "out", "USD")
+    names = ("messages", "tokens in", "~instr.", "~tools", "~history", "out", "summaries", "USD")
     numbers = [Column(name, justify="right", no_wrap=True) for name in names]
     bars = Column(title, max_width=_BAR)
     table = Table(Column("day", no_wrap=True), *numbers, bars, box=None, pad_edge=False)
@@ -96,7 +99,16 @@ def _heights(spent: Spent) -> dict[str, float]:
 
 
 def _numbers(spent: Spent) -> list[str]:
-    counts = (spent.messages, spent.input_tokens, spent.output_tokens)
+    parts = spent.estimated_input
+    counts = (
+        spent.messages,
+        spent.input_tokens,
+        parts.instructions,
+        parts.tools,
+        parts.history,
+        spent.output_tokens,
+        spent.summary_tokens,
+    )
     return [*(f"{count:,}" for count in counts), f"{spent.cost_usd:,.4f}"]
 
 

@@ -445,6 +445,7 @@ def _outcome(turn: Turn) -> dict[str, Any]:
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
         "cost_usd": turn.usage.cost_usd,
+        **usage.part_values(turn.usage),
         "ended_at": turn.ended_at,
     } | _failure(turn)
 
@@ -475,6 +476,7 @@ def _turn(row: RowMapping) -> Turn:
         input_tokens=values.pop("input_tokens"),
         output_tokens=values.pop("output_tokens"),
         cost_usd=values.pop("cost_usd"),
+        estimated_input=usage.parts_in({name: values.pop(name) for name in usage.PARTS}),
     )
     return Turn(**values, usage=used, failure=failure if failure.code else None)
 
