@@ -31,6 +31,7 @@ USAGE_DAYS_LIMIT = 366
 MICRO = 1_000_000
 
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+TURN_STATES: tuple[TurnState, ...] = get_args(TurnState)
 #: The treatment of a message whose session is busy; see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]
 #: The scopes: send messages and follow their turns; read sessions; install and remove skills; change a user's
@@ -213,6 +214,11 @@ class Turn:
     def is_scheduled(self) -> bool:
         """Return whether a schedule created the turn."""
         return self.principal.startswith(SCHEDULE_PRINCIPAL)
+
+    @property
+    def schedule_id(self) -> str | None:
+        """Return the id of the schedule that created the turn, or None."""
+        return self.principal.removeprefix(SCHEDULE_PRINCIPAL) if self.is_scheduled else None
 
     @property
     def last_event(self) -> Literal["turn.completed", "turn.failed"]:

@@ -23,6 +23,7 @@ _Time = Annotated[AwareDatetime, Field(gt=_DAWN, lt=_DUSK)]
 #: Numbers that SQLite can store.
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
 
+_TIME = TypeAdapter[datetime](_Time)
 #: The cursor of a list by time: the time and id of the page's last item.
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
 #: The cursor of a list of messages: the sequence number and role of the page's last message.
@@ -57,3 +58,11 @@ def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
 
 def _encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
     return base64.urlsafe_b64encode(kind.dump_json(key)).decode().rstrip("=")
+
+
+def read_time(text: str) -> datetime | None:
+    """Return the time of a text as in RFC 3339; None without a time zone, or for another text."""
+    try:
+        return _TIME.validate_json(f'"{text}"')
+    except ValueError:
+        return None

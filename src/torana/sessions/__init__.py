@@ -104,14 +104,25 @@ class Sessions:
                 return
 
     async def list_sessions(
-        self, owner: str, *, channel: str | None, user: str | None, limit: int, after: str | None
+        self,
+        owner: str,
+        *,
+        channel: str | None,
+        user: str | None,
+        archived: bool | None = None,
+        limit: int,
+        after: str | None,
     ) -> Page[Session]:
-        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user."""
+        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+
+        ``archived`` None selects archived and other sessions.
+        """
         work = partial(
             session_rows.list_sessions,
             owner=owner,
             channel=channel,
             user=user,
+            archived=archived,
             before=read_cursor(after, TIME_KEY),
             limit=limit + 1,
         )

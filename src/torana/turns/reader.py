@@ -10,9 +10,11 @@ from typing import NoReturn
 
 from torana.errors import Erased, NotFound
 from torana.messages import Inbound, Turn, TurnEvent
+from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Database
-from torana.store.rows import idempotency_keys, session_deletion
+from torana.store.rows import idempotency_keys, session_deletion, turn_lists
 from torana.store.rows import turns as rows
+from torana.store.rows.turn_lists import TurnFilter
 from torana.turns.live import LiveTurns
 
 
@@ -46,6 +48,14 @@ class TurnReader:
         """
         turn = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id))
         return turn or await self.raise_missing(owner, turn_id)
+
+    async def list_turns(
+        self, owner: str, which: TurnFilter, *, limit: int, after: str | None = None
+    ) -> Page[Turn]:
+        """Return the owner's turns, the newest first. Raises ``InvalidField`` for an invalid cursor."""
+        before = read_cursor(after, TIME_KEY)
+        work = partial(turn_lists.newest, owner=owner, which=which, before=before, limit=limit + 1)
+        return cut(await self._database.run(work), limit, lambda turn: (turn.created_at, turn.id), TIME_KEY)
 
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""

@@ -28,6 +28,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/openapi.json"): None,
     ("GET", "/skills"): {"message", "read", "skills"},
     ("POST", "/message"): {"message"},
+    ("GET", "/v1/turns"): {"read"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
@@ -39,6 +40,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},
+    ("PATCH", "/v1/sessions/{session_id}"): set(),
     ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
     ("GET", "/v1/sessions/{session_id}/export"): {"read"},
     ("POST", "/v1/sessions/{session_id}/fork"): set(),
@@ -89,6 +91,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
 #: What is opened by `message`, and to a token that is bound to nobody only with `read`: others made it.
 OF_OTHERS = [
     ("GET", "/v1/approvals"),
+    ("PATCH", "/v1/sessions/{session_id}"),
     ("POST", "/v1/sessions/{session_id}/fork"),
     ("POST", "/v1/sessions/{session_id}/reset"),
     ("DELETE", "/v1/sessions/{session_id}"),

@@ -451,3 +451,58 @@ async def test_idle_sessions_are_deleted_at_start(start: Start, tmp_path: Path):
     while len((await again.get("/v1/sessions")).json()["items"]) > 1:
         pass  # it is done beside everything else
     assert (await only_session(again))["channelId"] == "new"
+
+
+# --- title and archive
+
+
+async def test_title_and_archive_are_changed_and_filtered(client: httpx2.AsyncClient):
+    for channel in ("a", "b"):
+        await client.post("/message", json={"content": "hi", "channelId": channel})
+    sessions = {item["channelId"]: item for item in (await client.get("/v1/sessions")).json()["items"]}
+    path = f"/v1/sessions/{sessions['a']['id']}"
+    changed = await client.patch(path, json={"title": " My\u202e plan\n2 ", "archived": True})
+    assert (changed.json()["title"], changed.json()["archived"]) == ("My plan 2", True)
+    assert (await client.get(path)).json() == changed.json()
+
+    async def found(archived: str) -> set[str]:
+        answer = await client.get("/v1/sessions", params={"archived": archived})
+        return {item["channelId"] for item in answer.json()["items"]}
+
+    assert [await found(archived) for archived in ("true", "false", "")] == [{"a"}, {"b"}, {"a", "b"}]
+    only_title = (await client.patch(path, json={"title": None})).json()
+    assert (only_title["title"], only_title["archived"]) == (None, True)
+
+
+async def test_next_message_ends_archiving_and_keeps_title(client: httpx2.AsyncClient):
+    sent = await client.post("/message", json={"content": "hi", "channelId": "a"})
+    path = f"/v1/sessions/{sent.json()['sessionId']}"
+    await client.patch(path, json={"title": "Mine", "archived": True})
+    await client.post("/message", json={"content": "more", "channelId": "a"})
+    session = (await client.get(path)).json()
+    assert (session["title"], session["archived"]) == ("Mine", False)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"title": " "}, {"title": "x" * 101}, {"archived": "yes"}, {"title": 1}]
+)
+async def test_invalid_change_is_400(client: httpx2.AsyncClient, change: dict[str, object]):
+    sent = await client.post("/message", json={"content": "hi", "channelId": "a"})
+    answer = await client.patch(f"/v1/sessions/{sent.json()['sessionId']}", json=change)
+    assert answer.status_code == 400, answer.text
+
+
+async def test_change_of_another_owners_session_is_404(start: Start):
+    operator = {"Authorization": "Bearer a-token-of-more-than-sixteen-characters"}
+    _, client = await start(gateway_token=operator["Authorization"].removeprefix("Bearer "))
+    made = await client.post("/v1/tokens", json={"user": "ana"}, headers=operator)
+    ana = {"Authorization": f"Bearer {made.json()['token']}"}
+    sent = await client.post("/message", json={"content": "hi"}, headers=operator)
+    path = f"/v1/sessions/{sent.json()['sessionId']}"
+    assert (await client.patch(path, json={"archived": True}, headers=ana)).status_code == 404
+    assert (await client.get(path, headers=operator)).json()["archived"] is False
+    hers = await client.post("/message", json={"content": "hi"}, headers=ana)
+    hers_path = f"/v1/sessions/{hers.json()['sessionId']}"
+    assert (await client.patch(hers_path, json={"archived": True}, headers=operator)).status_code == 200
+    audit = (await client.get("/v1/audit", headers=operator)).json()["items"][0]
+    assert (audit["action"], audit["target"]) == ("session.change", hers.json()["sessionId"])

@@ -20,8 +20,8 @@ from torana.messages import EVERYONE, GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.engine.database import Database
 from torana.store.engine.tables import turns as turn_table
-from torana.store.rows import turns as turn_rows
 from torana.store.rows.schedules import Schedule
+from torana.store.rows.turn_lists import TurnFilter, newest
 from torana.turns import Queue, Turns
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -75,7 +75,7 @@ class World:
 
     async def fired(self) -> list[Turn]:
         """Return the turns of schedules, oldest first."""
-        found = await self.database.run(partial(turn_rows.newest, owner=EVERYONE, state=None, limit=5_000))
+        found = await self.database.run(partial(newest, owner=EVERYONE, which=TurnFilter(), limit=5_000))
         return [turn for turn in reversed(found) if turn.principal.startswith("schedule:")]
 
     async def count(self) -> int:

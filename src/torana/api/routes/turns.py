@@ -8,14 +8,62 @@ from fastapi import Header, Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import events_answer, problem_responses
-from torana.api.parameters import Id
+from torana.api.parameters import After, Id, Limit, Since, Until, page_size, time_of
+from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
-from torana.api.schemas.turns import TurnBody
+from torana.api.schemas.turns import TurnBody, TurnItem, TurnsBody
 from torana.api.sse import EventStream
+from torana.messages import ID_LIMIT, TURN_STATES
+from torana.store.rows.turn_lists import TurnFilter
 
 _PROBLEMS = {404: "There is no such turn.", 410: "The turn was erased, with its session or its user."}
 
+_State = Annotated[
+    str,
+    Query(
+        description="Only turns in this state.",
+        max_length=20,
+        json_schema_extra={"enum": ["", *TURN_STATES]},
+    ),
+]
+
 router = new_router()
+
+
+@router.get(
+    "/v1/turns",
+    dependencies=[require_scopes("read")],
+    response_description="A page of turns, the newest first.",
+    responses=problem_responses({400: "`state`, `since`, `until`, `limit` or `after` is invalid."}),
+    summary="List the turns",
+)
+async def turns(
+    request: Request,
+    state: _State = "",
+    session_id: Annotated[str, Query(alias="sessionId", max_length=100)] = "",
+    channel_id: Annotated[str, Query(alias="channelId", max_length=ID_LIMIT)] = "",
+    user_id: Annotated[str, Query(alias="userId", max_length=ID_LIMIT)] = "",
+    account: Annotated[
+        str, Query(description="Only messages that this account of a connector received.", max_length=ID_LIMIT)
+    ] = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = "50",
+    after: After = "",
+) -> TurnsBody:
+    which = TurnFilter(
+        state=one_of("state", state, TURN_STATES) if state else None,
+        session_id=session_id or None,
+        channel=channel_id or None,
+        user=user_id or None,
+        account=account or None,
+        since=time_of("since", since),
+        until=time_of("until", until),
+    )
+    page = await services_of(request).turns.reader.list_turns(
+        current_principal(request).view, which, limit=page_size(limit), after=after or None
+    )
+    return TurnsBody(items=[TurnItem.from_turn(turn) for turn in page.items], next=page.next)
 
 
 @router.get(

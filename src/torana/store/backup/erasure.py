@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from torana.messages import owner_of
 from torana.store.engine.tables import history, memories, senders, sessions, tokens, tombstones, turns
 from torana.store.engine.tables import unfinished as not_ended
-from torana.store.rows import audit, deliveries, memory_index, schedules
+from torana.store.rows import audit, deliveries, memory_index, message_index, schedules
 from torana.store.rows.audit import Act
 from torana.store.rows.senders import of_user
 from torana.store.rows.session_deletion import delete_turns
@@ -77,6 +77,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     whole, shared = _sessions(connection, user)
     memory_index.clear(connection, owner_of(user))
     deleted = delete_turns(connection, _of(user), act.at)
+    message_index.scrub(connection)
     counts = Counts(
         sessions=len(whole),
         turns=len(deleted.turns),

@@ -205,6 +205,7 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "message": sa.null(),
     "place": sa.null(),
     "files": sa.literal(0),
+    "words_row": sa.null(),
 }
 _COPY_TURN = sa.insert(turns).from_select(
     turns.c.keys(),
