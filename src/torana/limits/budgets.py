@@ -108,6 +108,10 @@ class Budgets:
         """Return whether tokens or money are limited, so that each model call needs a reservation."""
         return self._limits.bound_calls
 
+    def usage_of(self, responses: Sequence[ModelResponse]) -> Usage:
+        """Return the usage and cost of responses, which is not charged here."""
+        return self._prices.usage(responses)
+
     def admit(
         self, connection: Connection, turn: Turn, *, messages: int = 1, rates: Sequence[LimitStatus] = ()
     ) -> Admitted:

@@ -17,6 +17,7 @@ from torana.tracing import SpanPlace
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
+from torana.turns.timings import TurnTimings
 
 _BLOCKED = (
     "The session is blocked: the gateway could not store the end of a turn. Its log has the "
@@ -44,6 +45,8 @@ class LiveTurn:
     cancelled: bool = False
     #: The user added a message to the running turn.
     steered: bool = False
+    #: The times of the current attempt, once its journal is open.
+    timings: TurnTimings | None = None
     #: Set while the database cannot be written.
     delayed: asyncio.Event = field(default_factory=asyncio.Event)
     #: The first model request, for which the accepting transaction reserved tokens.

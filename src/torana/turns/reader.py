@@ -12,8 +12,9 @@ from torana.errors import Erased, NotFound
 from torana.messages import Inbound, Turn, TurnEvent
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Database
-from torana.store.rows import idempotency_keys, session_deletion, turn_lists
+from torana.store.rows import idempotency_keys, session_deletion, timings, turn_lists
 from torana.store.rows import turns as rows
+from torana.store.rows.timings import StepTime
 from torana.store.rows.turn_lists import TurnFilter
 from torana.turns.live import LiveTurns
 
@@ -56,6 +57,13 @@ class TurnReader:
         before = read_cursor(after, TIME_KEY)
         work = partial(turn_lists.newest, owner=owner, which=which, before=before, limit=limit + 1)
         return cut(await self._database.run(work), limit, lambda turn: (turn.created_at, turn.id), TIME_KEY)
+
+    async def steps(self, owner: str, turn_id: str) -> list[StepTime]:
+        """Return the steps of the owner's turn by their start. Raises as ``get`` does."""
+        await self.get(owner, turn_id)
+        one = self._live.get(turn_id)
+        live = one.timings.times() if one is not None and one.timings is not None else ()
+        return await self._database.run(partial(timings.of_turn, turn_id=turn_id, live=live))
 
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import Context
@@ -206,6 +207,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - as below
             return self._failed(error)
         recorder.begin(journal)
+        one.timings = journal.timings
+        one.timings.begin_queue(waited=time.monotonic() - one.since)
         if one.cancelled:  # before the agent could be started
             return cut_off(turn, recorder.text, self._clock())
         ending, stopped = await self._run_agent(turn, one, recorder, slot, journal)
@@ -220,6 +223,7 @@ class Runner:
             try:
                 async with slot:
                     self.live.begin(one)
+                    journal.timings.end_queue()
                     if turn.attempt > 1:
                         await journal.resume()
                     answer = await self._agent.run(turn, recorder, journal)

@@ -30,6 +30,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/message"): {"message"},
     ("GET", "/v1/turns"): {"read"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
+    ("GET", "/v1/turns/{turn_id}/steps"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
+from torana.turns.timings import RequestTime
 
 OpenAgent = Callable[..., TurnAgent]
 Say = Callable[..., Awaitable[Turn]]
@@ -83,6 +85,9 @@ class Unwritten:
 
     async def hold(self, request: RequestTokens) -> None:
         pass
+
+    def request(self, step: int) -> AbstractContextManager[RequestTime]:
+        return nullcontext(RequestTime())
 
     def check_budgets(self) -> None:
         pass

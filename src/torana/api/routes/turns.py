@@ -8,12 +8,13 @@ from fastapi import Header, Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import events_answer, problem_responses
-from torana.api.parameters import After, Id, Limit, Since, Until, page_size, time_of
+from torana.api.parameters import INVALID_PAGE, After, Id, Limit, Since, Until, page_size, time_of
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
-from torana.api.schemas.turns import TurnBody, TurnItem, TurnsBody
+from torana.api.schemas.turns import StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
 from torana.api.sse import EventStream
 from torana.messages import ID_LIMIT, TURN_STATES
+from torana.paging import NUMBER_KEY, cut, read_cursor
 from torana.store.rows.turn_lists import TurnFilter
 
 _PROBLEMS = {404: "There is no such turn.", 410: "The turn was erased, with its session or its user."}
@@ -79,6 +80,23 @@ async def turn(request: Request, turn_id: Id) -> TurnBody:
     found = await services.turns.reader.get(view, turn_id)
     approvals = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
     return TurnBody.from_turn(found, approvals)
+
+
+@router.get(
+    "/v1/turns/{turn_id}/steps",
+    dependencies=[require_scopes("message", "read")],
+    response_description="A page of steps, by their start.",
+    responses=problem_responses(_PROBLEMS | {400: INVALID_PAGE}),
+    summary="List the steps of a turn with their times",
+    description="The waits, model requests and tool calls of each attempt, the approvals and the deliveries. "
+    "A crash can lose the times of steps in progress.",
+)
+async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> StepsBody:
+    place = read_cursor(after or None, NUMBER_KEY) or 0
+    steps = await services_of(request).turns.reader.steps(current_principal(request).view, turn_id)
+    behind = list(enumerate(steps))[place:]
+    page = cut(behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY)
+    return StepsBody(items=[StepBody.from_step(step) for _, step in page.items], next=page.next)
 
 
 @router.get(

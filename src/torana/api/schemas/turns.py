@@ -11,10 +11,11 @@ from torana.api.schemas.approvals import ApprovalBody
 from torana.api.schemas.base import CLEAN, Id, NotBlank, Page, RequestBody, Time, Wire
 from torana.api.schemas.contract import UsageBody
 from torana.errors import InvalidField
-from torana.messages import Turn, TurnState
+from torana.messages import MICRO, Turn, TurnState
 from torana.sessions.listing import Session, SessionMessage
 from torana.sessions.titles import OWN_LIMIT, own_title
 from torana.store.rows.approvals import Approval
+from torana.store.rows.timings import StepTime
 
 #: The number of characters of a message in a list of turns.
 EXCERPT = 200
@@ -116,6 +117,64 @@ class TurnItem(Wire):
                 "ended_at": turn.ended_at,
             }
         )
+
+
+class StepBody(Wire):
+    """A step of a turn with its time. Fields that do not apply to its kind are null."""
+
+    kind: Annotated[
+        Literal["queue", "model", "tool", "approval", "delivery"],
+        Field(description="`queue` is the wait for the start of an attempt."),
+    ]
+    state: Annotated[
+        str,
+        Field(
+            description="`running`, `completed`, `failed` or `interrupted`; the state of an approval or delivery."
+        ),
+    ]
+    attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]
+    step: Annotated[int | None, Field(description="The number of the model request in the turn, from 0.")]
+    name: Annotated[str | None, Field(description="The model, or the tool of a call or an approval.")]
+    call_id: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    approval_id: str | None
+    delivery_id: str | None
+    account: Annotated[str | None, Field(description="The connector's account of a delivery.")]
+    decided_by: str | None
+    reason: Annotated[str | None, Field(description="The reason of a denial, or the error of a delivery.")]
+    tries: Annotated[int | None, Field(description="The number of attempts of a delivery.")]
+    started_at: Time
+    ended_at: Annotated[Time | None, Field(description="Null for a step in progress.")]
+
+    @classmethod
+    def from_step(cls, step: StepTime) -> Self:
+        """Return the body of a step."""
+        is_approval, is_delivery = step.kind == "approval", step.kind == "delivery"
+        return cls(
+            kind=step.kind,
+            state=step.state,
+            attempt=step.attempt,
+            step=step.step,
+            name=step.name,
+            call_id=step.call_id,
+            input_tokens=step.input_tokens,
+            output_tokens=step.output_tokens,
+            cost_usd=None if step.microusd is None else step.microusd / MICRO,
+            approval_id=step.reference if is_approval else None,
+            delivery_id=step.reference if is_delivery else None,
+            account=step.by if is_delivery else None,
+            decided_by=step.by if is_approval else None,
+            reason=step.reason,
+            tries=step.tries,
+            started_at=step.started_at,
+            ended_at=step.ended_at,
+        )
+
+
+class StepsBody(Page[StepBody]):
+    """A page of a turn's steps."""
 
 
 class TurnsBody(Page[TurnItem]):

@@ -383,8 +383,8 @@ usage = sa.Table(
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
 )
 
-#: The usage of a day by all its causes at once, '' where there is none. Each charge to the account ``gateway`` is
-#: also charged here, so the sums of a day are equal.
+#: The usage of a day by all its causes at once, '' where there is none. Each charge to
+#: the account ``gateway`` is also charged here, so the sums of a day are equal.
 spending = sa.Table(
     "spending",
     metadata,

@@ -6,7 +6,7 @@ Functions on behalf of a caller take the owner, which may be ``EVERYONE`` for re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
-from torana.store.rows import approvals, attachments, deliveries, journal, message_index, usage
+from torana.store.rows import approvals, attachments, deliveries, journal, message_index, timings, usage
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class Ending:
     stopped_at: int | None = None
     #: The estimated tokens of that request; None if it was not measured.
     stopped_request: int | None = None
+    #: The times of the turn's actions since the last settled step.
+    times: Sequence[timings.Timing] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,7 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     """
     beside = _beside(connection, turn)
     ended = _end_all(connection, turn, ending, beside)
+    timings.store(connection, ending.times)
     if not beside.others:
         return ended, None
     connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
