@@ -43,7 +43,7 @@ class Page(Generic[T]):
 def cut(items: Sequence[T], limit: int, key: Callable[[T], K], kind: TypeAdapter[K]) -> Page[T]:
     """Return the page of the first ``limit`` items. More items than that mean that there is a next page."""
     shown = items[:limit]
-    return Page(items=shown, next=_encode_cursor(key(shown[-1]), kind) if len(items) > limit else None)
+    return Page(items=shown, next=encode_cursor(key(shown[-1]), kind) if len(items) > limit else None)
 
 
 def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
@@ -56,7 +56,8 @@ def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
         raise InvalidField("`after` must be the `next` of an earlier page, as it was sent.") from None
 
 
-def _encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
+def encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
+    """Return the cursor of a key."""
     return base64.urlsafe_b64encode(kind.dump_json(key)).decode().rstrip("=")
 
 

@@ -19,6 +19,7 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.sessions.search import MessageSearch
 from torana.skills import Skills
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.rows.audit import Act
@@ -65,6 +66,7 @@ class Services:
 
     turns: Turns
     sessions: Sessions
+    search: MessageSearch
     changes: SessionChanges
     memory: Memory
     schedules: Schedules

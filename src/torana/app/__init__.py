@@ -35,6 +35,7 @@ from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
 from torana.sessions.expiry import Expiry
+from torana.sessions.search import MessageSearch
 from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.backup.archive import DATABASE_NAME
@@ -146,6 +147,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     services = Services(
         turns=core.turns,
         sessions=core.sessions,
+        search=MessageSearch(database=core.database),
         changes=SessionChanges(database=core.database, sessions=core.sessions, turns=core.turns),
         memory=core.memory,
         schedules=core.schedules,

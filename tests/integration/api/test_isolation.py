@@ -47,6 +47,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/sessions/{session_id}/fork"): set(),
     ("POST", "/v1/sessions/{session_id}/reset"): set(),
     ("DELETE", "/v1/sessions/{session_id}"): set(),
+    ("GET", "/v1/search"): {"read"},
     ("GET", "/v1/schedules"): {"read"},
     ("POST", "/v1/schedules"): {"message"},
     ("GET", "/v1/schedules/{schedule_id}"): {"read"},

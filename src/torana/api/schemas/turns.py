@@ -129,7 +129,7 @@ class StepBody(Wire):
     state: Annotated[
         str,
         Field(
-            description="`running`, `completed`, `failed` or `interrupted`; the state of an approval or delivery."
+            description="`running`, `completed`, `failed` or `interrupted`; or that of the approval or delivery."
         ),
     ]
     attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]
