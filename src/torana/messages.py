@@ -156,6 +156,8 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    #: The usage of each model by its name, where it is known. It adds up to the whole.
+    shares: tuple[tuple[str, Usage], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

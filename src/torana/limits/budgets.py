@@ -33,7 +33,8 @@ from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_tokens, tokens_of_files
 from torana.messages import MICRO, Turn, Usage, utc_now
 from torana.store.engine.database import Connection
-from torana.store.rows import attachments, journal, transcript, turns, usage
+from torana.store.rows import attachments, journal, spending, transcript, turns, usage
+from torana.store.rows.spending import Spent
 from torana.store.rows.usage import Amount, Held
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Budgets:
             raise refusal_of(levels, at, rates)
         if asked != Amount():
             usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
+            spending.add(connection, turn, day_of(at), Spent(messages=messages))
         if self._limits.bound_calls:
             usage.hold(connection, turn.id, _reservation(asked, on=self._periods(at)[-1], used=turn.usage))
         if self._limits.bound_minutes:
@@ -264,8 +266,11 @@ class Budgets:
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
         """Charge requests on a turn's behalf without a reservation, such as a summary."""
-        used = usage.since(Usage(), self._prices.usage(responses))
-        usage.add(connection, usage.accounts_of(turn), self._periods(self._now()), used)
+        spent = self._prices.usage(responses)
+        used = usage.since(Usage(), spent)
+        periods = self._periods(self._now())
+        usage.add(connection, usage.accounts_of(turn), periods, used)
+        spending.add(connection, turn, periods[0], usage.spent_of(used), shares=spent)
 
     def held_by(self, connection: Connection, turn: Turn) -> Held | None:
         """Return a turn's reservation before its end, for ``warnings``; None if no warning is possible."""

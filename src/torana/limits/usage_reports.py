@@ -11,7 +11,8 @@ from torana.limits.limit_usage import reserved_of, spent_of
 from torana.limits.policies import Limit, Limits, Unit, Whose, day_of, window_of
 from torana.messages import MICRO, utc_now
 from torana.store.engine.database import Connection, Database
-from torana.store.rows import tokens, usage
+from torana.store.rows import spending, tokens, usage
+from torana.store.rows.spending import Dimension
 from torana.store.rows.usage import Amount
 
 
@@ -87,6 +88,29 @@ def report(connection: Connection, subject: Subject, *, limits: Limits, days: in
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """The usage of a period by the values of a dimension; '' is usage without such a cause.
+
+    ``other`` is the usage of the values that are not listed. All amounts together are ``total``.
+    """
+
+    groups: Sequence[tuple[str, spending.Spent]]
+    other: spending.Spent
+    total: spending.Spent
+
+
+def break_down(connection: Connection, by: Dimension, *, days: int, limit: int, at: datetime) -> Breakdown:
+    """Return the usage of the last ``days`` days by a dimension, at most ``limit`` values."""
+    at = at.astimezone(UTC)
+    period = {"first": day_of(at - timedelta(days=days - 1)), "last": day_of(at)}
+    groups = spending.by(connection, by, **period, limit=limit)
+    total = other = spending.total(connection, **period)
+    for _, spent in groups:
+        other = other.without(spent)
+    return Breakdown(groups=groups, other=other, total=total)
+
+
 class Spending:
     """Reports the usage of users, tokens and the whole gateway."""
 
@@ -98,6 +122,10 @@ class Spending:
     async def report(self, subject: Subject, *, days: int) -> UsageReport:
         work = partial(report, subject=subject, limits=self._limits, days=days, at=self._clock())
         return await self._database.run(work)
+
+    async def break_down(self, by: Dimension, *, days: int, limit: int) -> Breakdown:
+        """Return the usage of the whole gateway by a dimension."""
+        return await self._database.run(partial(break_down, by=by, days=days, limit=limit, at=self._clock()))
 
 
 def _spending(amount: Amount) -> Spent:

@@ -1,7 +1,7 @@
 """Full-text search over messages and replies.
 
-A search first indexes the turns that have ended since the last one, so a turn's end does not wait for the index.
-The index finds turns; the words in their texts are located here.
+A search first indexes the turns that have ended since the last one, so the end of a turn does not wait for the
+index. The index finds turns; the words in their texts are located here.
 """
 
 from __future__ import annotations

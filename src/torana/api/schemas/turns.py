@@ -129,7 +129,8 @@ class StepBody(Wire):
     state: Annotated[
         str,
         Field(
-            description="`running`, `completed`, `failed` or `interrupted`; or that of the approval or delivery."
+            description="`running`, `completed`, `failed` or `interrupted`; "
+            "of an approval or a delivery, its own state."
         ),
     ]
     attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]

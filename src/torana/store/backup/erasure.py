@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from torana.messages import owner_of
 from torana.store.engine.tables import history, memories, senders, sessions, tokens, tombstones, turns
 from torana.store.engine.tables import unfinished as not_ended
-from torana.store.rows import audit, deliveries, memory_index, message_index, schedules
+from torana.store.rows import audit, deliveries, memory_index, message_index, schedules, spending
 from torana.store.rows.audit import Act
 from torana.store.rows.senders import of_user
 from torana.store.rows.session_deletion import delete_turns
@@ -88,6 +88,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
     _forget_senders(connection, user)
+    spending.forget_places(connection, user)
     deliveries.delete_notices(connection)
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, Turn, Usage
 from torana.store.engine.tables import turns, unfinished, usage
+from torana.store.rows import spending
 
 #: The account of the whole gateway.
 GATEWAY = "gateway"
@@ -144,6 +145,8 @@ def settle(
     used = _sum(before.used, spent)
     charged = since(before.used, used)
     accounts = accounts_of(turn)
+    if charged != Amount():
+        spending.add(connection, turn, (before.on or f"{at:%Y-%m-%d}")[:10], spent_of(charged), shares=spent)
     if before.on is not None:
         # Only existing rows: a minute's row may have been deleted.
         freed = asdict(charged) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
@@ -153,6 +156,16 @@ def settle(
     elif charged != Amount():
         add(connection, accounts, [f"{at:%Y-%m-%d}"], charged)
     return used
+
+
+def spent_of(amount: Amount) -> spending.Spent:
+    """Return an amount without its reservation."""
+    return spending.Spent(
+        messages=amount.messages,
+        input_tokens=amount.input_tokens,
+        output_tokens=amount.output_tokens,
+        microusd=amount.microusd,
+    )
 
 
 def count_unanswered(connection: Connection, *, user: str | None = None, token: str | None = None) -> int:
