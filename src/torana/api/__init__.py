@@ -25,6 +25,7 @@ from torana.api.routes import (
     approvals,
     connections,
     contract,
+    events,
     mcp,
     memories,
     pages,
@@ -48,6 +49,7 @@ __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 _MODULES = (
     contract,
     turns,
+    events,
     approvals,
     sessions,
     search,

@@ -83,6 +83,16 @@ id: 1-3
 data: {"reply":"Hello","id":"turn_0198"}
 
 """
+_ACTIVITY_EXAMPLE = """\
+event: reset
+id: 9f86d081884c-7
+data: {}
+
+event: turn.accepted
+id: 9f86d081884c-8
+data: {"turnId":"turn_0198","sessionId":"ses_0198","channelId":"ana","state":"running"}
+
+"""
 #: A quoted string, or a string without quotation marks and spaces.
 _KEY = r'^("([ !#-\[\]-~]|\\["\\]){1,255}"|[!#-~]{1,255})$'
 
@@ -164,6 +174,12 @@ def message_answer() -> dict[str, Any]:
 def events_answer() -> dict[str, Any]:
     """Return the OpenAPI description of a turn's event stream."""
     return {"description": "The event stream.", "content": _EVENTS}
+
+
+def activity_answer() -> dict[str, Any]:
+    """Return the OpenAPI description of the stream of all events."""
+    content = {EVENTS: _EVENTS[EVENTS] | {"example": _ACTIVITY_EXAMPLE}}
+    return {"description": "The event stream.", "content": content}
 
 
 def message_later() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from pydantic_ai.models import Model
 
@@ -24,6 +25,7 @@ from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
 from torana.connectors.runtime.hub import Connectors
 from torana.connectors.runtime.ingress import Admission
+from torana.connectors.runtime.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.messages import utc_now
@@ -43,6 +45,7 @@ from torana.store.engine.database import Database
 from torana.tools.sandbox import sweep_rooms
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
+from torana.turns.events.activity import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,13 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
         holder=str(settings.data_dir),
+        told=partial(_publish_status, core.turns.live.activity),
     )
+
+
+def _publish_status(activity: Activity, status: Status) -> None:
+    told = {"account": status.account, "kind": status.kind, "state": status.state, "reason": status.reason}
+    activity.publish("connector.changed", None, told)
 
 
 def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:

@@ -14,6 +14,7 @@ from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
 from torana.tracing import SpanPlace
+from torana.turns.events.activity import Activity
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
@@ -86,6 +87,7 @@ class LiveTurns:
     ) -> None:
         """Call ``on_end`` with every turn that ends; it must not block."""
         self.log = log
+        self.activity = Activity()
         self.measurements = measurements or Measurements()
         self._on_end = on_end
         self._live: dict[str, LiveTurn] = {}
@@ -135,6 +137,7 @@ class LiveTurns:
         """
         ending = asyncio.get_running_loop().create_future()
         self._live[turn.id] = LiveTurn(turn=turn, ending=ending, request=request)
+        self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
         self.log.open(turn.id, attempt=attempt)
         if attempt == 1:
@@ -145,6 +148,7 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        self.activity.publish_turn("turn.started", one.turn)
         with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
             pass
         self.measurements.add("queue", time.monotonic() - one.since)
@@ -163,6 +167,8 @@ class LiveTurns:
             if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
                 self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
             self.log.append(ended.id, ended.last_event, {})
+        failure = ended.failure and ended.failure.code
+        self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
         if self._on_end is not None:
             try:
                 self._on_end(ended)
@@ -193,6 +199,7 @@ class LiveTurns:
     def close(self) -> None:
         """Close the event logs, and tell the waiting callers that the gateway stops."""
         self.log.close()
+        self.activity.close()
         for one in self._live.values():
             one.abandon(draining_error())
         self._live.clear()

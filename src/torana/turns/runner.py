@@ -256,8 +256,12 @@ class Runner:
     ) -> ApprovalDecision:
         """Ask a person about a call; while the turn waits, other turns may use its slot."""
         call = {"gen_ai.tool.name": question.tool, "gen_ai.tool.call.id": question.call_id}
+        activity = self.live.activity
+        asked: list[dict[str, str]] = []
 
         def on_opened(approval: Approval) -> None:
+            asked.append({"approvalId": approval.id, "tool": approval.tool, "callId": approval.call_id})
+            activity.publish_turn("approval.required", turn, **asked[0])
             one.note_question()  # recovery does not wait for a person
             recorder("approval.required", asked_of(approval))
             decide = f"torana approvals approve {approval.id}"
@@ -270,7 +274,7 @@ class Runner:
                 async with slot.release_while_waiting():
                     yield
 
-        return await self._approvals.ask(
+        decision = await self._approvals.ask(
             turn,
             question,
             said=recorder.text,
@@ -279,6 +283,9 @@ class Runner:
             away=away,
             opened=on_opened,
         )
+        for ids in asked:
+            activity.publish_turn("approval.decided", turn, **ids, approved=decision.approved)
+        return decision
 
     def _failed(self, error: BaseException) -> Ending:
         return failed_outcome(error, self._clock())

@@ -48,6 +48,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/sessions/{session_id}/reset"): set(),
     ("DELETE", "/v1/sessions/{session_id}"): set(),
     ("GET", "/v1/search"): {"read"},
+    ("GET", "/v1/events"): {"read"},
     ("GET", "/v1/schedules"): {"read"},
     ("POST", "/v1/schedules"): {"message"},
     ("GET", "/v1/schedules/{schedule_id}"): {"read"},
@@ -90,9 +91,13 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/mcp/{server}/approve"): set(),
 }
 
+#: Ends the stream of all events at once.
+NO_WAIT = {"seconds": "0"}
+
 #: What is opened by `message`, and to a token that is bound to nobody only with `read`: others made it.
 OF_OTHERS = [
     ("GET", "/v1/approvals"),
+    ("GET", "/v1/events"),
     ("PATCH", "/v1/sessions/{session_id}"),
     ("POST", "/v1/sessions/{session_id}/fork"),
     ("POST", "/v1/sessions/{session_id}/reset"),
@@ -141,7 +146,7 @@ def test_scope_table_names_every_path():
 async def test_scope_opens_only_its_paths(operator: httpx2.AsyncClient, scope: Scope):
     held = await token(operator, scopes=[scope])
     for (method, path), scopes in OPENED_BY.items():
-        answer = await operator.request(method, path, headers=held)
+        answer = await operator.request(method, path, headers=held, params=NO_WAIT)
         refused = scopes is not None and scope not in (*scopes, "admin")
         assert (answer.status_code == 403) == refused, (method, path)
         if refused:
@@ -156,7 +161,8 @@ async def test_unbound_token_needs_extra_scope_for_turns_of_others(operator: htt
     ]
     for method, path in OF_OTHERS:
         refused, *let_in = [
-            await operator.request(method, path, headers=held) for held in (unbound, hers, reader)
+            await operator.request(method, path, headers=held, params=NO_WAIT)
+            for held in (unbound, hers, reader)
         ]
         assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), (method, path)
         assert "read" in refused.json()["detail"]

@@ -45,7 +45,7 @@ router = new_router()
     dependencies=[require_scopes("admin")],
     response_description="The usage of all users together.",
     responses=problem_responses({400: "`days`, `by` or `limit` is invalid."}),
-    summary="Get the usage of all users together by day or another dimension, and the state of the global limits",
+    summary="Get the usage of all users together, and the state of the global limits",
 )
 async def usage(request: Request, days: _Days = "30", by: _By = "", limit: Limit = "50") -> GatewaySpendingBody:
     spending, period, largest = services_of(request).spending, _days(days), page_size(limit)

@@ -212,6 +212,7 @@ class _RunningAccount:
             settled=self._progress.wait_until_hidden,
             rendering=rendering,
             measurements=admission.turns.live.measurements,
+            activity=admission.turns.live.activity,
             pause=pause,
         )
         self.supervisor = Supervisor(
