@@ -9,6 +9,7 @@ from typing import Any
 from torana.agent.overview import Toolbox
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
+from torana.config.shown import ShownSetting
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.memory import Memory
@@ -77,6 +78,7 @@ class Services:
     mcp: McpServers
     health: Health
     metrics: Metrics
+    settings: Sequence[ShownSetting]
     #: The names of the models, in the order in which they are tried.
     models: Sequence[str]
     skills: SkillDesk

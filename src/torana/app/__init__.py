@@ -21,6 +21,7 @@ from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
 from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
+from torana.config.shown import shown_settings
 from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
 from torana.connectors.runtime.hub import Connectors
@@ -161,6 +162,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         spending=Spending(database=core.database, limits=limits_of(settings)),
         health=_health(started, core, connectors),
         metrics=metrics,
+        settings=shown_settings(loaded),
         models=settings.model,
         skills=_skill_desk(settings, core),
         tools=core.toolbox,

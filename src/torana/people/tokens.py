@@ -118,7 +118,7 @@ class Tokens:
         return await self._database.run(partial(_holder, digest=_digest(secret), now=self._clock()))
 
     async def is_active(self, principal: Principal) -> bool:
-        """Return whether the token of an authenticated principal is still valid. Raises ``StoreUnavailable``."""
+        """Return whether the token of a principal is still valid. Raises ``StoreUnavailable``."""
         if principal.token is None:
             return True
         token_id = principal.name.partition(":")[2]

@@ -71,6 +71,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/tokens/{token_id}"): set(),
     ("GET", "/v1/audit"): set(),
     ("GET", "/v1/status"): set(),
+    ("GET", "/v1/settings"): set(),
+    ("GET", "/v1/logs"): set(),
     ("GET", "/metrics"): set(),
     ("POST", "/v1/connectors/reload"): set(),
     ("GET", "/v1/deliveries"): set(),

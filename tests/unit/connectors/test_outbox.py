@@ -27,6 +27,7 @@ from torana.store.rows.audit import Act
 from torana.store.rows.deliveries import Delivery
 from torana.testing.chat import Chat
 from torana.turns.deliveries import Deliveries
+from torana.turns.events.activity import Activity
 
 Outage = Callable[[], AbstractContextManager[None]]
 
@@ -58,6 +59,7 @@ class Sending:
             settled=self._settled,
             rendering=ThreadPoolExecutor(1),
             measurements=self.measurements,
+            activity=Activity(),
             pause=self._pause,
         )
         self.operator = Deliveries(

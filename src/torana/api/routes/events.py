@@ -26,8 +26,8 @@ router = new_router()
     responses=problem_responses({400: "`seconds` is invalid."}) | {200: activity_answer()},
     summary="Stream the events of all turns, approvals and deliveries that the token may see",
     description="The events are `turn.accepted`, `turn.started`, `turn.ended`, `approval.required`, "
-    "`approval.decided`, `delivery.ended` and, for the scope `admin`, `connector.changed`. Their data has ids and "
-    "states; the resources have the rest. The first event is `reset` unless the stream continues after "
+    "`approval.decided`, `delivery.ended` and, for the scope `admin`, `connector.changed`. Their data has ids "
+    "and states; the resources have the rest. The first event is `reset` unless the stream continues after "
     "`Last-Event-ID` without a gap; it also comes if the client is too slow. After a `reset`, load the lists "
     "again. The stream ends when the token does.",
 )
