@@ -149,12 +149,38 @@ class Inbound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputParts:
+    """Estimated parts of input tokens: the instructions, the definitions of tools, and the messages."""
+
+    instructions: int = 0
+    tools: int = 0
+    history: int = 0
+
+    def __add__(self, other: InputParts) -> InputParts:
+        return InputParts(
+            instructions=self.instructions + other.instructions,
+            tools=self.tools + other.tools,
+            history=self.history + other.history,
+        )
+
+    def scaled_to(self, tokens: int) -> InputParts:
+        """Return the parts in the same proportion with a sum of ``tokens``."""
+        total = self.instructions + self.tools + self.history
+        if total == 0 or tokens == 0:
+            return self
+        instructions, tools = self.instructions * tokens // total, self.tools * tokens // total
+        return InputParts(instructions=instructions, tools=tools, history=tokens - instructions - tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The usage of a turn. ``cost_usd`` is 0 for a model without a known price."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    #: Zero for the builtin model.
+    estimated_input: InputParts = InputParts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ def test_summaries_that_are_cut_off_are_charged(
         model_api_key="none",
         model_base_url=new_model(reply=reply).url,
         history_messages="4",
+        compact_percent="100",
         max_response_bytes=str(_RESPONSE_BYTES),
         limits_per_user=json.dumps([f"{_LIMIT} tokens/day"]),
     )

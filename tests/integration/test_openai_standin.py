@@ -435,8 +435,8 @@ async def test_single_model_is_retried_once_after_a_temporary_failure():
         (
             Fault(status=400, code="context_length_exceeded"),
             (
-                "the conversation exceeds the model's context length at {server}; "
-                "lower TORANA_HISTORY_MESSAGES or use a new channel"
+                "the request exceeds the model's context window at {server}; set TORANA_CONTEXT_WINDOW to the "
+                "model's window, or start the server with a larger one"
             ),
         ),
         (

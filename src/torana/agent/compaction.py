@@ -30,9 +30,6 @@ _TIMEOUT = 120.0
 #: Summaries in progress at once, over all sessions.
 _AT_ONCE = 4
 
-#: Maximum length of a summary; the rest is cut off.
-_SUMMARY_CHARS = 6_000
-
 _INSTRUCTIONS = """\
 You keep the notes of a conversation between people and an assistant, so that the assistant can go on when it
 no longer sees the older messages. Write the notes anew, from the notes so far and from what was said since.
@@ -107,7 +104,7 @@ class Compaction:
                 overdue = await self._summaries.overdue(turn)
                 if overdue is None or not await self._fits(overdue):
                     return
-                text = _text(await self._answer(overdue))
+                text = _text(await self._answer(overdue))[: self._summaries.summary_chars]
                 kept = await until_kept(partial(self._summaries.keep, overdue, text), pause=self._pause)
         except Exception as error:  # noqa: BLE001 - no caller sees it
             _log.warning(
@@ -167,7 +164,7 @@ def _text(response: ModelResponse) -> str:
     text = whole(text_of([response])).strip()
     if not text:
         raise ModelFailed("the model's response is empty")
-    return text[:_SUMMARY_CHARS]
+    return text
 
 
 def _estimate_usage(overdue: Overdue, said: ModelResponse) -> ModelResponse:

@@ -25,6 +25,7 @@ from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
+from torana.agent.windows.budget import ContextBudget, fit_requests
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
@@ -33,6 +34,7 @@ from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
+from torana.limits.summary_share import allows_summary
 from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
@@ -107,7 +109,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
-    model = model or choose_model(loaded, skills, installed)
+    model, windows = _fitted(settings, model or choose_model(loaded, skills, installed))
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
@@ -138,7 +140,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
     capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
-    compaction = _compaction(settings, database, model, budgets)
+    compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
     return Core(
@@ -162,6 +164,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         ended=ended,
         asks=asks,
     )
+
+
+def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBudget]]:
+    """Return the model, which now fits its requests into its context window, and the windows."""
+    windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
+    return model, windows
 
 
 def _database(settings: Settings) -> Database:
@@ -235,19 +243,32 @@ def _contexts(
     )
 
 
-def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
+def _compaction(
+    settings: Settings,
+    database: Database,
+    model: Model,
+    budgets: Budgets,
+    windows: Sequence[ContextBudget],
+) -> Compaction | None:
     """Return None if compaction is disabled, or if ``builtin`` is the only model."""
     summariser = without_builtin(model)
     if summariser is None or not settings.compact:
         return None
-    summaries = Summaries(database=database, history_messages=settings.history_messages)
+
+    def room() -> int | None:
+        return min((one.message_room for one in windows if one.message_room is not None), default=None)
+
+    summaries = Summaries(database=database, history_messages=settings.history_messages, message_room=room)
 
     async def charge(turn: Turn, response: ModelResponse) -> None:
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
     async def affordable(turn: Turn, size: int) -> bool:
         request = RequestTokens.of_bytes(size)
-        return await database.run(partial(budgets.has_room, turn=turn, request=request))
+        percent = settings.compact_percent
+        return await database.run(
+            partial(allows_summary, budgets=budgets, turn=turn, request=request, percent=percent)
+        )
 
     return Compaction(
         model=summariser,

@@ -159,11 +159,29 @@ class Settings(BaseModel):
             "messages cost less; more messages give more context."
         ),
     )
+    context_window: Whole = Field(
+        default=0,
+        ge=0,
+        le=100_000_000,
+        description=(
+            "The context window of the language model in tokens. Requests are shortened to fit into it, with "
+            "room for the answer. 0 asks the model's server, or uses the known window of a hosted model."
+        ),
+    )
     compact: bool = Field(
         default=True,
         description=(
             "Let the model summarise the messages of a long session that it no longer "
             "receives. `builtin` never does."
+        ),
+    )
+    compact_percent: Whole = Field(
+        default=50,
+        ge=0,
+        le=100,
+        description=(
+            "The maximum share of a session's tokens that its summaries may use, in percent. A summary that "
+            "would exceed it is left out. 0 allows none."
         ),
     )
     session_days: Whole = Field(

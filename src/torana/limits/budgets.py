@@ -259,9 +259,11 @@ class Budgets:
         usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
-        """Charge requests on a turn's behalf without a reservation, such as a summary."""
+        """Charge requests for summaries of a turn's session, without a reservation."""
         used = usage.since(Usage(), self._prices.usage(responses))
+        used = replace(used, summary_tokens=used.tokens)
         usage.add(connection, usage.accounts_of(turn), self._periods(self._now()), used)
+        transcript.add_summary_tokens(connection, turn.session_id, used.tokens)
 
     def held_by(self, connection: Connection, turn: Turn) -> Held | None:
         """Return a turn's reservation before its end, for ``warnings``; None if no warning is possible."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from torana.limits.request_parts import parts_of
 from torana.messages import MICRO, Usage
 
 if TYPE_CHECKING:  # importing it takes a second
@@ -76,6 +77,7 @@ class Prices:
             input_tokens=sum(response.usage.input_tokens for response in responses),
             output_tokens=sum(response.usage.output_tokens for response in responses),
             cost_usd=sum(self._of_response(response) for response in responses),
+            estimated_input=parts_of(responses),
         )
 
     def _of_response(self, response: ModelResponse) -> float:

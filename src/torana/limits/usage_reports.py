@@ -9,7 +9,7 @@ from functools import partial
 
 from torana.limits.limit_usage import reserved_of, spent_of
 from torana.limits.policies import Limit, Limits, Unit, Whose, day_of, window_of
-from torana.messages import MICRO, utc_now
+from torana.messages import MICRO, InputParts, utc_now
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens, usage
 from torana.store.rows.usage import Amount
@@ -45,6 +45,8 @@ class Spent:
     input_tokens: int
     output_tokens: int
     cost_usd: float
+    estimated_input: InputParts
+    summary_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,10 @@ def _spending(amount: Amount) -> Spent:
         input_tokens=amount.input_tokens,
         output_tokens=amount.output_tokens,
         cost_usd=amount.microusd / MICRO,
+        estimated_input=InputParts(
+            instructions=amount.instruction_tokens, tools=amount.tool_tokens, history=amount.history_tokens
+        ),
+        summary_tokens=amount.summary_tokens,
     )
 
 

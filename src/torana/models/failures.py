@@ -18,7 +18,6 @@ from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelAuthenticationError,
     ModelConnectionError,
-    ModelContextWindowExceededError,
     ModelHTTPError,
     ModelNotFoundError,
     ModelQuotaExceededError,
@@ -30,6 +29,7 @@ from pydantic_ai.exceptions import (
 
 from torana.characters import one_line
 from torana.errors import ModelFailed
+from torana.models.context_overflow import overflow_of
 from torana.telemetry import mask_text
 
 #: Errors of a model, its provider or the connection; the arguments of ``explain``.
@@ -80,6 +80,8 @@ def _model_label(error: Exception, failure: ModelFailed) -> str:
 
 
 def _detail(error: Exception) -> str:
+    if overflow_of(error) is not None:
+        return _tell_context(error)
     for kind, tell in _TELLERS:
         if isinstance(error, kind):
             return tell(error)
@@ -87,9 +89,11 @@ def _detail(error: Exception) -> str:
 
 
 def _tell_context(error: Exception) -> str:
+    overflow = overflow_of(error)
+    window = f" of {overflow.window} tokens" if overflow and overflow.window else ""
     return (
-        f"the conversation exceeds the model's context length at {_server(error)}; lower "
-        "TORANA_HISTORY_MESSAGES or use a new channel"
+        f"the request exceeds the model's context window{window} at {_server(error)}; set "
+        "TORANA_CONTEXT_WINDOW to the model's window, or start the server with a larger one"
     )
 
 
@@ -170,7 +174,6 @@ def _tell_unknown(error: Exception) -> str:
 
 #: From specific to general; the first match is used.
 _TELLERS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = (
-    (ModelContextWindowExceededError, _tell_context),
     (ModelAuthenticationError, _tell_key),
     (ModelNotFoundError, _tell_name),
     (ModelRateLimitError, _tell_rate),

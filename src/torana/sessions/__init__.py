@@ -14,10 +14,12 @@ from torana.errors import NotFound
 from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
 from torana.sessions import history
+from torana.sessions.cutting import first_kept
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
 from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
+from torana.store.rows.transcript import Newest
 
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
@@ -62,14 +64,17 @@ class Sessions:
         Returns at most ``history_messages``, in whole turns, so that a tool call is not separated from its
         result. Of a single longer turn it returns the first and the last message. In a shared session each
         question starts with its user's name. ``before`` summarises older messages if a summary exists
-        (``Summaries``).
+        (``Summaries``); the messages then begin after it. Otherwise they begin at a place that changes only
+        after several turns (``first_kept``).
         """
         limit = self._history_messages // 2 + 1
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
         newest = await self._database.run(work)
-        chosen = self._fit(newest.history)
+        chosen = self._fit(newest)
         is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
-        turns_of = [history.load(body, name_speakers=newest.shared) for body in chosen]
+        turns_of = [
+            history.at_place(history.load(body, name_speakers=newest.shared), place) for place, body in chosen
+        ]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:
@@ -160,16 +165,14 @@ class Sessions:
                 return
             after = page.next
 
-    def _fit(self, newest_first: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """Return as many whole turns as fit, oldest first; always the newest turn."""
-        chosen: list[bytes] = []
-        room = self._history_messages
-        for body, count in newest_first:
-            if chosen and count > room:
-                break
-            chosen.append(body)
-            room -= count
-        return chosen[::-1]
+    def _fit(self, newest: Newest) -> list[tuple[int, bytes]]:
+        """Return the places and messages of the turns that fit, oldest first; always the newest turn."""
+        rows = newest.history[::-1]
+        if sum(count for _, _, count in rows) > self._history_messages:
+            rows = [row for row in rows if row[0] > newest.summary_to] or rows[-1:]
+        counts = [count for _, _, count in rows]
+        first = first_kept(counts, [place for place, _, _ in rows], self._history_messages)
+        return [(place, body) for place, body, _ in rows[first:]]
 
 
 def _said_in(row: Mapping[Any, Any], *, newest: bool) -> list[Said]:

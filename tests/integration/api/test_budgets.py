@@ -150,7 +150,7 @@ async def test_cost_uses_configured_prices(start: Start, tmp_path: Path) -> None
     assert usage["costUsd"] == pytest.approx((usage["inputTokens"] + 2 * usage["outputTokens"]) / 1e6)
     report = await spent(gateway, "/v1/users/ana/usage")
     assert report["user"] == "ana"
-    assert report["today"] == report["month"] == {"messages": 1, **usage}
+    assert report["today"] == report["month"] == {"messages": 1, "summaryTokens": 0, **usage}
     assert [day["date"] for day in report["days"]] == sorted(day["date"] for day in report["days"])
     assert (len(report["days"]), report["days"][-1]["messages"]) == (30, 1)
     state = limit(report, "user-usd-month")
@@ -233,7 +233,14 @@ async def test_usage_path_belongs_to_its_user(start: Start) -> None:
     found = await client.get("/v1/users/~YW5hIG1hcsOtYQ/usage")
     assert (found.json()["user"], found.json()["today"]["messages"]) == ("ana maría", 1)
     nobody = await client.get("/v1/users/bob/usage")
-    assert nobody.json()["today"] == {"messages": 0, "inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+    assert nobody.json()["today"] == {
+        "messages": 0,
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "costUsd": 0,
+        "estimatedInput": {"instructions": 0, "tools": 0, "history": 0},
+        "summaryTokens": 0,
+    }
 
 
 @pytest.mark.parametrize("period", ["minute", "day"])

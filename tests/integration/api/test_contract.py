@@ -200,7 +200,8 @@ async def test_message_response_has_documented_fields(start: Start):
     }
     assert body["id"].startswith("turn_")
     assert body["sessionId"].startswith("ses_")
-    assert set(body["usage"]) == {"inputTokens", "outputTokens", "costUsd"}
+    assert set(body["usage"]) == {"inputTokens", "outputTokens", "costUsd", "estimatedInput"}
+    assert sum(body["usage"]["estimatedInput"].values()) == body["usage"]["inputTokens"]
     assert datetime.fromisoformat(body["createdAt"]).utcoffset() is not None
     assert len(body) == 9
 

@@ -119,7 +119,12 @@ async def test_copied_turns_have_new_ids_and_no_usage(client: httpx2.AsyncClient
     copy = (await client.get(f"/v1/turns/{items[0]['turnId']}")).json()
     assert original["usage"]["inputTokens"] > 0
     assert copy["id"] != original["id"]
-    assert copy["usage"] == {"inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+    assert copy["usage"] == {
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "costUsd": 0,
+        "estimatedInput": {"instructions": 0, "tools": 0, "history": 0},
+    }
     kept = ("reply", "userId", "status", "model", "createdAt")
     assert {name: copy[name] for name in kept} == {name: original[name] for name in kept}
     assert (copy["sessionId"], copy["channelId"]) == (fork["id"], fork["channelId"])
@@ -417,7 +422,7 @@ async def test_stop_works_in_session_under_deletion(path: Path):
 
 async def test_long_session_is_summarised_by_model(start: Start):
     model = ScriptedModel("one", "two", "notes of a", "three")
-    app, client = await start(model, history_messages=2)
+    app, client = await start(model, history_messages=2, compact_percent=100)
     for content in "ab":
         await say(client, content)
     assert app.core.compaction is not None

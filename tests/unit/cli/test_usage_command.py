@@ -31,6 +31,10 @@ def spent(place: Path) -> None:
         input_tokens=1_200,
         output_tokens=34,
         microusd=2_500_000,
+        instruction_tokens=300,
+        tool_tokens=400,
+        history_tokens=500,
+        summary_tokens=60,
         reserved_tokens=50,
         reserved_microusd=250_000,
     )
@@ -54,6 +58,8 @@ def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytes
     assert today.split()[1:5] == ["3", "1,200", "34", "2.5000"]
     assert today.count("█") == 40
     assert len([line for line in lines if line.startswith("20")]) == 1  # days without usage are left out
+    (parts,) = (line for line in lines if line.startswith("this month") and line.endswith("60"))
+    assert parts.split()[2:] == ["300", "400", "500", "60"]
     (money,) = (line for line in lines if line.startswith("user-usd-month"))
     assert money.split()[1:4] == ["5", "2.5", "0.25"]
     assert money.count("█") == 11

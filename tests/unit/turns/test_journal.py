@@ -123,7 +123,7 @@ def _plain(part: Any) -> tuple[str, object]:
 async def kept(gateway: Any, turn: Turn) -> list[ModelMessage]:
     """Return the history that the turn stored."""
     work = partial(newest, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
-    ((body, _),) = (await gateway.database.run(work)).history
+    ((_, body, _),) = (await gateway.database.run(work)).history
     return history.load(body)
 
 

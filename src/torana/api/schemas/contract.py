@@ -44,12 +44,21 @@ class MessageBody(RequestBody):
     ] = "queue"
 
 
+class InputPartsBody(Wire):
+    """An estimate of the parts of `inputTokens`. All are 0 for the model `builtin`."""
+
+    instructions: Annotated[int, Field(description="The instructions, with memories, skills and the summary.")]
+    tools: Annotated[int, Field(description="The definitions of tools.")]
+    history: Annotated[int, Field(description="The messages: earlier ones, this one, and results of tools.")]
+
+
 class UsageBody(Wire):
     """The usage of a turn. The cost is 0 if the price of the model is unknown."""
 
     input_tokens: int
     output_tokens: int
     cost_usd: float
+    estimated_input: InputPartsBody
 
 
 class AnswerBody(Wire):

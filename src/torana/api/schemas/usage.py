@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from torana.api.schemas.base import Time, Wire
+from torana.api.schemas.contract import InputPartsBody
 from torana.limits.usage_reports import UsageReport
 
 
@@ -18,6 +19,10 @@ class SpentBody(Wire):
     input_tokens: int
     output_tokens: int
     cost_usd: float
+    estimated_input: InputPartsBody
+    summary_tokens: Annotated[
+        int, Field(description="The input and output tokens of summaries, which the other numbers contain.")
+    ]
 
 
 class SpentDay(SpentBody):

@@ -60,6 +60,8 @@ sessions = sa.Table(
     # The summary of the history up to and including the place ``summary_to``.
     sa.Column("summary", sa.Text),
     sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
+    # Input and output tokens of all summaries.
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.UniqueConstraint("owner", "channel"),
@@ -97,6 +99,10 @@ turns = sa.Table(
     sa.Column("input_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
+    # Estimated parts of the input tokens.
+    sa.Column("instruction_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
     sa.Column("merged_into", sa.Text),
     sa.Column("merged_step", sa.Integer),
@@ -337,6 +343,11 @@ usage = sa.Table(
     sa.Column("microusd", sa.BigInteger, nullable=False),
     sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
+    # Estimated parts of the input tokens, and the tokens of summaries.
+    sa.Column("instruction_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
 #: Erased and expired turns, so that a request for them is answered with 410 and not 404.

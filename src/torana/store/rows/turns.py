@@ -442,9 +442,7 @@ def _outcome(turn: Turn) -> dict[str, Any]:
         "state": turn.state,
         "reply": turn.reply,
         "model": turn.model,
-        "input_tokens": turn.usage.input_tokens,
-        "output_tokens": turn.usage.output_tokens,
-        "cost_usd": turn.usage.cost_usd,
+        **usage.usage_values(turn.usage),
         "ended_at": turn.ended_at,
     } | _failure(turn)
 
@@ -460,7 +458,7 @@ def _failure(turn: Turn) -> dict[str, Any]:
 
 _HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None, "open_requests": 0}
 #: Columns that ``Turn`` does not have.
-_NOT_OF_A_TURN = frozenset({"merged_step", *_HOLDS_NOTHING})
+_NOT_OF_A_TURN = frozenset({"merged_step", *_HOLDS_NOTHING, *usage.USED})
 
 
 def _turn(row: RowMapping) -> Turn:
@@ -471,12 +469,7 @@ def _turn(row: RowMapping) -> Turn:
         retry_after=values.pop("failure_retry_after"),
         policies=tuple(values.pop("failure_policies").split()),
     )
-    used = Usage(
-        input_tokens=values.pop("input_tokens"),
-        output_tokens=values.pop("output_tokens"),
-        cost_usd=values.pop("cost_usd"),
-    )
-    return Turn(**values, usage=used, failure=failure if failure.code else None)
+    return Turn(**values, usage=usage.used_in(row), failure=failure if failure.code else None)
 
 
 # Built once: SQLAlchemy then finds the compiled SQL faster.
